@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Start a Ray head node on this machine, with token authentication, in the foreground.
+# Ctrl-C (or SIGTERM to this process) ends it and everything it started.
+#
+#   clusters/laptop/start-head.sh                      # all CPUs and GPUs of the machine
+#   clusters/laptop/start-head.sh --num-cpus=8         # options of `ray start` are passed on
+#
+# Settings, all optional:
+#   FEDRAY_RAY_HOST        address to bind to, default 127.0.0.1 (this machine only)
+#   FEDRAY_RAY_PORT        default 6379; choose another one beside another Ray on this machine
+#   FEDRAY_DASHBOARD_PORT  default 8265: dashboard and `ray job submit`
+#   FEDRAY_RAY_TMP         default /tmp/ray-<user>; keep it short, Ray makes sockets in it
+set -euo pipefail
+
+host="${FEDRAY_RAY_HOST:-127.0.0.1}"
+port="${FEDRAY_RAY_PORT:-6379}"
+dashboard_port="${FEDRAY_DASHBOARD_PORT:-8265}"
+ray_tmp="${FEDRAY_RAY_TMP:-/tmp/ray-$(id -un)}"
+
+command -v ray >/dev/null || {
+  echo "start-head.sh: no 'ray' on PATH; activate the environment that fedray is installed in." >&2
+  exit 2
+}
+
+# Ray makes its --temp-dir writable by all users: hence a private folder around it.
+(umask 077 && mkdir -p "$ray_tmp")
+[[ -O "$ray_tmp" ]] || {
+  echo "start-head.sh: $ray_tmp belongs to somebody else; set FEDRAY_RAY_TMP to a short path of yours." >&2
+  exit 2
+}
+
+# The token is a password: who has it can run code as you. Ray writes it with the umask of the moment.
+export RAY_AUTH_MODE=token
+export RAY_USAGE_STATS_ENABLED=0
+if [[ -z "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ]]; then
+  (umask 077 && ray get-auth-token --generate >/dev/null)
+  chmod 600 "$HOME/.ray/auth_token"
+fi
+
+cat <<MESSAGE
+Dashboard:  http://$host:$dashboard_port   (it asks for the token: ray get-auth-token)
+In another terminal:
+  export RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://$host:$dashboard_port
+  ray job submit --working-dir . --runtime-env clusters/runtime-env.yaml -- python -m fedray.sweep fedtsp_lambda
+MESSAGE
+
+exec ray start --head --block \
+  --node-ip-address="$host" --port="$port" \
+  --dashboard-host="$host" --dashboard-port="$dashboard_port" \
+  --temp-dir="$ray_tmp/r" "$@"

@@ -1,0 +1,215 @@
+"""AlignFed: features align to fixed, uniformly spread points on the sphere; heads are averaged.
+
+Zhu et al., "AlignFed" (2024), as described in FedTSP's supplementary C.4 and coded in its
+repository.
+
+    target step    -> uniformity, spread_targets
+    L_align        -> alignment_loss
+    lambda_t       -> schedule
+
+Deviations:
+    - The alignment softmax runs over the classes, as the text says ("pull to the own target, push
+      from the others"); the repository's softmax over the batch is `softmax=batch`.
+    - The targets are found by 2,000 steps of 0.1 * C, not 100,000 of 0.1: the energy's gradient
+      shrinks with 1/C, and the optimum (the simplex, for d >= C - 1) is reached either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import (
+    Algorithm,
+    Downlinks,
+    Exchange,
+    Server,
+    ServerState,
+    Uplinks,
+)
+from fedray.algorithms.prototypes import cosine_matrix
+from fedray.algorithms.registry import algorithms
+from fedray.client import Batch, Client, ClientState
+from fedray.comm import Payload, travels
+from fedray.config import Frozen
+from fedray.models import Classifier
+
+
+@dataclass(frozen=True)
+class Targets(Payload):
+    """The fixed targets [C, d], sent once."""
+
+    vectors: Tensor = travels("prototypes", "C d")
+
+
+@dataclass(frozen=True)
+class SharedHead(Payload):
+    """The averaged head and this round's weight of the alignment."""
+
+    head: Mapping[str, Tensor] = travels("weights")
+    weight: float = travels("statistics")
+
+
+@dataclass(frozen=True)
+class Head(Payload):
+    """A client's classifier head and how many images trained it."""
+
+    head: Mapping[str, Tensor] = travels("weights")
+    samples: int = travels("statistics")
+
+
+@algorithms.add
+class AlignFed(Algorithm):
+    """Heads are averaged by samples; extractors stay personal."""
+
+    name = "alignfed"
+    paper = "Zhu et al., 2024 (FedTSP supplementary C.4)"
+    shares = "classifier heads"
+
+    class HParams(Frozen):
+        """AlignFed's hyper-parameters."""
+
+        lambda_start: float = Field(20.0, ge=0)
+        """λ_0, weight of the alignment in the first round; 0 leaves averaged heads."""
+        lambda_end: float = Field(2.0, ge=0)
+        """λ_T, weight in the last round, reached geometrically."""
+        temperature: float = Field(1.0, gt=0)
+        """Temperature of the alignment's cosines."""
+        target_temperature: float = Field(0.5, gt=0)
+        """Temperature of the uniformity energy."""
+        target_steps: int = Field(2000, ge=1)
+        """SGD steps that spread the targets (repository: 100,000)."""
+        softmax: Literal["class", "batch"] = "class"
+        """What the alignment normalises over."""
+
+    def init_server(self, server: Server) -> ServerState:
+        """Spread the targets once, and start the shared head like any head."""
+        classes, d = server.setting.num_classes, server.setting.feature_dim
+        random = server.streams.torch("alignfed")
+        bound = d**-0.5
+        weight = (torch.rand(classes, d, generator=random) * 2 - 1) * bound
+        bias = (torch.rand(classes, generator=random) * 2 - 1) * bound
+        start = torch.rand(classes, d, generator=random) * 2 - 1
+        targets = spread_targets(start, self.hp.target_steps, self.hp.target_temperature)
+        return {"targets": targets, "weight": weight, "bias": bias}
+
+    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Send the targets to everyone, once."""
+        exchange.call("keep_targets", dict.fromkeys(exchange.everyone, Targets(state["targets"])))
+        return state
+
+    def keep_targets(
+        self, client: Client, state: ClientState, down: Targets
+    ) -> tuple[None, ClientState]:
+        """Put the targets into the client's memory."""
+        return None, replace(state, memory={"targets": down.vectors})
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """The shared head and λ_t."""
+        head = {"weight": state["weight"], "bias": state["bias"]}
+        done = max(server.round - 1, 0) / self.setting.rounds
+        weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
+        return dict.fromkeys(clients, SharedHead(head, weight))
+
+    def start(self, client: Client, state: ClientState, down: SharedHead) -> Mapping[str, Tensor]:
+        """The client's own extractor under the shared head."""
+        return {**state.model, **{f"head.{name}": value for name, value in down.head.items()}}
+
+    def local_loss(
+        self, model: Classifier, batch: Batch, down: SharedHead, state: ClientState
+    ) -> Tensor:
+        """Cross-entropy + λ_t * L_align."""
+        output = model(batch.images)
+        loss = F.cross_entropy(output.logits, batch.labels)
+        if down.weight == 0:
+            return loss
+        cosines = cosine_matrix(output.features, state.memory["targets"].to(batch.labels.device))
+        logits = cosines / self.hp.temperature
+        return loss + down.weight * alignment_loss(logits, batch.labels, self.hp.softmax)
+
+    def uplink(self, client: Client, model: Classifier, down: Targets) -> Head:
+        """The trained head."""
+        return Head(client.save(model.head), len(client.train))
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Average the heads by samples."""
+        if not uplinks:
+            return state
+        total = sum(upload.samples for upload in uplinks.values())
+        mean = {
+            name: torch.stack(
+                [upload.head[name] * (upload.samples / total) for upload in uplinks.values()]
+            ).sum(0)
+            for name in ("weight", "bias")
+        }
+        return {**state, **mean}
+
+
+def uniformity(points: Tensor, temperature: float) -> Tensor:
+    """Mean log of summed exponentials of the points' cosines: least when they are spread.
+
+    Args:
+        points: [C, d], any length.
+        temperature: of the cosines.
+    """
+    cosines = cosine_matrix(points, points) / temperature
+    return torch.logsumexp(cosines, dim=1).mean()
+
+
+def spread_targets(start: Tensor, steps: int, temperature: float) -> Tensor:
+    """Spread C points on the unit sphere by SGD (lr 0.1) on `uniformity`.
+
+    For d >= C - 1 the optimum is the simplex, whose cosines are -1/(C - 1).
+
+    Args:
+        start: initial points [C, d].
+        steps: number of SGD steps.
+        temperature: of the energy.
+
+    Returns:
+        Unit vectors [C, d].
+    """
+    points = F.normalize(start, dim=1).requires_grad_()
+    for _ in range(steps):
+        (gradient,) = torch.autograd.grad(uniformity(points, temperature), points)
+        with torch.no_grad():
+            # The energy's gradient shrinks with 1/C; a step of 0.1 C moves every point alike.
+            points = F.normalize(points - 0.1 * len(points) * gradient, dim=1)
+        points.requires_grad_()
+    return points.detach()
+
+
+def schedule(start: float, end: float, done: float) -> float:
+    """λ_t = start * exp(ln(end/start) * t/T): geometric from start to end.
+
+    Args:
+        start: λ at t = 0; 0 switches the alignment off.
+        end: λ at t = T.
+        done: t/T, in [0, 1].
+    """
+    if start == 0 or end == 0:
+        return 0.0
+    return start * math.exp(math.log(end / start) * done)
+
+
+def alignment_loss(logits: Tensor, labels: Tensor, over: Literal["class", "batch"]) -> Tensor:
+    """L_align: a cross-entropy of features against targets.
+
+    Args:
+        logits: scaled cosines [B, C].
+        labels: [B].
+        over: "class" normalises each sample over the targets; "batch" each target over the
+            samples and averages its own samples, absent classes counting as zero.
+    """
+    if over == "class":
+        return F.cross_entropy(logits, labels)
+    own = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    log_p = F.log_softmax(logits, dim=0)
+    return (-(own * log_p).sum(0) / (own.sum(0) + 1e-6)).mean()

@@ -1,0 +1,192 @@
+"""The interface of a method: pure functions of what goes in, and nothing else.
+
+A method is one file in this package: its hyper-parameters and one class. Most methods give only
+`loss` and what travels; everything else has a default that is plain local training.
+
+    downlink (server) -> client_update (client) -> server_update (server)
+
+A method whose round has more exchanges overrides `round`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from fedray.client import Batch, Client, ClientState, Setting
+from fedray.comm import Payload
+from fedray.config import Frozen, Tree
+from fedray.models import Classifier
+from fedray.streams import Streams
+
+if TYPE_CHECKING:
+    from fedray.language.tower import TextTower
+
+ServerState = Mapping[str, Tensor]
+Downlinks = Mapping[int, Payload | None]
+Uplinks = Mapping[int, Any]
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a server step sees.
+
+    Attributes:
+        round: the round, from 1; 0 is before the first.
+        setting: what both sides know.
+        text: the text encoder with the classes' texts, for methods with `needs_text`.
+        device: where the server computes.
+    """
+
+    round: int
+    setting: Setting
+    text: TextTower | None
+    device: torch.device
+
+    @property
+    def streams(self) -> Streams:
+        """The experiment's random streams."""
+        return self.setting.streams
+
+    @property
+    def tower(self) -> TextTower:
+        """The text tower of a method that declared `needs_text`."""
+        if self.text is None:
+            raise RuntimeError("this method did not declare needs_text, so it has no text tower")
+        return self.text
+
+
+class Exchange(Protocol):
+    """One round as a method sees it: who takes part, and a way to call their steps."""
+
+    @property
+    def server(self) -> Server:
+        """The server's side of this round."""
+
+    @property
+    def participants(self) -> Sequence[int]:
+        """Ids of the clients that take part in this round, sorted."""
+
+    @property
+    def everyone(self) -> Sequence[int]:
+        """Ids of all clients, sorted."""
+
+    def call(self, step: str, down: Downlinks) -> dict[int, Any]:
+        """Send each client its payload, run the method's client step, return the replies.
+
+        Args:
+            step: name of a method `(client, state, down) -> (uplink, new state)`.
+            down: what each client gets; its keys are the clients that are called.
+
+        Returns:
+            Uplinks sorted by client id; a client that did not reply is not in it.
+        """
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What a method can say about its server state, for the tracker.
+
+    Attributes:
+        metrics: numbers by name.
+        matrices: square [C, C] arrays by name, drawn as heat maps.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    matrices: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Algorithm:
+    """Base of every method; as it stands, it is local training without communication.
+
+    Args:
+        hparams: the method's own hyper-parameters.
+        setting: what both sides know.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    shares: ClassVar[str]
+    """One phrase for the README's table: what travels."""
+    needs_text: ClassVar[bool] = False
+
+    class HParams(Frozen):
+        """Hyper-parameters: the paper's symbol, range, and where it says so."""
+
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        self.hp = hparams
+        self.setting = setting
+
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, dict[str, Any]]:
+        """Named sets of dotted overrides, chosen by `algorithm.preset`."""
+        return {}
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def init_server(self, server: Server) -> ServerState:
+        """The server's state before anything has happened."""
+        return {}
+
+    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Whatever happens once before the first round."""
+        return state
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """What each of `clients` is sent; one object for many is sent as one."""
+        return dict.fromkeys(clients)
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The server's step, from uplinks sorted by client id."""
+        return state
+
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """One round: downlink, client step, server step."""
+        down = self.downlink(state, exchange.participants, exchange.server)
+        uplinks = exchange.call("client_update", down)
+        return self.server_update(state, uplinks, exchange.server)
+
+    def analyse(self, state: ServerState, server: Server) -> Analysis:
+        """What the server can measure about its own state, without any data."""
+        return Analysis()
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def init_client(self, client: Client) -> ClientState:
+        """A client's state before its first step: the initial weights."""
+        return ClientState(client.initial())
+
+    def client_update(
+        self, client: Client, state: ClientState, down: Any
+    ) -> tuple[Payload | None, ClientState]:
+        """Train from `state` and return what is uploaded and the new state."""
+        model = client.load(self.start(client, state, down))
+        client.fit(model, lambda model, batch: self.local_loss(model, batch, down, state))
+        return self.uplink(client, model, down), ClientState(client.save(model), state.memory)
+
+    def start(self, client: Client, state: ClientState, down: Any) -> Mapping[str, Tensor]:
+        """The weights that a client starts from: its own, or with what was sent laid over them."""
+        return state.model
+
+    def local_loss(
+        self, model: Classifier, batch: Batch, down: Any, state: ClientState
+    ) -> Tensor:
+        """The local loss for methods whose clients remember something; else `loss`."""
+        return self.loss(model, batch, down)
+
+    def loss(self, model: Classifier, batch: Batch, down: Any) -> Tensor:
+        """The local loss on one batch, a scalar; no side effects."""
+        return torch.nn.functional.cross_entropy(model(batch.images).logits, batch.labels)
+
+    def uplink(self, client: Client, model: Classifier, down: Any) -> Payload | None:
+        """What a client uploads after training."""
+        return None
+
+    def predict(self, model: Classifier, images: Tensor) -> Tensor:
+        """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""
+        logits: Tensor = model(images).logits
+        return logits

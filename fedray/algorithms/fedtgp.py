@@ -1,0 +1,169 @@
+"""FedTGP: the server learns prototypes that keep a margin, from the clients' prototypes.
+
+Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
+Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arXiv:2401.03230.
+
+    Eq. (7) -> margin_logits      contrast with margin on Euclidean distances
+    Eq. (8) -> adaptive_margin    delta = min(max_c gap_c, threshold)
+
+Deviations:
+    - The official code uploads prototypes that are one round stale (it reloads the model before
+      the new one is saved); `stale=true` brings that back, the default uploads fresh ones.
+    - λ = 1 is FedTSP's comparison (supplementary C.4); the original uses 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, StrictBool
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
+from fedray.algorithms.fedproto import no_prototypes, prototype_loss
+from fedray.algorithms.prototypes import (
+    GlobalPrototypes,
+    LocalPrototypes,
+    aggregate,
+    local_prototypes,
+)
+from fedray.algorithms.registry import algorithms
+from fedray.client import Batch, Client, ClientState
+from fedray.comm import Payload
+from fedray.config import Frozen
+from fedray.models import Classifier
+
+GENERATOR = ("embedding", "w1", "b1", "w2", "b2")
+
+
+@algorithms.add
+class FedTGP(Algorithm):
+    """Prototypes up, trained prototypes down; models stay personal."""
+
+    name = "fedtgp"
+    paper = "Zhang et al., AAAI 2024, arXiv:2401.03230"
+    shares = "class prototypes"
+
+    class HParams(Frozen):
+        """FedTGP's hyper-parameters."""
+
+        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; original: 10."""
+        server_epochs: int = Field(100, ge=1)
+        """Passes over the uploaded prototypes per round (official code: 100)."""
+        server_batch_size: int = Field(100, ge=1)
+        """Uploaded prototypes per server step."""
+        server_lr: float = Field(0.01, gt=0)
+        """SGD learning rate of the server (official code: the clients')."""
+        margin_threshold: float = Field(100.0, ge=0)
+        """Upper bound of the margin; 0 is the ordinary distance softmax."""
+        stale: StrictBool = False
+        """Upload the prototypes of the weights before training, as the official code does."""
+
+    def init_server(self, server: Server) -> ServerState:
+        """The trainable prototypes' generator, and no prototypes sent yet."""
+        classes, d = server.setting.num_classes, server.setting.feature_dim
+        random = server.streams.torch("fedtgp")
+        bound = d**-0.5
+
+        def uniform(*shape: int) -> Tensor:
+            return (torch.rand(shape, generator=random) * 2 - 1) * bound
+
+        return {
+            "embedding": torch.randn(classes, d, generator=random),
+            "w1": uniform(d, d),
+            "b1": uniform(d),
+            "w2": uniform(d, d),
+            "b2": uniform(d),
+            **no_prototypes(server),
+        }
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """All C prototypes, the same for all; none before the first server step."""
+        return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
+
+    def loss(self, model: Classifier, batch: Batch, down: GlobalPrototypes) -> Tensor:
+        """As FedProto: cross-entropy and the distance to the class's prototype."""
+        return prototype_loss(model, batch, down, self.hp.lambda_)
+
+    def client_update(
+        self, client: Client, state: ClientState, down: Any
+    ) -> tuple[Payload | None, ClientState]:
+        """Train and upload; with `stale`, upload what the weights before training give."""
+        if not self.hp.stale:
+            return super().client_update(client, state, down)
+        before = local_prototypes(client, client.load(state.model))
+        _, after = super().client_update(client, state, down)
+        return before, after
+
+    def uplink(self, client: Client, model: Classifier, down: GlobalPrototypes) -> LocalPrototypes:
+        """The client's own prototypes."""
+        return local_prototypes(client, model)
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Train the generator on the uploaded prototypes and regenerate all C of them."""
+        if not uplinks:
+            return state
+        vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
+        labels = torch.cat([upload.classes for upload in uplinks.values()]).to(server.device)
+        means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
+        margin = adaptive_margin(means[present], self.hp.margin_threshold)
+        weights = {
+            name: state[name].detach().clone().to(server.device).requires_grad_()
+            for name in GENERATOR
+        }
+        optimizer = torch.optim.SGD(weights.values(), self.hp.server_lr)
+        random = server.streams.torch("fedtgp_batches", round_=server.round)
+        for _ in range(self.hp.server_epochs):
+            order = torch.randperm(len(labels), generator=random).to(server.device)
+            for index in order.split(self.hp.server_batch_size):
+                logits = margin_logits(vectors[index], labels[index], generate(weights), margin)
+                optimizer.zero_grad()
+                F.cross_entropy(logits, labels[index]).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        with torch.no_grad():
+            prototypes = generate(weights)
+        return {
+            **{name: tensor.detach().cpu() for name, tensor in weights.items()},
+            "vectors": prototypes.cpu(),
+            "present": torch.ones_like(state["present"]),
+        }
+
+
+def generate(weights: ServerState) -> Tensor:
+    """The trainable prototypes [C, d]: P_c = W2 ReLU(W1 e_c + b1) + b2."""
+    hidden = F.relu(F.linear(weights["embedding"], weights["w1"], weights["b1"]))
+    return F.linear(hidden, weights["w2"], weights["b2"])
+
+
+def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
+    """Negative Euclidean distances, the own class's lengthened by the margin, Eq. (7).
+
+    Args:
+        vectors: uploaded prototypes [B, d].
+        labels: their classes [B].
+        prototypes: the server's [C, d].
+        margin: delta.
+
+    Returns:
+        Logits [B, C].
+    """
+    squared = (vectors.unsqueeze(1) - prototypes.unsqueeze(0)).square().sum(-1)
+    distance = squared.clamp_min(1e-12).sqrt()  # sqrt has no gradient at 0
+    return -(distance + margin * F.one_hot(labels, len(prototypes)))
+
+
+def adaptive_margin(means: Tensor, threshold: float) -> float:
+    """The margin: the largest distance of a class mean to its nearest other one, capped, Eq. (8).
+
+    Args:
+        means: mean prototypes of the present classes [c, d].
+        threshold: upper bound.
+    """
+    if len(means) < 2:
+        return 0.0
+    distance = torch.cdist(means, means).fill_diagonal_(float("inf"))
+    return min(float(distance.amin(dim=1).max()), threshold)

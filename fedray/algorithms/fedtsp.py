@@ -1,0 +1,286 @@
+"""FedTSP: image features align to text prototypes that the server makes with a language model.
+
+Wu et al., "Textual-semantics-powered prototypes for heterogeneous federated learning", CVPR 2026,
+arXiv:2503.13543 (numbering of the arXiv version).
+
+    Eq. (2) -> FedTSP.loss
+    Eq. (3) -> texts                    (language/descriptions.py)
+    Eq. (4) -> insert_prompts           (language/prompts.py)
+    Eq. (5) -> local_prototypes         (algorithms/prototypes.py)
+    Eq. (6) -> aggregate                (algorithms/prototypes.py)
+    Eq. (7) -> server_loss
+    Eq. (8) -> semantic_prototype_loss
+
+Deviations:
+    - Eq. (6): weights n_{i,c}/n_c without the printed second division by the number of holders,
+      which only rescales; Eq. (7) sees cosines (`proto_agg=literal` brings it back).
+    - τ: the paper gives no value; 0.01 is the official code's starting value, there learnt
+      (`learn_tau=true`).
+    - Classes that nobody uploaded: rows and columns of Eq. (7) are restricted to present classes;
+      the paper does not say.
+    - The width of features is the encoder's; neither the paper nor the code projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, StrictBool
+from torch import Tensor
+
+from fedray.algorithms.base import (
+    Algorithm,
+    Analysis,
+    Downlinks,
+    Exchange,
+    Server,
+    ServerState,
+    Uplinks,
+)
+from fedray.algorithms.prototypes import (
+    Aggregation,
+    LocalPrototypes,
+    aggregate,
+    cosine_matrix,
+    local_prototypes,
+)
+from fedray.algorithms.registry import algorithms
+from fedray.client import Batch, Client, ClientState
+from fedray.comm import Payload, travels
+from fedray.config import Frozen, Tree
+from fedray.errors import UserError
+from fedray.evaluation import matrix_agreement, retrieval_top1
+from fedray.language.prompts import initial_prompts
+from fedray.models import Classifier
+
+
+@dataclass(frozen=True)
+class TextPrototypes(Payload):
+    """What FedTSP sends: text prototypes [C, d], not normalised, and the temperature."""
+
+    vectors: Tensor = travels("prototypes", "C d")
+    tau: float = travels("statistics")
+
+
+@algorithms.add
+class FedTSP(Algorithm):
+    """Prototypes up, text prototypes down; models stay personal, the language model is frozen."""
+
+    name = "fedtsp"
+    paper = "Wu et al., CVPR 2026, arXiv:2503.13543"
+    shares = "class prototypes up, text prototypes down"
+    needs_text = True
+
+    class HParams(Frozen):
+        """FedTSP's hyper-parameters."""
+
+        lambda_: float = Field(7.0, ge=0, alias="lambda")
+        """λ of Eq. (2), weight of the alignment; 0 is Local. Paper: 7, swept over 1..10."""
+        tau: float = Field(0.01, gt=0)
+        """τ of Eqs. (7) and (8), temperature; not in the paper, the official code's start."""
+        learn_tau: StrictBool = False
+        """Train 1/τ together with the prompts, as the official code does."""
+        prompt_length: int = Field(1, ge=0)
+        """m of Eq. (4), context tokens a class; 0 freezes the text. Paper: 1 for 10 classes, 10
+        for 100 and 200."""
+        server_epochs: int = Field(1, ge=0)
+        """E_s, prompt steps per round. Paper: 1 for 10 classes, 20 for 100 and 200."""
+        prompt_lr: float = Field(0.01, gt=0)
+        """SGD learning rate of the prompts (official code)."""
+        keep_special: StrictBool = False
+        """Keep the [CLS]/[SOS] token; Eq. (4) and the code replace it."""
+        proto_agg: Aggregation = "weighted"
+        """Eq. (6): weighted (paper), uniform (official code), literal (as printed)."""
+        server_dir: Literal["t2i", "i2t"] = "t2i"
+        """Eq. (7): each text against the images (paper), or each image against the texts (code)."""
+        init_order: Literal["paper", "code"] = "paper"
+        """paper: prompts first learn from prototypes of untrained models; code: clients first."""
+        align: Literal["cosine", "l2"] = "cosine"
+        """cosine is Eq. (8); l2 is FedTSP+L2 (supplementary F), on normalised vectors."""
+        preset: Literal["official_code"] | None = None
+        """official_code: everything as the official repository does it."""
+
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, dict[str, Any]]:
+        """`official_code`: the choices of the authors' repository, loader and encoder included."""
+        official = {
+            "algorithm.proto_agg": "uniform",
+            "algorithm.server_dir": "i2t",
+            "algorithm.learn_tau": True,
+            "algorithm.init_order": "code",
+            "shuffle": False,
+            "drop_last": True,
+        }
+        encoder = experiment.get("text", {}).get("encoder", {})
+        if encoder == "bert" or (isinstance(encoder, dict) and encoder.get("name") == "bert"):
+            official["text.encoder.bert_compat"] = True
+        return {"official_code": official}
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def init_server(self, server: Server) -> ServerState:
+        """Fresh prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the prototypes they give.
+
+        Raises:
+            UserError: when the encoder's width is not the features', or m > 0 with an encoder
+                that has no tokens.
+        """
+        m, tower = self.hp.prompt_length, server.tower
+        state = {"log_scale": -torch.tensor(self.hp.tau).log()}
+        if m > 0:
+            if not tower.encoder.promptable:
+                raise UserError(
+                    f"algorithm.prompt_length={m} needs an encoder that reads tokens, and "
+                    f"text.encoder={tower.spec.name} has none; set algorithm.prompt_length=0"
+                )
+            random = server.streams.torch("prompts")
+            state["prompts"] = initial_prompts(
+                self.setting.num_classes, m, tower.token_width, random
+            )
+        vectors = self._prototypes(state, server)
+        if vectors.shape[1] != self.setting.feature_dim:
+            raise UserError(
+                f"text.encoder={tower.spec.name} gives prototypes of width {vectors.shape[1]}, "
+                f"but model.feature_dim={self.setting.feature_dim}; "
+                f"set model.feature_dim={vectors.shape[1]}"
+            )
+        blank = torch.zeros_like(vectors)
+        present = torch.zeros(len(vectors), dtype=torch.bool)
+        return {
+            **state,
+            "vectors": vectors,
+            "first": vectors,
+            "sent": vectors,
+            "image": blank,
+            "present": present,
+            "loss": torch.zeros(()),
+        }
+
+    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Algorithm 1: every client first uploads the prototypes of its untrained model."""
+        if self.hp.init_order == "code" or not self._trains:
+            return state
+        uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone))
+        return self.server_update(state, uplinks, exchange.server)
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """The text prototypes and τ, the same for all."""
+        tau = float(torch.exp(-state["log_scale"]))
+        return dict.fromkeys(clients, TextPrototypes(state["vectors"], tau))
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Eq. (6), E_s prompt steps on Eq. (7), and the new text prototypes."""
+        if not uplinks:
+            return state
+        image, present = aggregate(uplinks, self.setting.num_classes, self.hp.proto_agg)
+        seen = {**state, "image": image, "present": present, "sent": state["vectors"]}
+        if not self._trains:
+            return seen
+        prompts = state["prompts"].clone().to(server.device).requires_grad_()
+        log_scale = state["log_scale"].clone().to(server.device)
+        log_scale.requires_grad_(self.hp.learn_tau)
+        trained = [prompts, log_scale] if self.hp.learn_tau else [prompts]
+        optimizer = torch.optim.SGD(trained, self.hp.prompt_lr)
+        rows, targets = present.to(server.device), image.to(server.device)
+        loss = torch.zeros(())
+        for _ in range(self.hp.server_epochs):
+            text = server.tower.prototypes(prompts, self.hp.keep_special)
+            loss = server_loss(text[rows], targets[rows], log_scale, self.hp.server_dir)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        seen["prompts"] = prompts.detach().cpu()
+        seen["log_scale"] = log_scale.detach().cpu()
+        seen["loss"] = loss.detach().cpu()
+        return {**seen, "vectors": self._prototypes(seen, server)}
+
+    @property
+    def _trains(self) -> bool:
+        return self.hp.prompt_length > 0 and self.hp.server_epochs > 0
+
+    @torch.no_grad()
+    def _prototypes(self, state: ServerState, server: Server) -> Tensor:
+        if self.hp.prompt_length == 0:
+            return server.tower.frozen_prototypes().cpu()
+        prompts = state["prompts"].to(server.device)
+        return server.tower.prototypes(prompts, self.hp.keep_special).cpu()
+
+    def analyse(self, state: ServerState, server: Server) -> Analysis:
+        """Server loss, retrieval (supplementary I.2), agreement with the first prototypes (I.1)."""
+        similarity = cosine_matrix(state["vectors"], state["vectors"])
+        metrics = {"tau": float(torch.exp(-state["log_scale"]))}
+        if bool(state["present"].any()):
+            present = state["present"]
+            metrics["retrieval_top1"] = retrieval_top1(
+                cosine_matrix(state["sent"][present], state["image"][present])
+            )
+            metrics["server_loss"] = float(state["loss"])
+        if len(similarity) > 2:
+            first = cosine_matrix(state["first"], state["first"])
+            pearson, spearman = matrix_agreement(first, similarity)
+            metrics |= {"agreement_pearson": pearson, "agreement_spearman": spearman}
+        return Analysis(metrics, {"text_similarity": similarity})
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def untrained_prototypes(
+        self, client: Client, state: ClientState, down: None
+    ) -> tuple[LocalPrototypes, ClientState]:
+        """The prototypes of the initial weights."""
+        return local_prototypes(client, client.load(state.model)), state
+
+    def loss(self, model: Classifier, batch: Batch, down: TextPrototypes) -> Tensor:
+        """Cross-entropy + λ R, Eq. (2); at λ = 0 the text is not looked at."""
+        output = model(batch.images)
+        loss = F.cross_entropy(output.logits, batch.labels)
+        if self.hp.lambda_ == 0:
+            return loss
+        text = down.vectors.to(batch.labels.device)
+        if self.hp.align == "l2":
+            term = normalised_l2_loss(output.features, batch.labels, text)
+        else:
+            term = semantic_prototype_loss(output.features, batch.labels, text, down.tau)
+        return loss + self.hp.lambda_ * term
+
+    def uplink(self, client: Client, model: Classifier, down: TextPrototypes) -> LocalPrototypes:
+        """The client's own prototypes, Eq. (5)."""
+        return local_prototypes(client, model)
+
+
+def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
+    """R: cross-entropy of cosines with all text prototypes, scaled by 1/τ, Eq. (8).
+
+    Args:
+        features: f_i(x) [B, d].
+        labels: [B].
+        text: text prototypes [C, d], of absent classes too.
+        tau: τ.
+    """
+    return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
+
+
+def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor:
+    """FedTSP+L2 (supplementary F): mean squared distance of normalised vectors, over all B*d."""
+    normal = F.normalize(features.float(), dim=1, eps=1e-8)
+    return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
+
+
+def server_loss(
+    text: Tensor, image: Tensor, log_scale: Tensor, direction: Literal["t2i", "i2t"]
+) -> Tensor:
+    """L_S: contrast of text and image prototypes, Eq. (7).
+
+    Args:
+        text: text prototypes of the present classes [c, d].
+        image: aggregated image prototypes of the same classes [c, d].
+        log_scale: ln(1/τ), a scalar.
+        direction: "t2i" has a row per text and the denominator over images (paper); "i2t" a row
+            per image and the denominator over texts (official code).
+    """
+    logits = cosine_matrix(text, image) * log_scale.exp()
+    own = torch.arange(len(text), device=text.device)
+    return F.cross_entropy(logits if direction == "t2i" else logits.T, own)

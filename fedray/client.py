@@ -1,0 +1,264 @@
+"""What a client step sees, and the one local training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedray.models import Classifier
+from fedray.streams import Streams
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps between rounds; it belongs to the caller, never to a worker.
+
+    Attributes:
+        model: the model's parameters and buffers by name.
+        memory: whatever else the method keeps (control variates, previous weights).
+    """
+
+    model: Tensors
+    memory: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The local loop's knobs; the keys of the experiment of the same names."""
+
+    epochs: int = 5
+    batch_size: int = 100
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    shuffle: bool = True
+    drop_last: bool = False
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both sides know of the federation.
+
+    Attributes:
+        class_names: C names; their order is the labels'.
+        feature_dim: d, width of features and prototypes.
+        rounds: T.
+        clients: N.
+        training: the local loop's knobs.
+        seed: the experiment's seed.
+    """
+
+    class_names: tuple[str, ...]
+    feature_dim: int
+    rounds: int
+    clients: int
+    training: LocalTraining
+    seed: int
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_names)
+
+    @property
+    def streams(self) -> Streams:
+        """The experiment's random streams."""
+        return Streams(self.seed)
+
+
+class Batch(NamedTuple):
+    """One batch: images [B, channels, H, W] in [-1, 1], labels [B]."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A client's images of one split, still in the node's mapped arrays.
+
+    Attributes:
+        all_images: uint8 [all, channels, H, W].
+        all_labels: int64 [all].
+        index: which of them are in this split [n].
+    """
+
+    all_images: np.ndarray
+    all_labels: np.ndarray
+    index: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """A copy of this split: images uint8 [n, channels, H, W] and labels [n]."""
+        images = torch.from_numpy(self.all_images[self.index])
+        return images.to(device), torch.from_numpy(self.all_labels[self.index]).to(device)
+
+
+def to_float(images: Tensor) -> Tensor:
+    """Map uint8 [B, ...] to float32 in [-1, 1]: ToTensor and Normalize(0.5, 0.5)."""
+    return images.float().mul_(2 / 255).sub_(1)
+
+
+class Skeleton:
+    """An empty model of one architecture that weights are loaded into, client after client.
+
+    Args:
+        model: the module, on its device; never kept by a client.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        self.model = model
+        self.parameters = list(model.parameters())
+        self.tensors: Tensors = {
+            name: tensor.detach()
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        }
+        self._optimizer: tuple[LocalTraining, torch.optim.SGD] | None = None
+
+    def optimizer(self, knobs: LocalTraining) -> torch.optim.SGD:
+        """SGD on the model's parameters, without memory of earlier clients or rounds."""
+        if self._optimizer is None or self._optimizer[0] != knobs:
+            sgd = torch.optim.SGD(
+                self.parameters,
+                knobs.lr,
+                momentum=knobs.momentum,
+                weight_decay=knobs.weight_decay,
+            )
+            self._optimizer = (knobs, sgd)
+        self._optimizer[1].state.clear()
+        return self._optimizer[1]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client in one round: its data, its random streams, an empty model of its architecture.
+
+    Attributes:
+        id: the client's number, 0 <= id < N.
+        round: the round, from 1; 0 is before the first.
+        setting: what both sides know.
+        train: the images it learns from.
+        test: the images it keeps for its own test.
+        architecture: the name of its model.
+        skeleton: an empty model of that architecture; shared, never kept.
+        initial: makes the initial weights.
+        device: where steps run.
+    """
+
+    id: int
+    round: int
+    setting: Setting
+    train: Samples
+    test: Samples
+    architecture: str
+    skeleton: Skeleton
+    initial: Callable[[], Tensors]
+    device: torch.device
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def load(self, weights: Mapping[str, Tensor]) -> Classifier:
+        """Put `weights` into this architecture's skeleton and return it, on the device."""
+        own = self.skeleton.tensors
+        if own.keys() != weights.keys():
+            raise ValueError(
+                f"the weights do not fit {self.architecture}: "
+                f"{sorted(own.keys() ^ weights.keys())[:3]} differ"
+            )
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+        return self.skeleton.model
+
+    def save(self, model: nn.Module) -> Tensors:
+        """A copy of a model's parameters and buffers, on the CPU."""
+        if model is self.skeleton.model:
+            tensors = self.skeleton.tensors
+        else:
+            tensors = dict((*model.named_parameters(), *model.named_buffers()))
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+    def fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> None:
+        """Train the skeleton's model in place: E_c epochs of SGD on the local images.
+
+        The mean loss of the last epoch is put into `metrics` as "train_loss".
+
+        Raises:
+            FloatingPointError: when the loss is no longer finite.
+        """
+        knobs = self.setting.training
+        random = self.setting.streams.torch("batches", round_=self.round, client=self.id)
+        if not model.training:
+            model.train()
+        optimizer = self.skeleton.optimizer(knobs)
+        images, labels = self.train.tensors(self.device)
+        autocast = torch.autocast(
+            self.device.type, torch.bfloat16, enabled=knobs.precision == "bfloat16"
+        )
+        total, steps = torch.zeros((), device=self.device), 0
+        for _ in range(knobs.epochs):
+            total, steps = torch.zeros((), device=self.device), 0
+            for index in self._order(len(labels), random):
+                batch = Batch(to_float(images[index]), labels[index])
+                optimizer.zero_grad()
+                with autocast:
+                    value = loss(model, batch)
+                value.backward()
+                optimizer.step()
+                total += value.detach()
+                steps += 1
+        mean = float(total) / max(steps, 1)
+        if not np.isfinite(mean):
+            raise FloatingPointError(
+                f"the training loss became {mean}; lower lr (now {knobs.lr:g}) "
+                "or the weight of the method's own term"
+            )
+        self.metrics["train_loss"] = mean
+
+    def _order(self, count: int, random: torch.Generator) -> Sequence[Tensor]:
+        """The batches' indices of one epoch."""
+        knobs = self.setting.training
+        order = torch.randperm(count, generator=random) if knobs.shuffle else torch.arange(count)
+        order = order.to(self.device)
+        whole, rest = divmod(count, knobs.batch_size)
+        if knobs.drop_last:
+            order = order[: whole * knobs.batch_size]
+        elif rest == 1 and whole > 0:
+            # Batch normalisation cannot train on one image: it joins the batch before.
+            last = (whole - 1) * knobs.batch_size
+            return (*order[:last].split(knobs.batch_size), order[last:])
+        return order.split(knobs.batch_size)
+
+    @torch.no_grad()
+    def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
+        """Yield `samples` in their order, for passes that do not train."""
+        images, labels = samples.tensors(self.device)
+        for start in range(0, len(labels), batch_size):
+            part = slice(start, start + batch_size)
+            yield Batch(to_float(images[part]), labels[part])
+
+    @torch.no_grad()
+    def class_means(self, model: Classifier) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean feature of every local class, by one pass in evaluation mode (FedTSP Eq. (5)).
+
+        Returns:
+            Classes [c] that the client holds, their mean features [c, d] and their counts [c].
+        """
+        model.eval()
+        classes, d = self.setting.num_classes, self.setting.feature_dim
+        sums = torch.zeros(classes, d, device=self.device)
+        counts = torch.zeros(classes, dtype=torch.int64, device=self.device)
+        for batch in self.batches(self.train):
+            features = model(batch.images).features.float()
+            sums.index_add_(0, batch.labels, features)
+            counts += torch.bincount(batch.labels, minlength=classes)
+        held = counts.nonzero().squeeze(1)
+        return held, sums[held] / counts[held].unsqueeze(1), counts[held]

@@ -1,0 +1,442 @@
+"""The typed experiment: every knob with its unit, bounds and default; YAML and dotted overrides.
+
+An experiment is data. Components receive values, never this object; what is looked up by name
+(`algorithm`, `data.partition`, `text.encoder`) is validated by the part that owns the name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fedray.errors import UserError, nearest
+
+Tree = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+EXPERIMENTS = Path(__file__).parent / "experiments"
+
+
+class Frozen(BaseModel):
+    """Base of everything typed: immutable, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Component(BaseModel):
+    """Something chosen by name, with parameters of its own.
+
+    `partition: iid` and `partition: {name: dirichlet, alpha: 0.1}` are both valid.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def params(self) -> Tree:
+        """The component's own parameters, without its name."""
+        return dict(self.model_extra or {})
+
+
+class DataConfig(Frozen):
+    """Where the images come from and who owns which."""
+
+    source: str = "digits"
+    """A data source: digits, parquet, image_folder, torchvision_cifar10, ..."""
+    root: str | None = None
+    """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
+    download: StrictBool = False
+    """Whether a source that can download may do so."""
+    image_size: int | None = Field(None, ge=4, le=1024)
+    """Pixels per side; None keeps the source's own size."""
+    channels: Literal[1, 3] | None = None
+    """1 grey, 3 RGB; None keeps the source's own."""
+    samples: int | None = Field(None, ge=1)
+    """Use a random subset of this many images; None uses all."""
+    clients: int = Field(20, ge=1, le=100_000)
+    """N, the number of clients."""
+    test_fraction: float = Field(0.25, gt=0, lt=1)
+    """Share of each client's images that it keeps for its own test (FedTSP: 25 %)."""
+    partition: Component = Component(name="fedtsp_dirichlet")
+    """How images are dealt to clients: name and parameters (`data.partition.alpha`)."""
+
+
+class ModelConfig(Frozen):
+    """The clients' image models."""
+
+    group: str = "digits"
+    """A model group: client i gets the (i mod X)-th of its X architectures."""
+    feature_dim: int = Field(384, ge=2, le=8192)
+    """d, the width of features and prototypes; FedTSP needs the text encoder's width."""
+    init: Literal["shared", "independent"] = "shared"
+    """shared: equal architectures start equal (the official code); independent: each its own."""
+
+
+class TextConfig(Frozen):
+    """What the server's language model reads."""
+
+    encoder: Component = Component(name="minilm")
+    """The text encoder: minilm, bert, openclip, random, orthogonal; with its parameters."""
+    descriptions: str | None = None
+    """A shipped set of class descriptions, or a JSON file."""
+    style: Literal["fine", "short", "long", "handcrafted", "name"] = "fine"
+    """fine: three descriptions a class; short, long: one; handcrafted: 'A photo of a {label}.'."""
+    template: str = "A photo of a {label}: {description}"
+    """Eq. (3) of FedTSP, with the article of the official code."""
+
+
+class FaultConfig(Frozen):
+    """What goes wrong, by scenario and for real."""
+
+    drop: float = Field(0.0, ge=0, le=1)
+    """Probability that a participant does not reply; it then counts as absent."""
+    late: float = Field(0.0, ge=0, le=1)
+    """Probability that a participant's reply arrives `late_rounds` later."""
+    late_rounds: int = Field(1, ge=1)
+    """How many rounds a late reply is late."""
+    reply_timeout_s: float | None = Field(None, gt=0)
+    """Seconds the server really waits for a reply; later ones are dropped. None waits for all."""
+    on_client_error: Literal["stop", "drop"] = "stop"
+    """stop: an error in a client's step ends the run; drop: the client counts as absent."""
+    max_failures: int = Field(3, ge=0)
+    """How many deaths of a worker's call or of the server a run survives."""
+
+
+class WireConfig(Frozen):
+    """What happens to payloads on their way."""
+
+    up_bits: int = Field(32, ge=2, le=32)
+    """Bits per number of uploads; 32 sends them as they are (FedTSP supplementary G)."""
+    down_bits: int = Field(32, ge=2, le=32)
+    """Bits per number of downloads; 32 sends them as they are."""
+    clip_norm: float | None = Field(None, gt=0)
+    """S: each uploaded vector is clipped to this L2 norm (ours, not in the papers)."""
+    noise_multiplier: float = Field(0.0, ge=0)
+    """sigma: Gaussian noise of deviation sigma * S is added to each upload; needs clip_norm."""
+
+    @model_validator(mode="after")
+    def _noise_needs_clip(self) -> WireConfig:
+        if self.noise_multiplier > 0 and self.clip_norm is None:
+            raise ValueError("noise_multiplier > 0 needs wire.clip_norm, the sensitivity it scales")
+        return self
+
+
+class Experiment(Frozen):
+    """One federated experiment, complete."""
+
+    name: str = "experiment"
+    """What the experiment is called in results and in the tracker."""
+    scale: Literal["laptop", "paper"] = "laptop"
+    """laptop: minutes on two cores; paper: the paper's setting, for GPUs."""
+    algorithm: Component = Component(name="fedtsp")
+    """The method: a name, or a mapping with `name` and its hyper-parameters."""
+    seed: int = Field(0, ge=0)
+    """Seed of every random stream: partition, weights, batches, participation."""
+    rounds: int = Field(20, ge=1)
+    """T, communication rounds."""
+    participation: float = Field(1.0, gt=0, le=1)
+    """Share of clients that take part in a round, drawn uniformly without replacement."""
+    local_epochs: int = Field(5, ge=1)
+    """E_c, passes over a client's training images per round."""
+    batch_size: int = Field(100, ge=1)
+    """Images per local step."""
+    lr: float = Field(0.01, gt=0)
+    """Clients' SGD learning rate."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Clients' SGD momentum; the optimiser is made anew every round."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Clients' SGD weight decay."""
+    shuffle: StrictBool = True
+    """Whether batches are drawn in a new order every epoch (the official code: false)."""
+    drop_last: StrictBool = False
+    """Whether an incomplete last batch is left out (the official code: true)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of local training; bfloat16 is autocast with float32 weights."""
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    text: TextConfig = TextConfig()
+    faults: FaultConfig = FaultConfig()
+    wire: WireConfig = WireConfig()
+    eval_every: int = Field(1, ge=0)
+    """Evaluate every so many rounds, and at the start and the end; 0: only at the end."""
+    checkpoint_every: int = Field(1, ge=0)
+    """Write a checkpoint every so many rounds; 0: never."""
+    workers: int = Field(2, ge=1)
+    """Ray actors that run the clients' steps; as many as clients is one actor per client."""
+    cpus: float | None = Field(None, gt=0)
+    """CPUs that the workers of one run share; None: one per worker."""
+    gpus: float = Field(0.0, ge=0)
+    """GPUs that one run uses in all; the workers share what the server leaves."""
+    server_cpus: float = Field(0.0, ge=0)
+    """CPUs reserved for the server actor; it mostly waits, so none by default."""
+    server_gpus: float = Field(0.0, ge=0)
+    """GPU share reserved for the server actor, which runs the text encoder."""
+    threads: int = Field(1, ge=1)
+    """Threads of one client step; part of what makes results identical."""
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _algorithm_is_named(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "name" not in value:
+            raise ValueError("has no name; write algorithm: {name: fedtsp, ...}")
+        return value
+
+    @model_validator(mode="after")
+    def _gpu_shares(self) -> Experiment:
+        if self.server_gpus > 0 and self.server_gpus >= self.gpus:
+            raise ValueError(
+                f"server_gpus={self.server_gpus:g} leaves nothing of gpus={self.gpus:g} "
+                "to the workers; raise gpus or lower server_gpus"
+            )
+        return self
+
+    def tree(self) -> Tree:
+        """The experiment as plain data, as it is written to config.yaml."""
+        return self.model_dump(mode="json")
+
+    def identity(self) -> str:
+        """A hash of all that determines the numbers, not of where and how fast they are made."""
+        tree = self.tree()
+        for key in (*_EXECUTION_KEYS, "name"):
+            tree.pop(key)
+        tree["data"].pop("root")
+        tree["data"].pop("download")
+        for key in ("max_failures", "reply_timeout_s"):
+            tree["faults"].pop(key)
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+_EXECUTION_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus", "checkpoint_every")
+
+
+# --- from text to tree ---------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as everybody expects, and a key stands once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        for key in keys:
+            if keys.count(key) > 1:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"key '{key}' stands twice in the mapping at line {line}")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    __import__("re").compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML text; `where` names it in errors.
+
+    Raises:
+        UserError: when the text is not valid YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{where} is not valid YAML: {reason}") from None
+
+
+def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
+    """Find `name` as a file, or as NAME.yaml in one of `folders`.
+
+    Raises:
+        UserError: when there is none; it names the nearest one.
+    """
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        path = Path(name)
+        if not path.is_file():
+            raise UserError(f"{kind} file {path} does not exist")
+        return path
+    folders = [folder for folder in folders if folder.is_dir()]
+    for folder in folders:
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
+    raise UserError(f"there is no {kind} '{name}'.{nearest(name, names)}")
+
+
+def read_mapping(path: Path) -> Tree:
+    """Read one YAML file that must hold a mapping.
+
+    Raises:
+        UserError: when it cannot be read or holds something else.
+    """
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds {type(tree).__name__}, expected a mapping of keys")
+    return tree
+
+
+def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
+    """Lay `over` on `base`; a component with another name replaces the one below it whole."""
+    result = deepcopy(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(below, str) and isinstance(value, Mapping) and key in _COMPONENT_KEYS:
+            below = {"name": below}
+        if (
+            isinstance(below, dict)
+            and isinstance(value, Mapping)
+            and value.get("name", below.get("name")) == below.get("name")
+        ):
+            result[key] = merge(below, value)
+        else:
+            result[key] = deepcopy(value)
+    return result
+
+
+_COMPONENT_KEYS = ("algorithm", "partition", "encoder")
+
+
+def override(tree: Tree, key: str, value: Any) -> Tree:
+    """Set one dotted key (`data.partition.alpha`) in a tree; returns a new tree."""
+    nested: Any = value
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    return merge(tree, nested)
+
+
+def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
+    """Turn ["algorithm.lambda=7", ...] into [("algorithm.lambda", 7), ...].
+
+    Raises:
+        UserError: for an argument without "=" or with an empty key.
+    """
+    pairs = []
+    for text in assignments:
+        key, sign, value = text.partition("=")
+        if not sign or not all(key.split(".")):
+            raise UserError(f"'{text}' is not key=value, for example rounds=5")
+        pairs.append((key, parse_yaml(value, f"the value of {key}")))
+    return pairs
+
+
+def read_experiment(name: str) -> Tree:
+    """Read a shipped experiment or a file, with what it `extends`, as a tree.
+
+    Raises:
+        UserError: when it does not exist, is not a mapping, or extends itself.
+    """
+    return _read_extending(name, ())
+
+
+def _read_extending(name: str, seen: tuple[Path, ...]) -> Tree:
+    path = find_yaml(name, [EXPERIMENTS], "experiment").resolve()
+    if path in seen:
+        raise UserError(f"{path} extends itself")
+    tree = read_mapping(path)
+    base = tree.pop("extends", None)
+    tree.setdefault("name", path.stem)
+    if base is None:
+        return tree
+    sibling = path.parent / f"{base}.yaml"
+    below = _read_extending(str(sibling) if sibling.is_file() else str(base), (*seen, path))
+    return merge(below, tree)
+
+
+def validate(model: type[M], tree: Any, prefix: str = "") -> M:
+    """Validate `tree` as `model`.
+
+    Args:
+        model: the typed model.
+        tree: plain data.
+        prefix: the dotted place of the tree in the experiment, for messages.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(_sentence(model, error, prefix)) from None
+
+
+def _sentence(model: type[BaseModel], error: ValidationError, prefix: str) -> str:
+    first = error.errors()[0]
+    places = [str(part) for part in first["loc"]]
+    key = ".".join([prefix, *places] if prefix else places)
+    if first["type"] == "extra_forbidden":
+        owner: type[BaseModel] = model
+        for part in places[:-1]:
+            inner = owner.model_fields[part].annotation if part in owner.model_fields else None
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                owner = inner
+        valid = [field.alias or name for name, field in owner.model_fields.items()]
+        where = ".".join(key.split(".")[:-1]) or "the experiment"
+        return f"unknown key '{places[-1]}' in {where}.{nearest(places[-1], valid)}"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if first["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    found = first["input"]
+    found = f" (got {found!r})" if isinstance(found, (int, float, str, bool)) else ""
+    return f"{key}: {message}{found}"
+
+
+def load_experiment(tree: Tree) -> Experiment:
+    """Validate a tree as an experiment and make its data root absolute.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    experiment = validate(Experiment, tree)
+    if experiment.data.root is None:
+        return experiment
+    data = experiment.data.model_copy(update={"root": str(resolve_root(experiment.data.root))})
+    return experiment.model_copy(update={"data": data})
+
+
+def resolve_root(root: str) -> Path:
+    """Make `data.root` absolute: below $FEDRAY_DATA if it is there, else below this folder.
+
+    Raises:
+        UserError: when the folder is in neither place.
+    """
+    path = Path(root).expanduser()
+    base = os.environ.get("FEDRAY_DATA")
+    candidates = [path] if path.is_absolute() else [Path(base) / path] if base else []
+    candidates += [] if path.is_absolute() else [Path.cwd() / path]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate.resolve()
+    tried = " and ".join(str(candidate) for candidate in candidates)
+    hint = "" if base or path.is_absolute() else " Set FEDRAY_DATA to the folder that holds it, or"
+    raise UserError(f"data.root={root} is not a folder (looked at {tried}).{hint or ' Please'} "
+                    "pass data.root=/absolute/path.")
+
+
+def dump_yaml(tree: Any) -> str:
+    """Plain data as YAML, keys in their order."""
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)

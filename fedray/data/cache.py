@@ -1,0 +1,169 @@
+"""Decoded images exist once per node: written by the first process that needs them, then mapped.
+
+The folder is $FEDRAY_CACHE, else ~/.cache/fedray; it may be removed at any time between runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.data.imageset import Domains, ImageSet
+from fedray.errors import UserError
+
+_FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """The folder of everything that can be made again: $FEDRAY_CACHE, else ~/.cache/fedray."""
+    chosen = os.environ.get("FEDRAY_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fedray"
+
+
+def source_key(source: str, root: Path | None, files: Iterable[Path], **options: Any) -> str:
+    """Name what a source would decode, without decoding it.
+
+    Args:
+        source: the source's name.
+        root: the folder that the files' names are relative to, so that it can be moved.
+        files: every file that the images and labels are read from.
+        **options: what else changes the pixels (image_size, channels).
+
+    Returns:
+        "<source>-<32 hex digits>" over the options, the version of the image library, and the
+        files' relative names, sizes and modification times.
+    """
+    import PIL
+
+    listing = []
+    for path in sorted(files):
+        stat = path.stat()
+        name = path.relative_to(root).as_posix() if root is not None else path.name
+        listing.append([name, stat.st_size, stat.st_mtime_ns])
+    what = [_FORMAT, PIL.__version__, source, sorted(options.items()), listing]
+    return f"{source}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]}"
+
+
+def cached(key: str, load: Callable[[], ImageSet]) -> ImageSet:
+    """Map the images called `key`; the first process on this node decodes them for all.
+
+    A folder appears by one rename after all of it is on disk, so that a torn one is never read;
+    a lock lets the others wait for the one that decodes.
+
+    Args:
+        key: from `source_key`.
+        load: decodes the images; called at most once.
+
+    Returns:
+        The image set, its arrays mapped read-only.
+
+    Raises:
+        UserError: when the cache folder cannot be written, or what `load` raises.
+    """
+    folder = cache_folder() / "images" / key
+    found = _open(folder)
+    if found is not None:
+        return found
+    from filelock import FileLock
+
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{folder}.lock")
+        lock.acquire()
+    except OSError as error:
+        raise _unwritable(error) from None
+    try:
+        found = _open(folder)
+        if found is None:
+            _log.info("decoding images once into %s", folder)
+            images = load()
+            try:
+                _write(images, folder)
+            except OSError as error:
+                raise _unwritable(error) from None
+            found = _open(folder)
+    finally:
+        lock.release()
+    if found is None:
+        raise UserError(f"{folder} cannot be read back; set FEDRAY_CACHE to another folder")
+    return found
+
+
+def _unwritable(error: OSError) -> UserError:
+    return UserError(
+        f"decoded images cannot be written below {cache_folder()} ({error}); "
+        "set FEDRAY_CACHE to a folder with room that can be written"
+    )
+
+
+def _open(folder: Path) -> ImageSet | None:
+    """Map what is in `folder`; None when it is not there or not whole."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        images, labels, origin = (
+            np.load(folder / f"{name}.npy", mmap_mode="r")
+            for name in ("images", "labels", "origin")
+        )
+        domains = None
+        if meta["domains"] is not None:
+            ids = np.load(folder / "domains.npy", mmap_mode="r")
+            domains = Domains(tuple(meta["domains"]), ids)
+        return ImageSet(
+            source=meta["source"],
+            images=images,
+            labels=labels,
+            class_names=tuple(meta["class_names"]),
+            origin=origin,
+            domains=domains,
+            sha256=meta["sha256"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+
+
+def _write(images: ImageSet, folder: Path) -> None:
+    """Write to a folder beside, then rename; the caller holds the lock."""
+    for left in folder.parent.glob(f"{folder.name}.tmp-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+    try:
+        arrays: dict[str, NDArray[Any]] = {
+            "images": images.images,
+            "labels": images.labels,
+            "origin": images.origin,
+        }
+        if images.domains is not None:
+            arrays["domains"] = images.domains.ids
+        for name, array in arrays.items():
+            with (made / f"{name}.npy").open("wb") as file:
+                np.save(file, array)
+                file.flush()
+                os.fsync(file.fileno())
+        meta = {
+            "source": images.source,
+            "class_names": images.class_names,
+            "domains": None if images.domains is None else images.domains.names,
+            "sha256": images.sha256,
+        }
+        with (made / "meta.json").open("w", encoding="utf-8") as file:
+            json.dump(meta, file)
+            file.flush()
+            os.fsync(file.fileno())
+        made.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        made.rename(folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise

@@ -1,0 +1,160 @@
+"""From encoded images to one uint8 array, large ones in a pool of threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Encoded: TypeAlias = bytes | Path | NDArray[np.uint8]
+"""One image: an encoded file's bytes, its path, or pixels [H, W] or [H, W, 3]."""
+
+_GREY = {"1", "L", "LA"}
+_DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+_CHUNK = 64
+_WORTH_THREADS = 64 * 64
+"""Pixels from which decoding, which frees the interpreter lock, outweighs reading the header.
+
+On two cores 12,000 images of 32x32 took 1.1 s with one thread and 1.5 s with two, and images of
+128x128 took two thirds of the time with two.
+"""
+
+
+def decode(
+    encoded: Sequence[Encoded],
+    where: Callable[[int], str],
+    *,
+    image_size: int | None,
+    channels: int | None,
+) -> NDArray[np.uint8]:
+    """Decode images to one array; those that differ in size are scaled and cropped.
+
+    Args:
+        encoded: n images.
+        where: names the i-th image in errors ("train.parquet, row 7").
+        image_size: S; the shorter side is scaled to S pixels (bilinear), then the centre S x S is
+            cut out. None keeps the size that all images have.
+        channels: 1 grey, 3 RGB; None: 1 when every image is grey, else 3.
+
+    Returns:
+        uint8 [n, channels, H, W].
+
+    Raises:
+        UserError: when an image cannot be decoded or holds more than 8 bits a channel, or when
+            sizes differ and `image_size` is None.
+    """
+    if channels is not None:
+        return _decode(encoded, where, image_size, channels, grey_only=False)
+    with _open(encoded[0], where(0)) as first:
+        grey = first.mode in _GREY
+    if grey:
+        with suppress(_Colour):
+            return _decode(encoded, where, image_size, 1, grey_only=True)
+    return _decode(encoded, where, image_size, 3, grey_only=False)
+
+
+class _Colour(Exception):
+    """An image has colour after all."""
+
+
+def _decode(
+    encoded: Sequence[Encoded],
+    where: Callable[[int], str],
+    image_size: int | None,
+    channels: int,
+    *,
+    grey_only: bool,
+) -> NDArray[np.uint8]:
+    with _open(encoded[0], where(0)) as first:
+        width, height = first.size
+    threads = _threads() if width * height >= _WORTH_THREADS else 1
+    if image_size is not None:
+        width = height = image_size
+    images = np.empty((len(encoded), channels, height, width), np.uint8)
+
+    def fill(start: int) -> None:
+        for i in range(start, min(start + _CHUNK, len(encoded))):
+            with _open(encoded[i], where(i)) as image:
+                if grey_only and image.mode not in _GREY:
+                    raise _Colour
+                pixels = _pixels(image, where(i), image_size, channels)
+            if pixels.shape[1:] != (height, width):
+                raise UserError(
+                    f"images differ in size: {where(i)} is {pixels.shape[2]}x{pixels.shape[1]}, "
+                    f"the first is {width}x{height}; set data.image_size, for example "
+                    f"data.image_size={min(height, width)}"
+                )
+            images[i] = pixels
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(fill, range(0, len(encoded), _CHUNK)):
+            pass
+    return images
+
+
+def _threads() -> int:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(8, allowed or 1)
+
+
+def _open(item: Encoded, where: str) -> Image.Image:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        if isinstance(item, np.ndarray):
+            return Image.fromarray(item)
+        return Image.open(BytesIO(item) if isinstance(item, bytes) else item)
+    except UnidentifiedImageError:
+        raise UserError(f"{where} is not an image; mend or remove it") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{where} cannot be read as an image: {error}; mend or remove it") from None
+
+
+def _pixels(
+    image: Image.Image, where: str, image_size: int | None, channels: int
+) -> NDArray[np.uint8]:
+    """Pixels uint8 [channels, H, W] of one opened image."""
+    from PIL import Image
+
+    if image.mode in _DEEP:
+        raise UserError(
+            f"{where} has pixels of mode {image.mode}, more than 8 bits a channel; "
+            "convert it to 8-bit grey or RGB"
+        )
+    mode = "L" if channels == 1 else "RGB"
+    try:
+        if image.mode == mode:
+            image.load()
+        else:
+            image = image.convert(mode)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{where} cannot be decoded: {error}; mend or remove it") from None
+    if image_size is not None:
+        image = _fit(image, image_size)
+    pixels = np.asarray(image)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
+    """Scale the shorter side to `size` and cut out the centre square."""
+    from PIL import Image
+
+    width, height = image.size
+    if min(width, height) != size:
+        scale = size / min(width, height)
+        width, height = max(size, int(width * scale)), max(size, int(height * scale))
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.crop((left, top, left + size, top + size))

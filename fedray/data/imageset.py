@@ -1,0 +1,99 @@
+"""A decoded, labelled set of images: what every source gives and every partition deals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRAIN, TEST = 0, 1
+"""Values of `ImageSet.origin`: which official split an image comes from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """Which domain (amazon, webcam, ...) every image comes from.
+
+    Attributes:
+        names: names of the domains.
+        ids: int16 [n], each image's position in `names`.
+    """
+
+    names: tuple[str, ...]
+    ids: NDArray[np.int16]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images with their labels; the arrays are read-only and may be mapped from disk.
+
+    Attributes:
+        source: the name of the source that gave it.
+        images: uint8 [n, channels, H, W], 0..255.
+        labels: int64 [n], positions in `class_names`.
+        class_names: C names; a class may have no image.
+        origin: int8 [n], TRAIN or TEST: the official split. A source without one is all TRAIN.
+        domains: each image's domain, or None where the source knows none.
+        sha256: content id over pixels, labels, names and splits; computed when left empty.
+
+    Raises:
+        ValueError: when shapes, types or label values do not fit each other.
+    """
+
+    source: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    origin: NDArray[np.int8]
+    domains: Domains | None = None
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        n = len(self.labels)
+        if self.images.ndim != 4 or self.images.dtype != np.uint8:
+            raise ValueError(
+                f"images are {self.images.dtype} {self.images.shape}, "
+                "expected uint8 [n, channels, H, W]"
+            )
+        expected: dict[str, type[np.generic]] = {"labels": np.int64, "origin": np.int8}
+        arrays: dict[str, NDArray[Any]] = {"labels": self.labels, "origin": self.origin}
+        if self.domains is not None:
+            expected["domains"], arrays["domains"] = np.int16, self.domains.ids
+        for name, array in arrays.items():
+            if array.shape != (len(self.images),) or array.dtype != expected[name]:
+                raise ValueError(
+                    f"{name} are {array.dtype} {array.shape}, "
+                    f"expected {np.dtype(expected[name])} ({len(self.images)},)"
+                )
+        if n and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
+            raise ValueError(
+                f"labels span {self.labels.min()}..{self.labels.max()}, "
+                f"but there are {len(self.class_names)} classes"
+            )
+        for array in (self.images, *arrays.values()):
+            array.flags.writeable = False
+        if not self.sha256:
+            object.__setattr__(self, "sha256", self._content())
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
+    def _content(self) -> str:
+        domain_names = None if self.domains is None else self.domains.names
+        head = [self.images.shape, self.class_names, domain_names]
+        digest = hashlib.sha256(json.dumps(head).encode())
+        for array in (self.images, self.labels, self.origin):
+            digest.update(np.ascontiguousarray(array).data)
+        if self.domains is not None:
+            digest.update(np.ascontiguousarray(self.domains.ids).data)
+        return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""How images are dealt to clients: one module per partition.
+
+A partition is a pure function of (labels, clients, parameters, random stream). It gives every image
+to exactly one client.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.config import Frozen
+from fedray.errors import UserError
+from fedray.plugins import Registry
+
+__all__ = ["Indices", "Partition", "collect", "partitions", "require_samples"]
+
+Indices = NDArray[np.int64]
+P = TypeVar("P", bound=Frozen)
+
+
+class Partition(ABC, Generic[P]):
+    """One way of dealing; a subclass has a `name`, `Params` and `split`."""
+
+    name: ClassVar[str]
+    """What `data.partition.name` calls it."""
+    Params: ClassVar[type[Frozen]]
+    """Its knobs, `data.partition.*`."""
+
+    @abstractmethod
+    def split(
+        self, labels: Indices, clients: int, params: P, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal n images to N clients.
+
+        Args:
+            labels: int64 [n], class of each image.
+            clients: N.
+            params: the knobs.
+            rng: the only source of randomness.
+
+        Returns:
+            N sorted int64 arrays; together they hold 0..n-1, each once.
+
+        Raises:
+            UserError: when n images cannot serve N clients so.
+        """
+
+
+partitions: Registry[Partition[Any]] = Registry("partition", "fedray.data.partitions")
+
+
+def collect(owner: Indices, clients: int) -> list[Indices]:
+    """Turn each image's owner [n] into N sorted arrays of image indices."""
+    order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
+    sizes = np.bincount(owner, minlength=clients)
+    return np.split(order, np.cumsum(sizes)[:-1])
+
+
+def require_samples(n: int, clients: int, each: int = 1, *, key: str | None = None) -> None:
+    """Check that n images can give `each` images to every one of N clients.
+
+    Args:
+        n: images.
+        clients: N.
+        each: images that every client needs.
+        key: the key that asks for `each`, if one does.
+
+    Raises:
+        UserError: with the numbers and the keys to change.
+    """
+    if clients * each <= n:
+        return
+    most = n // each
+    lower = f"lower data.clients to {most}" if most else "use more images"
+    raise UserError(
+        f"data.partition: {clients} clients with at least {each} image{'s' * (each > 1)} each need "
+        f"{clients * each} images, found {n}; {lower}" + (f" or lower {key}" if key else "")
+    )

@@ -1,0 +1,155 @@
+"""What the Dirichlet partitions share: each class is cut among clients by one Dirichlet draw."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.data.partitions import Indices, collect, require_samples
+from fedray.errors import UserError
+
+Floats = NDArray[np.float64]
+
+
+def redraw_until(
+    labels: Indices,
+    clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    *,
+    min_samples: int,
+    max_draws: int,
+    official: bool,
+    name: str,
+) -> list[Indices]:
+    """Draw a whole partition anew until every client has `min_samples` images.
+
+    Only the counts are redrawn, which does not change the distribution: images of a class are
+    exchangeable.
+
+    Args:
+        labels: int64 [n].
+        clients: N.
+        alpha: concentration of the Dirichlet.
+        rng: random stream.
+        min_samples: least images of every client.
+        max_draws: how many draws at most.
+        official: as HtFLlib does: clients that hold n/N images get nothing more, and cuts are
+            rounded down.
+        name: the partition's, for the message.
+
+    Raises:
+        UserError: when no draw is good, with the numbers and the remedies.
+    """
+    n = len(labels)
+    require_samples(n, clients, min_samples, key="data.partition.min_samples")
+    classes, totals = _classes(labels)
+    fewest = clients
+    for _ in range(max_draws):
+        counts = _draw(totals, clients, alpha, rng, official=official)
+        short = int((counts.sum(1) < min_samples).sum())
+        if not short:
+            return deal(classes, counts, rng)
+        fewest = min(fewest, short)
+    raise UserError(
+        f"data.partition: at least {fewest} of {clients} clients got fewer than {min_samples} "
+        f"images in each of {max_draws} draws ({name}, alpha={alpha:g}, n={n}); "
+        "raise data.partition.alpha, lower data.clients or lower data.partition.min_samples"
+    )
+
+
+def deal_evenly(
+    labels: Indices, clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    """Deal so that every client gets n//N or n//N + 1 images (see `fedtsp_dirichlet`)."""
+    n = len(labels)
+    require_samples(n, clients)
+    classes, totals = _classes(labels)
+    room = np.full(clients, n // clients, np.int64)
+    room[: n % clients] += 1
+    counts = np.zeros((clients, len(totals)), np.int64)
+    for c in rng.permutation(len(totals)):
+        counts[:, c] = _pour(int(totals[c]), _dirichlet(clients, alpha, rng), room, rng)
+        room -= counts[:, c]
+    return deal(classes, counts, rng)
+
+
+def deal(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Give each client that many random images of each class.
+
+    Args:
+        classes: int64 [n], each image's class, 0..C-1.
+        counts: int64 [N, C]; columns sum to the classes' totals.
+        rng: random stream.
+    """
+    clients = len(counts)
+    owner = np.empty(len(classes), np.int64)
+    for c in range(counts.shape[1]):
+        members = rng.permutation(np.flatnonzero(classes == c))
+        owner[members] = np.repeat(np.arange(clients), counts[:, c])
+    return collect(owner, clients)
+
+
+def _classes(labels: Indices) -> tuple[Indices, Indices]:
+    """Each image's class among those present, and the classes' totals."""
+    _, classes, totals = np.unique(labels, return_inverse=True, return_counts=True)
+    return classes.astype(np.int64), totals.astype(np.int64)
+
+
+def _dirichlet(clients: int, alpha: float, rng: np.random.Generator) -> Floats:
+    return rng.dirichlet(np.full(clients, alpha))
+
+
+def _draw(
+    totals: Indices, clients: int, alpha: float, rng: np.random.Generator, *, official: bool
+) -> Indices:
+    """Draw counts [N, C]: per class one Dirichlet; `official` leaves out clients that are full."""
+    full = totals.sum() / clients if official else np.inf
+    counts = np.zeros((clients, len(totals)), np.int64)
+    held = np.zeros(clients, np.int64)
+    for c, total in enumerate(totals):
+        shares = _among(held < full, _dirichlet(clients, alpha, rng), rng)
+        counts[:, c] = _cut(int(total), shares, 0.0 if official else rng.random())
+        held += counts[:, c]
+    return counts
+
+
+def _among(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Generator) -> Floats:
+    """Shares of the allowed clients alone.
+
+    When all of theirs are zero in floating point (tiny alpha), one of them gets everything, which
+    is the limit of the Dirichlet at alpha -> 0.
+    """
+    kept = np.where(allowed, shares, 0.0)
+    if kept.sum() > 0:
+        return kept
+    chosen = np.zeros_like(shares)
+    chosen[rng.choice(np.flatnonzero(allowed))] = 1.0
+    return chosen
+
+
+def _cut(total: int, shares: Floats, offset: float) -> Indices:
+    """Cut `total` images at the cumulated shares: counts [N] that sum to it.
+
+    Cuts lie at floor(cumulated * total + offset). A uniform offset in [0, 1) rounds without bias.
+    With offset 0, which is what HtFLlib does, the last client gets what every class's rounding
+    leaves, so that it holds an image of nearly every class.
+    """
+    cumulated = np.cumsum(shares)
+    ends = np.floor(cumulated / cumulated[-1] * total + offset).astype(np.int64)
+    counts: Indices = np.diff(np.minimum(ends, total), prepend=0)
+    return counts
+
+
+def _pour(total: int, shares: Floats, room: Indices, rng: np.random.Generator) -> Indices:
+    """Pour `total` images by shares; what does not fit spills over to those with room.
+
+    Each pass places everything or fills a client, so there are at most N passes.
+    """
+    got = np.zeros_like(room)
+    while total:
+        wanted = _cut(total, _among(got < room, shares, rng), rng.random())
+        added = np.minimum(wanted, room - got)
+        got += added
+        total -= int(added.sum())
+    return got

@@ -1,0 +1,76 @@
+"""FedTSP's Dirichlet partition: as the paper states it, and as the official code draws it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fedray.config import Frozen
+from fedray.data.partitions import Indices, Partition, partitions, require_samples
+from fedray.data.partitions._per_class import deal_evenly, redraw_until
+
+
+class FedTSPDirichletParams(Frozen):
+    """Knobs of `fedtsp_dirichlet`."""
+
+    alpha: float = Field(0.1, gt=0, le=1e6)
+    """Concentration (FedTSP: 0.1): large is near uniform, small gives few classes a client."""
+    variant: Literal["exact", "official"] = "exact"
+    """exact: "evenly distributed" as the paper says; official: as its code does."""
+    min_samples: int | None = Field(None, ge=1)
+    """Least images of every client. None: 40, or n/N/2 if less, where sizes are drawn."""
+    max_draws: int | None = Field(None, ge=1)
+    """How often `official` redraws the partition to reach `min_samples`. None: 10,000."""
+
+    @model_validator(mode="after")
+    def _exact_draws_once(self) -> FedTSPDirichletParams:
+        if self.variant == "exact" and self.max_draws is not None:
+            raise ValueError("max_draws has no effect with variant=exact; leave it out")
+        return self
+
+
+@partitions.add
+class FedTSPDirichlet(Partition[FedTSPDirichletParams]):
+    """Label skew by class-wise Dirichlet shares, with about equal sizes.
+
+    Both variants draw p ~ Dir(alpha 1_N) for each class and cut its shuffled images at the
+    cumulated shares. They differ in what bounds a client's size:
+
+    - `official` (HtFLlib dataset_utils, used by FedTSP's code): a client that already holds n/N
+      images gets no share of the next class, but may overshoot by one class's share. All is
+      redrawn until everybody has `min_samples` images, by default int(min(10 / (1 - 0.75),
+      n/N/2)). Sizes are not equal. Cuts are rounded down, so that the last client gets the rest
+      of every class. With `min_samples: 10` it is NIID-Bench's routine.
+    - `exact`: the same cap made hard. Clients have n//N images, the first n mod N one more; what
+      exceeds a client's room spills over to the others in proportion to their shares. The class
+      order is drawn at random, so that no class is always dealt last, into what room is left.
+      Nothing is redrawn, so it never fails where n >= N.
+    """
+
+    name = "fedtsp_dirichlet"
+    Params = FedTSPDirichletParams
+
+    def split(
+        self, labels: Indices, clients: int, params: FedTSPDirichletParams, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal by the chosen variant; see `Partition.split`."""
+        if params.variant == "exact":
+            require_samples(
+                len(labels), clients, params.min_samples or 1, key="data.partition.min_samples"
+            )
+            return deal_evenly(labels, clients, params.alpha, rng)
+        least = params.min_samples
+        if least is None:
+            least = max(1, int(min(10 / (1 - 0.75), len(labels) / clients / 2)))
+        return redraw_until(
+            labels,
+            clients,
+            params.alpha,
+            rng,
+            min_samples=least,
+            max_draws=params.max_draws or 10_000,
+            official=True,
+            name=f"{self.name} official",
+        )

@@ -1,0 +1,48 @@
+"""Label skew by shards: sorted by label, cut, dealt (McMahan et al. 2017)."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedray.config import Frozen
+from fedray.data.partitions import Indices, Partition, collect, partitions
+from fedray.errors import UserError
+
+
+class ShardsParams(Frozen):
+    """Knobs of `shards`."""
+
+    shards_per_client: int = Field(2, ge=1)
+    """S: shards that each client gets; about as many classes, each shard one or two."""
+
+
+@partitions.add
+class Shards(Partition[ShardsParams]):
+    """Images sorted by label are cut into N*S shards; each client gets S of them at random.
+
+    Shards have n//(N*S) images, the first n mod (N*S) one more, so that none is left over.
+    """
+
+    name = "shards"
+    Params = ShardsParams
+
+    def split(
+        self, labels: Indices, clients: int, params: ShardsParams, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Cut and deal; see `Partition.split`."""
+        n, shards = len(labels), clients * params.shards_per_client
+        if shards > n:
+            raise UserError(
+                f"data.partition: {clients} clients with {params.shards_per_client} shards each "
+                f"need {shards} images, found {n}; lower data.clients or "
+                "data.partition.shards_per_client"
+            )
+        order = rng.permutation(n)
+        order = order[np.argsort(labels[order], kind="stable")]
+        holder = rng.permutation(shards) % clients
+        sizes = np.full(shards, n // shards)
+        sizes[: n % shards] += 1
+        owner = np.empty(n, np.int64)
+        owner[order] = np.repeat(holder, sizes)
+        return collect(owner, clients)

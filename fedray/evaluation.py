@@ -1,0 +1,79 @@
+"""What is measured: accuracy over clients, and analyses of prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Score:
+    """Correct answers of one client's model on some images."""
+
+    correct: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct answers."""
+        return self.correct / self.total
+
+
+def summarise(scores: Mapping[int, Score]) -> dict[str, float]:
+    """Summaries of the clients' accuracy on their own test splits.
+
+    Returns:
+        local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of
+        all (the official FedTSP code's). std, worst and best: over clients; worst10 and best10:
+        means of the lowest and highest tenth; jain: Jain's fairness index.
+    """
+    accuracy = np.array([score.accuracy for _, score in sorted(scores.items())])
+    tenth = max(1, round(len(accuracy) / 10))
+    ordered = np.sort(accuracy)
+    squares = float((accuracy**2).sum())
+    return {
+        "local_accuracy": float(accuracy.mean()),
+        "local_accuracy_weighted": sum(s.correct for s in scores.values())
+        / sum(s.total for s in scores.values()),
+        "local_accuracy_std": float(accuracy.std()),
+        "local_accuracy_worst10": float(ordered[:tenth].mean()),
+        "local_accuracy_best10": float(ordered[-tenth:].mean()),
+        "local_accuracy_jain": float(accuracy.sum() ** 2 / (len(accuracy) * squares))
+        if squares
+        else 1.0,
+    }
+
+
+def retrieval_top1(cosines: Tensor) -> float:
+    """Share of texts whose nearest image prototype is their own (FedTSP supplementary I.2).
+
+    Args:
+        cosines: cos(T_c, I_j) [c, c].
+    """
+    own = np.arange(len(cosines))
+    return float((cosines.argmax(dim=1).numpy() == own).mean())
+
+
+def matrix_agreement(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """Pearson and Spearman correlation of two matrices' upper triangles (supplementary I.1).
+
+    Args:
+        a: symmetric [C, C], C > 2.
+        b: the same.
+    """
+    from scipy import stats
+
+    upper = np.triu_indices(len(a), k=1)
+    x, y = a.numpy()[upper], b.numpy()[upper]
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0, 0.0
+    return float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for a single value)."""
+    array = np.asarray(values, dtype=float)
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0

@@ -1,0 +1,335 @@
+"""The round loop: who takes part, what goes wrong, what is measured; rounds as a generator.
+
+Knows no method by name and nothing about where steps run: that is the executor's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState
+from fedray.client import ClientState
+from fedray.comm import Gate, Payload, Traffic
+from fedray.config import FaultConfig
+from fedray.errors import ClientError
+from fedray.evaluation import Score, summarise
+from fedray.streams import Streams
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from one client's step.
+
+    Attributes:
+        uplink: what the client uploaded, past the gate; None when the step uploads nothing.
+        traffic: its size.
+        metrics: numbers for the tracker, such as "train_loss".
+        failure: why there is no reply, or None.
+    """
+
+    uplink: Payload | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+
+class Executor(Protocol):
+    """Where client steps run. It keeps the clients' states for the caller, who owns them."""
+
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one client step for every key of `down`; a failed step leaves its state alone."""
+
+    def evaluate(self, round_: int, down: Downlinks) -> dict[int, Score]:
+        """Test every key of `down` on its own test split."""
+
+    def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
+        """Yield the states of `clients` that have one; a client never called has none."""
+
+    def restore(self, states: Mapping[int, ClientState]) -> None:
+        """Take over these states; every other client is as at the beginning."""
+
+    def close(self) -> None:
+        """Free whatever the executor holds."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a round: a reply dropped, late, arrived, or an error."""
+
+    client: int
+    what: str
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """One round, as it is written to result.json.
+
+    Attributes:
+        round: 0 is the evaluation before the first round.
+        seconds: wall time of the round, evaluation included.
+        metrics: by name; empty `per_client` when the round was not evaluated.
+        per_client: accuracy by client id.
+        up: uploads of the round.
+        down: downloads of the round.
+        participants: ids that were asked.
+        events: what went wrong.
+        matrices: the method's analyses as nested lists, by name.
+    """
+
+    round: int
+    seconds: float
+    metrics: Mapping[str, float]
+    per_client: Mapping[int, float]
+    up: Traffic
+    down: Traffic
+    participants: Sequence[int]
+    events: Sequence[Event]
+    matrices: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for result.json."""
+        return {
+            "round": self.round,
+            "seconds": self.seconds,
+            "metrics": {
+                **self.metrics,
+                "per_client": {str(client): value for client, value in self.per_client.items()},
+            },
+            "up_bytes": self.up.total_bytes,
+            "down_bytes": self.down.total_bytes,
+            "up_params": self.up.total_params,
+            "down_params": self.down.total_params,
+            "up_bytes_by_kind": dict(self.up.bytes),
+            "down_bytes_by_kind": dict(self.down.bytes),
+            "up_params_by_kind": dict(self.up.params),
+            "down_params_by_kind": dict(self.down.params),
+            "participants": list(self.participants),
+            "events": [{"client": event.client, "what": event.what} for event in self.events],
+        }
+
+
+@dataclass(frozen=True)
+class LateReply:
+    """An upload on its way: it counts in round `due`."""
+
+    client: int
+    step: str
+    due: int
+    uplink: Payload
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that a federation is after a round, besides the clients' states.
+
+    Attributes:
+        round: the last finished round.
+        server: the method's server state.
+        late: uploads still on their way.
+    """
+
+    round: int
+    server: ServerState
+    late: Sequence[LateReply] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop needs of the experiment; the keys of the same names."""
+
+    rounds: int
+    clients: int
+    participation: float
+    eval_every: int
+    faults: FaultConfig
+
+
+class Federation:
+    """One federated run.
+
+    Args:
+        algorithm: the method.
+        executor: where client steps run.
+        gate: what every payload passes.
+        plan: the loop's knobs.
+        server: the server's side, with the text tower where the method needs one.
+        streams: the experiment's random streams.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        executor: Executor,
+        gate: Gate,
+        plan: Plan,
+        server: Server,
+        streams: Streams,
+    ) -> None:
+        self.algorithm = algorithm
+        self.executor = executor
+        self.gate = gate
+        self.plan = plan
+        self.server = server
+        self.streams = streams
+        self.snapshot = Snapshot(0, {})
+        self.stepped: set[int] = set()
+        """Clients whose state may have changed; whoever saves them clears it."""
+
+    def rounds(self, resume: Snapshot | None = None) -> Iterator[RoundResult]:
+        """Yield a result per round, round 0 first; after each, `snapshot` is that round's.
+
+        Args:
+            resume: go on after this snapshot; the executor already holds the clients' states.
+        """
+        everyone = range(self.plan.clients)
+        if resume is None:
+            started = time.perf_counter()
+            exchange = RoundExchange(self, 0, everyone)
+            state = self.algorithm.init_server(exchange.server)
+            state = self.algorithm.prepare(state, exchange)
+            self.snapshot = Snapshot(0, state, exchange.late)
+            yield self._result(exchange, state, started)
+        else:
+            self.snapshot = resume
+        for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
+            started = time.perf_counter()
+            exchange = RoundExchange(self, number, self._cohort(number), self.snapshot.late)
+            state = self.algorithm.round(self.snapshot.server, exchange)
+            self.snapshot = Snapshot(number, state, exchange.late)
+            yield self._result(exchange, state, started)
+
+    def _cohort(self, round_: int) -> Sequence[int]:
+        """The sorted ids of a round's participants, uniform without replacement."""
+        count = max(1, round(self.plan.participation * self.plan.clients))
+        if count == self.plan.clients:
+            return range(count)
+        random = self.streams.numpy("participation", round_=round_)
+        drawn = random.choice(self.plan.clients, size=count, replace=False)
+        return sorted(int(client) for client in drawn)
+
+    def _result(
+        self, exchange: RoundExchange, state: ServerState, started: float
+    ) -> RoundResult:
+        metrics: dict[str, float] = {}
+        scores: dict[int, Score] = {}
+        matrices: dict[str, Any] = {}
+        if self._is_evaluated(exchange.round):
+            everyone = range(self.plan.clients)
+            down = self.algorithm.downlink(state, everyone, exchange.server)
+            scores = self.executor.evaluate(exchange.round, _once(self.gate.down, down)[0])
+            metrics = summarise(scores)
+            analysis = self.algorithm.analyse(state, exchange.server)
+            metrics |= analysis.metrics
+            matrices = {name: value.tolist() for name, value in analysis.matrices.items()}
+        losses = [m["train_loss"] for m in exchange.metrics if "train_loss" in m]
+        if losses:
+            metrics["train_loss"] = sum(losses) / len(losses)
+        return RoundResult(
+            round=exchange.round,
+            seconds=time.perf_counter() - started,
+            metrics=metrics,
+            per_client={client: score.accuracy for client, score in sorted(scores.items())},
+            up=exchange.up,
+            down=exchange.down,
+            participants=list(exchange.participants) if exchange.round else [],
+            events=exchange.events,
+            matrices=matrices,
+        )
+
+    def _is_evaluated(self, round_: int) -> bool:
+        if round_ == self.plan.rounds:
+            return True
+        return self.plan.eval_every > 0 and round_ % self.plan.eval_every == 0
+
+
+class RoundExchange:
+    """One round's calls, with the scenario's faults and the ledger (`algorithms.base.Exchange`)."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        round_: int,
+        participants: Sequence[int],
+        late: Sequence[LateReply] = (),
+    ) -> None:
+        self.round = round_
+        self.participants = participants
+        self.everyone: Sequence[int] = range(federation.plan.clients)
+        self.server = replace(federation.server, round=round_)
+        self.late = list(late)
+        self.up = Traffic()
+        self.down = Traffic()
+        self.events: list[Event] = []
+        self.metrics: list[Mapping[str, float]] = []
+        self._federation = federation
+
+    def call(self, step: str, down: Downlinks) -> dict[int, Any]:
+        """Send, run, collect; see `algorithms.base.Exchange.call`."""
+        gate, executor = self._federation.gate, self._federation.executor
+        passed, traffic = _once(gate.down, dict(sorted(down.items())))
+        for client in passed:
+            self.down += traffic[client]
+        absent = {client for client in passed if self._strikes("drop", client)}
+        self.events += [Event(client, "dropped") for client in sorted(absent)]
+        reached = {client: payload for client, payload in passed.items() if client not in absent}
+        replies = executor.step(step, self.round, reached) if reached else {}
+        arrived = self._due(step)
+        uplinks: dict[int, Any] = {}
+        for client, reply in sorted(replies.items()):
+            if reply.failure is not None:
+                self._fail(client, step, reply.failure)
+                continue
+            self._federation.stepped.add(client)
+            self.metrics.append(reply.metrics)
+            self.up += reply.traffic
+            if reply.uplink is None:
+                continue
+            if self._strikes("late", client):
+                due = self.round + self._federation.plan.faults.late_rounds
+                self.late.append(LateReply(client, step, due, reply.uplink))
+                self.events.append(Event(client, f"late, due in round {due}"))
+            else:
+                uplinks[client] = reply.uplink
+        for client, uplink in arrived.items():
+            fresh = client in uplinks
+            self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
+            uplinks.setdefault(client, uplink)
+        return dict(sorted(uplinks.items()))
+
+    def _strikes(self, fault: str, client: int) -> bool:
+        """Whether the scenario's fault hits this client; what precedes round 1 is spared."""
+        probability: float = getattr(self._federation.plan.faults, fault)
+        if probability == 0 or self.round == 0:
+            return False
+        random = self._federation.streams.numpy(f"fault_{fault}", round_=self.round, client=client)
+        return bool(random.random() < probability)
+
+    def _due(self, step: str) -> dict[int, Payload]:
+        due = [item for item in self.late if item.step == step and item.due <= self.round]
+        self.late = [item for item in self.late if item not in due]
+        return {item.client: item.uplink for item in due}
+
+    def _fail(self, client: int, step: str, cause: str) -> None:
+        if self._federation.plan.faults.on_client_error == "stop":
+            raise ClientError(client, self.round, step, cause)
+        self.events.append(Event(client, f"failed: {cause}"))
+
+
+def _once(
+    gate: Any, down: Mapping[int, Payload | None]
+) -> tuple[dict[int, Payload | None], dict[int, Traffic]]:
+    """Pass every distinct payload through the gate once, however many clients get it."""
+    passed: dict[int, tuple[Payload, Traffic]] = {}
+    payloads: dict[int, Payload | None] = {}
+    traffic: dict[int, Traffic] = {}
+    for client, payload in down.items():
+        if payload is None:
+            payloads[client], traffic[client] = None, Traffic()
+            continue
+        if id(payload) not in passed:
+            passed[id(payload)] = gate(payload)
+        payloads[client], traffic[client] = passed[id(payload)]
+    return payloads, traffic

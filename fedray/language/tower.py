@@ -1,0 +1,68 @@
+"""The text tower: an encoder with the classes' texts, tokenised and embedded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder
+from fedray.language.prompts import insert_prompts
+from fedray.language.prototypes import cached_text_embeddings
+
+
+class TextTower:
+    """What a server asks about its classes' texts.
+
+    The encoder is loaded at the first question that needs it: without prompts the answer may
+    already lie in the cache.
+
+    Args:
+        spec: which encoder.
+        texts: k texts for each of C classes.
+        device: where the encoder computes.
+    """
+
+    def __init__(
+        self, spec: EncoderSpec, texts: Sequence[Sequence[str]], device: torch.device
+    ) -> None:
+        self.spec = spec
+        self.k = len(texts[0])
+        self.num_classes = len(texts)
+        self.texts = [text for own in texts for text in own]
+        self.device = device
+        self._encoder: TextEncoder | None = None
+        self._frozen: Tensor | None = None
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The loaded encoder."""
+        if self._encoder is None:
+            self._encoder = build_encoder(self.spec).to(self.device)
+            self._tokens = self._encoder.tokenize(self.texts)
+            with torch.no_grad():
+                self._embeddings = self._encoder.embed(self._tokens)
+        return self._encoder
+
+    @property
+    def token_width(self) -> int:
+        """d', the width of a context token."""
+        return self.encoder.token_width
+
+    def frozen_prototypes(self) -> Tensor:
+        """Text prototypes [C, d] without prompts (m = 0), computed once and kept on disk."""
+        if self._frozen is None:
+            features = cached_text_embeddings(self.spec, self.texts)
+            self._frozen = features.reshape(self.num_classes, self.k, -1).mean(1).to(self.device)
+        return self._frozen
+
+    def prototypes(self, prompts: Tensor, keep_special: bool = False) -> Tensor:
+        """Text prototypes [C, d] under prompts v [C, m, d']; differentiable in v.
+
+        The mean over a class's k texts of g1(p_{c,j}), neither normalised (FedTSP section 3.3).
+        """
+        encoder = self.encoder
+        inserted = insert_prompts(self._embeddings, prompts, self.k, keep_special=keep_special)
+        features = encoder.encode(inserted, self._tokens)
+        return features.reshape(self.num_classes, self.k, -1).mean(1)

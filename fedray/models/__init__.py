@@ -1,0 +1,23 @@
+"""Image models: backbones and their groups, the common feature width, heads, initial weights.
+
+`architectures(group, num_clients)` says who trains what, `build(name, ...)` makes a `Classifier`
+with weights from a given generator, `skeleton(name, ...)` one to load a state into.
+"""
+
+from fedray.models.backbones import ARCHITECTURES, Architecture
+from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
+from fedray.models.groups import GROUPS, architectures
+from fedray.models.init import build, initialise, skeleton
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Classifier",
+    "ClassifierOutput",
+    "GROUPS",
+    "WidthAdapter",
+    "architectures",
+    "build",
+    "initialise",
+    "skeleton",
+]

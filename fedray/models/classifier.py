@@ -1,0 +1,110 @@
+"""What every client trains: a feature extractor of one common width, and a linear head."""
+
+from collections import OrderedDict
+from math import gcd
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Classifier", "ClassifierOutput", "WidthAdapter"]
+
+
+class ClassifierOutput(NamedTuple):
+    """Features and the logits computed from them.
+
+    Attributes:
+        features: `[B, feature_dim]`, float.
+        logits: `[B, num_classes]`, float.
+    """
+
+    features: Tensor
+    logits: Tensor
+
+
+class WidthAdapter(nn.Module):
+    """`AdaptiveAvgPool1d(feature_dim)` on a flat vector, without parameters.
+
+    `out[r] = mean(x[floor(r n/d) : ceil((r+1) n/d)])`: a wider vector is averaged, a narrower one
+    repeated (64 to 512 gives each value 8 times, so features of rank at most 64). Written out
+    because the library's backward is neither deterministic on CUDA nor fast on a CPU: with
+    g = gcd(n, d) the windows repeat every n/g inputs, so few slices cover all of them.
+
+    Args:
+        raw: n, width of the input.
+        feature_dim: d, width of the output.
+    """
+
+    def __init__(self, raw: int, feature_dim: int) -> None:
+        super().__init__()
+        self.groups = gcd(raw, feature_dim)
+        self.period = raw // self.groups
+        self.outputs = feature_dim // self.groups
+        self.windows = tuple(
+            (r * self.period // self.outputs, -(-(r + 1) * self.period // self.outputs))
+            for r in range(self.outputs)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `[B, raw]` to `[B, feature_dim]`."""
+        if self.period == 1:
+            return x.unsqueeze(-1).expand(-1, -1, self.outputs).flatten(1)
+        x = x.reshape(-1, self.groups, self.period)
+        if self.outputs == 1:
+            return x.mean(-1)
+        return torch.stack([x[..., a:b].mean(-1) for a, b in self.windows], -1).flatten(1)
+
+
+class ChannelsLast(nn.Module):
+    """On a CPU, lay images out with channels last; the values stay. See `Architecture`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Copy `[B, channels, H, W]` into the other memory order; same shape."""
+        if x.device.type != "cpu":
+            return x
+        # contiguous(memory_format=torch.channels_last) in a form that torch.vmap can batch
+        return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+class Classifier(nn.Module):
+    """Backbone, width adapter and head: `[B, channels, H, W]` to features and logits.
+
+    FedTSP supplementary C.4; HtFLlib's layout: the backbone's own last layer gives way to
+    average-pooling to the common width d, so that features, prototypes and heads of all
+    architectures have one shape. The adapter is left out when raw = d.
+
+    Args:
+        backbone: `[B, channels, H, W]` to `[B, raw]`.
+        raw: width of the backbone's output.
+        feature_dim: d, the common feature width.
+        num_classes: C, width of the logits.
+        channels_last: start with `ChannelsLast`, for speed on a CPU.
+
+    Attributes:
+        extractor: backbone and adapter, `[B, channels, H, W]` to `[B, d]`.
+        head: `Linear(d, C)`.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        raw: int,
+        feature_dim: int,
+        num_classes: int,
+        *,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        if channels_last:
+            layers["layout"] = ChannelsLast()
+        layers["backbone"] = backbone
+        if raw != feature_dim:
+            layers["adapter"] = WidthAdapter(raw, feature_dim)
+        self.extractor = nn.Sequential(layers)
+        self.head = nn.Linear(feature_dim, num_classes)
+
+    def forward(self, x: Tensor) -> ClassifierOutput:
+        """Compute features `[B, d]` and logits `[B, C]` of images `[B, channels, H, W]`."""
+        features = self.extractor(x)
+        return ClassifierOutput(features, self.head(features))

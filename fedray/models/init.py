@@ -1,0 +1,141 @@
+"""Classifiers with weights that depend on nothing but a given random stream.
+
+A module is laid out on the meta device, where PyTorch's own initialisation costs no draw, and then
+given memory and values. torch's global generator is never touched.
+"""
+
+from difflib import get_close_matches
+from itertools import chain
+from math import sqrt
+
+import torch
+from torch import nn
+
+from fedray.models.backbones import ARCHITECTURES, ConvRule
+from fedray.models.classifier import Classifier
+
+__all__ = ["build", "initialise", "skeleton"]
+
+_KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+
+
+def build(
+    architecture: str,
+    *,
+    channels: int,
+    image_size: int,
+    num_classes: int,
+    feature_dim: int,
+    generator: torch.Generator | None,
+) -> Classifier:
+    """Build a classifier on the CPU and draw its weights from `generator`.
+
+    Args:
+        architecture: a key of `ARCHITECTURES`.
+        channels: of the images, 1 or 3.
+        image_size: side of the square images, pixels.
+        num_classes: C, width of the logits.
+        feature_dim: d, common width of the features.
+        generator: CPU generator, advanced by the call. None means a fresh one of seed 0, so that
+            equal architectures start equal whatever the run's seed (as in HtFLlib).
+
+    Returns:
+        The classifier in training mode.
+
+    Raises:
+        ValueError: the architecture is unknown or the image too small for it.
+    """
+    module = _allocate(architecture, channels, image_size, num_classes, feature_dim)
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    initialise(module, generator, conv_rule=ARCHITECTURES[architecture].conv_rule)
+    return module
+
+
+def skeleton(
+    architecture: str, *, channels: int, image_size: int, num_classes: int, feature_dim: int
+) -> Classifier:
+    """Build a classifier of zeros on the CPU, to load states into; arguments as for `build`.
+
+    Raises:
+        ValueError: the architecture is unknown or the image too small for it.
+    """
+    module = _allocate(architecture, channels, image_size, num_classes, feature_dim)
+    with torch.no_grad():
+        for tensor in chain(module.parameters(), module.buffers()):
+            tensor.zero_()
+    return module
+
+
+def initialise(
+    module: nn.Module, generator: torch.Generator, *, conv_rule: ConvRule = "uniform"
+) -> None:
+    """Set every parameter and buffer of `module` in place, in the order of its submodules.
+
+    Linear: PyTorch's default, weights Kaiming-uniform with a = sqrt(5), biases uniform within
+    1/sqrt(fan_in). Conv2d: the same, or with `conv_rule="fan_out"` weights Kaiming-normal by
+    fan-out for ReLU. Batch norm: weight 1, bias 0, mean 0, variance 1, no batches. Embedding:
+    standard normal.
+
+    Args:
+        module: on the CPU, like the generator.
+        generator: source of every draw, advanced by the call.
+        conv_rule: the rule for convolutions.
+
+    Raises:
+        TypeError: a submodule holds tensors that no rule covers.
+    """
+    for name, part in module.named_modules():
+        own = chain(part.named_parameters(recurse=False), part.named_buffers(recurse=False))
+        tensors = {key for key, _ in own}
+        if not tensors:
+            continue
+        # exact types: a subclass may hold tensors that its parent's rule leaves unset
+        kind = type(part) if tensors <= _KNOWN_TENSORS else None
+        if kind in (nn.Linear, nn.Conv2d):
+            if kind is nn.Conv2d and conv_rule == "fan_out":
+                nn.init.kaiming_normal_(
+                    part.weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+            else:
+                nn.init.kaiming_uniform_(part.weight, a=sqrt(5), generator=generator)
+            if part.bias is not None:
+                bound = 1 / sqrt(part.weight[0].numel())
+                nn.init.uniform_(part.bias, -bound, bound, generator=generator)
+        elif kind in (nn.BatchNorm1d, nn.BatchNorm2d):
+            part.reset_parameters()  # constants, no draw
+        elif kind is nn.Embedding:
+            nn.init.normal_(part.weight, generator=generator)
+        else:
+            raise TypeError(
+                f"no initial values known for {sorted(tensors)} of {name or 'the module'!r} "
+                f"({type(part).__name__}); add a rule to fedray/models/init.py."
+            )
+
+
+def _allocate(
+    architecture: str, channels: int, image_size: int, num_classes: int, feature_dim: int
+) -> Classifier:
+    """Lay out a classifier with unset memory."""
+    if architecture not in ARCHITECTURES:
+        nearest = get_close_matches(architecture.lower(), ARCHITECTURES, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"model: unknown architecture {architecture!r}, did you mean {nearest!r}? "
+            f"Known: {', '.join(ARCHITECTURES)}."
+        )
+    spec = ARCHITECTURES[architecture]
+    if image_size < spec.min_image_size:
+        raise ValueError(
+            f"{architecture}: images of {image_size}x{image_size} pixels are too small, it needs "
+            f"at least {spec.min_image_size}x{spec.min_image_size}; raise data.image_size or "
+            f"choose another model.group."
+        )
+    with torch.device("meta"):
+        module = Classifier(
+            spec.make(channels, image_size),
+            spec.raw,
+            feature_dim,
+            num_classes,
+            channels_last=spec.channels_last,
+        )
+    return module.to_empty(device="cpu")

@@ -1,0 +1,189 @@
+"""One experiment: `python -m fedray.run EXPERIMENT [key=value ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedray.cli import guard, results_home
+from fedray.config import EXPERIMENTS, Experiment, read_mapping
+from fedray.errors import UserError
+from fedray.progress import RoundProgress, megabytes
+from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
+
+Record = dict[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.run`."""
+    shipped = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.run",
+        description="Run one federated experiment.",
+        epilog=f"Shipped experiments: {shipped}.",
+    )
+    cli.add_argument("experiment", nargs="?", help="a shipped name or a YAML file")
+    cli.add_argument(
+        "set", nargs="*", metavar="key=value", help="for example algorithm.lambda=7 seed=1"
+    )
+    cli.add_argument("--executor", choices=["ray", "serial"], default="ray")
+    cli.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the results")
+    cli.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    return cli
+
+
+@guard
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    began = time.time()
+    args = parser().parse_intermixed_args(argv)
+    experiment, out = what_and_where(args)
+    print(headline(experiment, args.executor), flush=True)
+    rounds = _rounds(experiment, out, args.executor, began)
+    tracker = NullTracker() if args.no_track else tracker_for(experiment.name)
+    run(experiment, out, rounds, tracker)
+    print_summary(out, tracker)
+    return 0
+
+
+def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
+    """The experiment and the run's folder, from the command line.
+
+    Raises:
+        UserError: when they contradict each other or the folder is taken.
+    """
+    from fedray.runtime.assembly import from_tree, resolve
+    from fedray.runtime.session import check_folder
+
+    if args.resume and args.out:
+        raise UserError("--out and --resume both name the run's folder; give one of them")
+    if args.resume:
+        out = args.resume.resolve()
+        if not (out / "config.yaml").is_file():
+            raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
+        if args.experiment is None:
+            return from_tree(read_mapping(out / "config.yaml")), out
+        experiment = resolve(args.experiment, args.set)
+        check_folder(out, experiment)
+        return experiment, out
+    if args.experiment is None:
+        raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
+    experiment = resolve(args.experiment, args.set)
+    if args.out is None:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
+    out = args.out.resolve()
+    if (out / "config.yaml").exists():
+        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
+    return experiment, out
+
+
+def headline(experiment: Experiment, executor: str) -> str:
+    """One line about what is going to run, with its scale."""
+    e = experiment
+    where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
+    return (
+        f"{e.name} [{e.scale} scale]: {e.algorithm.name} on {e.data.source}, "
+        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}"
+    )
+
+
+def _rounds(
+    experiment: Experiment, out: Path, executor: str, began: float
+) -> Iterator[Record]:
+    """The rounds, from whichever executor was asked for."""
+    if executor == "serial":
+        from fedray.runtime.assembly import pick_device
+        from fedray.runtime.serial import SerialExecutor
+        from fedray.runtime.session import Session
+
+        device = pick_device(experiment.gpus)
+        if experiment.gpus > 0 and device.type == "cpu":
+            raise UserError(
+                f"gpus={experiment.gpus:g}, but this machine has no CUDA device; set gpus=0"
+            )
+        session = Session(
+            experiment, out, lambda assembly: SerialExecutor(assembly, device), began
+        )
+        return session.rounds()
+    from fedray.runtime.cluster import check_storage, connect
+    from fedray.runtime.resources import preflight
+    from fedray.runtime.server import run_on_ray
+
+    nodes = connect()
+    check_storage(out, len(nodes))
+    print(preflight(experiment, nodes), flush=True)
+    return run_on_ray(experiment, out, began)
+
+
+def run(experiment: Experiment, out: Path, rounds: Iterator[Record], tracker: Tracker) -> None:
+    """Drive a run to its end: show it, track it, and leave the tracker in a true state."""
+    from fedray.tracking import describe_run, run_key
+
+    key = run_key(out, experiment.identity())
+    params, tags = describe_run(experiment)
+    tracker.start(key, out.name, params=params, tags=tags)
+    status = "FAILED"
+    try:
+        for record in _already_done(out):
+            tracker.round(key, record)
+        last = -1
+        with RoundProgress(experiment.rounds) as show:
+            for record in rounds:
+                if record["round"] > last:  # a server that died does its last round again
+                    last = record["round"]
+                    show(record)
+                    tracker.round(key, record)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(key, status, [out / name for name in ARTIFACTS])
+        tracker.close()
+
+
+ARTIFACTS = ("config.yaml", "result.json", "partition.json", "partition.png", "matrices.json")
+
+
+def _already_done(out: Path) -> list[Record]:
+    """The rounds that an interrupted run had already written down."""
+    from fedray.runtime.session import read_result
+
+    if not (out / "result.json").exists():
+        return []
+    rounds: list[Record] = read_result(out)["rounds"]
+    return rounds
+
+
+def print_summary(out: Path, tracker: Tracker) -> None:
+    """The last lines: best, final, traffic, times, and where everything is."""
+    from fedray.runtime.session import read_result
+
+    result = read_result(out)
+    best, final = result["best"], result["final"]
+    up = sum(record["up_bytes"] for record in result["rounds"])
+    down = sum(record["down_bytes"] for record in result["rounds"])
+    print(
+        f"\nlocal accuracy: best {best['local_accuracy']:.4f} in round {best['round']}, "
+        f"last {final['local_accuracy']:.4f}  [{result['scale']} scale]"
+    )
+    print(f"sent: up {megabytes(up)}, down {megabytes(down)}")
+    print(
+        f"time: {result['startup_seconds']:.1f} s to the first round, "
+        f"{result['wall_seconds']:.1f} s in rounds; "
+        f"server's peak memory {megabytes(result['peak_rss_bytes'])}"
+    )
+    print(f"results: {out}")
+    hint = ui_hint(tracker)
+    if hint:
+        print(f"compare: {hint}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Where a federation runs: assembly of its parts, executors, the server actor, resources."""

@@ -1,0 +1,229 @@
+"""From a typed experiment to the objects of a run, the same in every process that takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedray.algorithms import Algorithm, algorithms
+from fedray.client import LocalTraining, Setting
+from fedray.comm import Gate
+from fedray.config import (
+    Experiment,
+    Tree,
+    load_experiment,
+    override,
+    parse_assignments,
+    read_experiment,
+    validate,
+)
+from fedray.data import FederatedData, federate, load_images
+from fedray.data.partitions import partitions
+from fedray.errors import UserError, nearest
+from fedray.federation import Plan
+from fedray.models import architectures
+from fedray.streams import Streams
+
+if TYPE_CHECKING:
+    from fedray.language.encoders import EncoderSpec
+    from fedray.language.tower import TextTower
+
+
+def resolve(name: str, assignments: Iterable[str] = ()) -> Experiment:
+    """Read an experiment by name or file, lay presets and `key=value` assignments on it, check it.
+
+    Order: the file, then the method's preset, then the assignments.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    return from_tree(read_experiment(name), parse_assignments(assignments))
+
+
+def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
+    """Like `resolve`, from a tree and parsed assignments."""
+    pairs = list(pairs)
+    asked = _override_all(tree, pairs)
+    chosen = asked.get("algorithm", {})
+    if isinstance(chosen, dict) and chosen.get("preset") is not None:
+        presets = algorithms.get(str(chosen.get("name"))).presets(asked)
+        preset = str(chosen["preset"])
+        if preset not in presets:
+            raise UserError(
+                f"algorithm.preset: {chosen.get('name')} has no preset '{preset}'."
+                f"{nearest(preset, presets)}"
+            )
+        asked = _override_all(_override_all(tree, presets[preset].items()), pairs)
+    experiment = load_experiment(asked)
+    check_components(experiment)
+    return experiment
+
+
+def _override_all(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
+    for key, value in pairs:
+        tree = override(tree, key, value)
+    return tree
+
+
+def check_components(experiment: Experiment) -> None:
+    """Validate what is looked up by name: hyper-parameters, partition, encoder.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    hyperparameters(experiment)
+    encoder_spec(experiment)
+    chosen = experiment.data.partition
+    validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
+    architectures(experiment.model.group, experiment.data.clients)
+
+
+def hyperparameters(experiment: Experiment) -> Any:
+    """The method's validated hyper-parameters."""
+    chosen = experiment.algorithm
+    return validate(algorithms.get(chosen.name).HParams, chosen.params, "algorithm")
+
+
+def encoder_spec(experiment: Experiment) -> EncoderSpec:
+    """The validated choice of the text encoder."""
+    from fedray.language.encoders import EncoderSpec
+
+    chosen = experiment.text.encoder
+    return validate(EncoderSpec, {"name": chosen.name, **chosen.params}, "text.encoder")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of one run.
+
+    Attributes:
+        experiment: what was asked for.
+    """
+
+    experiment: Experiment
+
+    @cached_property
+    def streams(self) -> Streams:
+        """Random streams under the experiment's seed."""
+        return Streams(self.experiment.seed)
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """Images, mapped from this node's cache, and who owns which.
+
+        Raises:
+            UserError: when the data is not there or cannot serve so many clients.
+        """
+        e = self.experiment
+        images = load_images(
+            e.data.source,
+            Path(e.data.root) if e.data.root else None,
+            image_size=e.data.image_size,
+            channels=e.data.channels,
+            download=e.data.download,
+        )
+        data = federate(
+            images,
+            e.data.partition.name,
+            e.data.partition.params,
+            e.data.clients,
+            e.data.test_fraction,
+            e.data.samples,
+            self.streams.numpy,
+        )
+        smallest = min(len(own) for own in data.train)
+        if e.drop_last and smallest < e.batch_size:
+            raise UserError(
+                f"drop_last=true leaves a client with {smallest} training images no batch of "
+                f"batch_size={e.batch_size}; lower batch_size to {smallest} or set drop_last=false"
+            )
+        return data
+
+    @cached_property
+    def architectures(self) -> tuple[str, ...]:
+        """Each client's architecture."""
+        return architectures(self.experiment.model.group, self.experiment.data.clients)
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What both sides know."""
+        e = self.experiment
+        training = LocalTraining(
+            epochs=e.local_epochs,
+            batch_size=e.batch_size,
+            lr=e.lr,
+            momentum=e.momentum,
+            weight_decay=e.weight_decay,
+            shuffle=e.shuffle,
+            drop_last=e.drop_last,
+            precision=e.precision,
+        )
+        return Setting(
+            class_names=self.data.class_names,
+            feature_dim=e.model.feature_dim,
+            rounds=e.rounds,
+            clients=e.data.clients,
+            training=training,
+            seed=e.seed,
+        )
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The method, ready to step."""
+        chosen = algorithms.get(self.experiment.algorithm.name)
+        return chosen(hyperparameters(self.experiment), self.setting)
+
+    @cached_property
+    def gate(self) -> Gate:
+        """What every payload passes."""
+        wire = self.experiment.wire
+        axes = {"C": self.setting.num_classes, "d": self.setting.feature_dim}
+        return Gate(
+            axes,
+            self.streams,
+            up_bits=wire.up_bits,
+            down_bits=wire.down_bits,
+            clip_norm=wire.clip_norm,
+            noise_multiplier=wire.noise_multiplier,
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The round loop's knobs."""
+        e = self.experiment
+        return Plan(e.rounds, e.data.clients, e.participation, e.eval_every, e.faults)
+
+    def text_tower(self, device: torch.device) -> TextTower | None:
+        """The text tower, or None when the method needs none.
+
+        Raises:
+            UserError: when a class has no description.
+        """
+        if not self.algorithm.needs_text:
+            return None
+        from fedray.language.descriptions import load_descriptions, texts
+        from fedray.language.tower import TextTower
+
+        text = self.experiment.text
+        descriptions = None
+        if text.style not in ("handcrafted", "name"):
+            if text.descriptions is None:
+                raise UserError(
+                    f"text.style={text.style} needs text.descriptions: a shipped name "
+                    "(digits, cifar10, ...) or a JSON file; or set text.style=handcrafted"
+                )
+            descriptions = load_descriptions(text.descriptions, self.setting.class_names)
+        own = texts(descriptions, self.setting.class_names, text.style, text.template)
+        return TextTower(encoder_spec(self.experiment), own, device)
+
+
+def pick_device(gpus: float) -> torch.device:
+    """CUDA when a share was asked for and is really there, else the CPU."""
+    if gpus > 0 and torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("cpu")

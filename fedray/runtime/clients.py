@@ -1,0 +1,146 @@
+"""Runs client steps of one experiment in this process; what every executor does in the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedray.client import Client, ClientState, Samples, Skeleton, Tensors
+from fedray.comm import Payload, Traffic
+from fedray.errors import UserError
+from fedray.evaluation import Score
+from fedray.federation import Reply
+from fedray.models import build, skeleton
+from fedray.runtime.assembly import Assembly
+
+log = logging.getLogger(__name__)
+
+
+class ClientRuntime:
+    """Client steps as pure functions of (state, downlink), for the clients of one experiment.
+
+    Holds data and empty models per architecture, never a client's state.
+
+    Args:
+        assembly: the parts of the run.
+        device: where steps run.
+    """
+
+    def __init__(self, assembly: Assembly, device: torch.device) -> None:
+        self.assembly = assembly
+        self.device = device
+        self._skeletons: dict[str, Skeleton] = {}
+
+    def step(
+        self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
+    ) -> tuple[Reply, ClientState | None]:
+        """Run the method's step `name` for one client.
+
+        Args:
+            name: a method of the algorithm, `(client, state, down) -> (uplink, new state)`.
+            round_: the round.
+            client: the client's id.
+            state: what it kept; None is the beginning.
+            down: what it was sent.
+
+        Returns:
+            The reply and the new state; after a failure, the old state.
+
+        Raises:
+            UserError: what the user can mend is not a client's failure.
+        """
+        algorithm = self.assembly.algorithm
+        try:
+            with self._isolated(name, round_, client):
+                context = self.client(client, round_)
+                before = state if state is not None else algorithm.init_client(context)
+                uplink, after = getattr(algorithm, name)(context, before, down)
+                traffic = Traffic()
+                if uplink is not None:
+                    uplink, traffic = self.assembly.gate.up(uplink, round_=round_, client=client)
+        except UserError:
+            raise
+        except Exception as error:
+            log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
+            return Reply(failure=f"{type(error).__name__}: {error}"), state
+        return Reply(uplink, traffic, context.metrics), after
+
+    @torch.no_grad()
+    def evaluate(
+        self, round_: int, client: int, state: ClientState | None, down: Payload | None
+    ) -> Score:
+        """Test one client's model, as it starts its next round, on its own test split."""
+        algorithm = self.assembly.algorithm
+        with self._isolated("evaluate", round_, client):
+            context = self.client(client, round_)
+            before = state if state is not None else algorithm.init_client(context)
+            model = context.load(algorithm.start(context, before, down))
+            model.eval()
+            correct = 0
+            for batch in context.batches(context.test):
+                guesses = algorithm.predict(model, batch.images).argmax(dim=1)
+                correct += int((guesses == batch.labels).sum())
+        return Score(correct, len(context.test))
+
+    def client(self, client: int, round_: int) -> Client:
+        """The client as a step sees it."""
+        architecture = self.assembly.architectures[client]
+        data = self.assembly.data
+        return Client(
+            id=client,
+            round=round_,
+            setting=self.assembly.setting,
+            train=self._samples(data.train[client]),
+            test=self._samples(data.test[client]),
+            architecture=architecture,
+            skeleton=self._skeleton(architecture),
+            initial=partial(self._initial, architecture, client),
+            device=self.device,
+        )
+
+    def _samples(self, index: np.ndarray) -> Samples:
+        images = self.assembly.data.images
+        return Samples(images.images, images.labels, index)
+
+    def _skeleton(self, architecture: str) -> Skeleton:
+        if architecture not in self._skeletons:
+            empty = skeleton(architecture, **self._shape()).to(self.device)
+            self._skeletons[architecture] = Skeleton(empty)
+        return self._skeletons[architecture]
+
+    def _initial(self, architecture: str, client: int) -> Tensors:
+        """Initial weights: a function of the seed and, unless shared, of the client."""
+        shared = self.assembly.experiment.model.init == "shared"
+        random = self.assembly.streams.torch(
+            f"weights/{architecture}", client=0 if shared else client + 1
+        )
+        model = build(architecture, **self._shape(), generator=random)
+        return {
+            name: tensor.detach()
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        }
+
+    def _shape(self) -> dict[str, int]:
+        images = self.assembly.data.images.images
+        return {
+            "channels": images.shape[1],
+            "image_size": images.shape[2],
+            "num_classes": self.assembly.setting.num_classes,
+            "feature_dim": self.assembly.setting.feature_dim,
+        }
+
+    @contextmanager
+    def _isolated(self, step: str, round_: int, client: int) -> Iterator[None]:
+        """Give layers that draw by themselves (dropout) a stream of their own, then restore."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            seed = self.assembly.streams.entropy(f"layers/{step}", round_=round_, client=client)
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
+            yield

@@ -1,0 +1,59 @@
+"""Serial execution: the same functions in one process, for tests, debugging, and without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+
+from fedray.algorithms.base import Downlinks
+from fedray.client import ClientState
+from fedray.evaluation import Score
+from fedray.federation import Reply
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.clients import ClientRuntime
+
+
+class SerialExecutor:
+    """One client after the other, in this process (`federation.Executor`).
+
+    Args:
+        assembly: the parts of the run.
+        device: where steps run.
+    """
+
+    def __init__(self, assembly: Assembly, device: torch.device) -> None:
+        torch.set_num_threads(assembly.experiment.threads)
+        self._runtime = ClientRuntime(assembly, device)
+        self._states: dict[int, ClientState] = {}
+
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one client step for every key of `down`."""
+        replies = {}
+        for client, payload in down.items():
+            before = self._states.get(client)
+            replies[client], after = self._runtime.step(name, round_, client, before, payload)
+            if after is not None:
+                self._states[client] = after
+        return replies
+
+    def evaluate(self, round_: int, down: Downlinks) -> dict[int, Score]:
+        """Test every key of `down` on its own test split."""
+        return {
+            client: self._runtime.evaluate(round_, client, self._states.get(client), payload)
+            for client, payload in down.items()
+        }
+
+    def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
+        """Yield the states of `clients` that have one."""
+        for client in clients:
+            if client in self._states:
+                yield client, self._states[client]
+
+    def restore(self, states: Mapping[int, ClientState]) -> None:
+        """Take over these states."""
+        self._states = dict(states)
+
+    def close(self) -> None:
+        """Drop the states."""
+        self._states.clear()

@@ -1,0 +1,230 @@
+"""One run in one folder: assemble, go on where it stopped, write what happened.
+
+    <out>/config.yaml       the experiment, complete
+    <out>/partition.json    who owns which image, with its sha256; partition.png shows it
+    <out>/result.json       every round so far
+    <out>/checkpoints/      the latest federated checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedray.algorithms.base import Server
+from fedray.checkpoint import CheckpointStore
+from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
+from fedray.data.picture import draw_partition
+from fedray.errors import UserError
+from fedray.federation import Executor, Federation, RoundResult
+from fedray.files import write_atomic, write_json
+from fedray.runtime.assembly import Assembly, pick_device
+from fedray.runtime.memory import peak_rss
+
+Record = dict[str, Any]
+
+
+class Session:
+    """One federated run and its folder.
+
+    Args:
+        experiment: what to run.
+        out: the run's folder; a run of the same experiment in it goes on after its checkpoint.
+        make_executor: makes the executor from the assembled parts.
+        began: when start-up began, in seconds since the epoch; for the start-up time.
+
+    Raises:
+        UserError: when the folder holds another experiment, or something is missing.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        out: Path,
+        make_executor: Callable[[Assembly], Executor],
+        began: float | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.out = out
+        self._began = time.time() if began is None else began
+        check_folder(out, experiment)
+        self._assembly = Assembly(experiment)
+        data = self._assembly.data
+        device = pick_device(experiment.server_gpus)
+        tower = self._assembly.text_tower(device)
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / "config.yaml", dump_yaml(experiment.tree()))
+        if not (out / "partition.json").exists():
+            write_json(out / "partition.json", data.manifest())
+            draw_partition(data.histogram(), data.class_names, out / "partition.png")
+        self._executor = make_executor(self._assembly)
+        server = Server(0, self._assembly.setting, tower, device)
+        self._federation = Federation(
+            self._assembly.algorithm,
+            self._executor,
+            self._assembly.gate,
+            self._assembly.plan,
+            server,
+            self._assembly.streams,
+        )
+        self._store = CheckpointStore(out, experiment.identity())
+
+    def rounds(self) -> Iterator[Record]:
+        """Yield each round as result.json holds it; after a resume, only the new ones.
+
+        The files are up to date whenever a round that is due for a checkpoint has been yielded.
+        """
+        found = self._store.load()
+        result = self._fresh()
+        resume = None
+        if found is not None:
+            self._executor.restore(found.clients)
+            resume = found.snapshot
+            earlier = read_result(self.out)
+            result["rounds"] = [r for r in earlier["rounds"] if r["round"] <= resume.round]
+            result["wall_seconds"] = earlier["wall_seconds"]
+            result["startup_seconds"] = earlier["startup_seconds"]
+        spent, started = result["wall_seconds"], time.time()
+        try:
+            for done in self._federation.rounds(resume):
+                record = done.as_json()
+                result["rounds"].append(record)
+                if done.round == 0:
+                    result["startup_seconds"] = time.time() - self._began
+                result["wall_seconds"] = spent + time.time() - started
+                result["peak_rss_bytes"] = max(result["peak_rss_bytes"], peak_rss())
+                if self._is_due(done.round):
+                    self._save(result, done)
+                yield record
+        finally:
+            self._executor.close()
+
+    def _is_due(self, round_: int) -> bool:
+        every = self.experiment.checkpoint_every
+        return round_ == self.experiment.rounds or (every > 0 and round_ % every == 0)
+
+    def _save(self, result: Record, done: RoundResult) -> None:
+        """Write result.json first: it may be ahead of the checkpoint, never behind it."""
+        write_json(self.out / "result.json", {**result, **summary(result["rounds"])})
+        if done.matrices:
+            write_json(self.out / "matrices.json", done.matrices)
+        if self.experiment.checkpoint_every > 0:
+            stepped = self._executor.export(sorted(self._federation.stepped))
+            self._store.save(self._federation.snapshot, stepped, {})
+            self._federation.stepped.clear()
+
+    def _fresh(self) -> Record:
+        return {
+            "name": self.experiment.name,
+            "scale": self.experiment.scale,
+            "algorithm": self.experiment.algorithm.name,
+            "config": self.experiment.tree(),
+            "seed": self.experiment.seed,
+            "identity": self.experiment.identity(),
+            "versions": versions(),
+            "partition_sha256": self._assembly.data.sha256,
+            "data_sha256": self._assembly.data.images.sha256,
+            "architectures": list(self._assembly.architectures),
+            "rounds": [],
+            "wall_seconds": 0.0,
+            "startup_seconds": 0.0,
+            "peak_rss_bytes": 0,
+        }
+
+
+def check_folder(out: Path, experiment: Experiment) -> None:
+    """Refuse a folder in which another experiment was run.
+
+    Raises:
+        UserError: naming the first key that differs.
+    """
+    path = out / "config.yaml"
+    if not path.exists():
+        return
+    tree = read_mapping(path)
+    before = load_experiment(tree)
+    if before.identity() == experiment.identity():
+        return
+    differing = _first_difference(tree, experiment.tree())
+    raise UserError(
+        f"{out} holds another experiment ({differing}); pass the same experiment and keys, "
+        "or another folder"
+    )
+
+
+def _first_difference(before: Any, now: Any, place: str = "") -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            if key in ("name", "root", "workers") and place in ("", "data"):
+                continue
+            if before.get(key) != now.get(key):
+                inner = f"{place}.{key}" if place else str(key)
+                return _first_difference(before.get(key), now.get(key), inner)
+    return f"{place} was {before!r}, now {now!r}"
+
+
+def read_result(out: Path) -> Record:
+    """Read result.json of a run's folder.
+
+    Raises:
+        UserError: when it is missing or not JSON.
+    """
+    path = out / "result.json"
+    try:
+        result: Record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    return result
+
+
+def summary(rounds: list[Record]) -> Record:
+    """`best` (highest local accuracy and its round) and `final`, of the evaluated rounds."""
+    evaluated = [r for r in rounds if "local_accuracy" in r["metrics"]]
+    if not evaluated:
+        return {"best": None, "final": None}
+
+    def short(record: Record) -> Record:
+        metrics = record["metrics"]
+        return {
+            "round": record["round"],
+            "local_accuracy": metrics["local_accuracy"],
+            "local_accuracy_weighted": metrics["local_accuracy_weighted"],
+        }
+
+    best = max(evaluated, key=lambda r: (r["metrics"]["local_accuracy"], -r["round"]))
+    return {"best": short(best), "final": short(evaluated[-1])}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of what makes the numbers, and the git commit when run from a checkout."""
+    found = {"python": platform.python_version()}
+    for package in ("fedray", "torch", "torchvision", "transformers", "numpy", "ray", "optuna"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    commit = git_commit()
+    if commit:
+        found["git"] = commit
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that this package runs from, or None."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None

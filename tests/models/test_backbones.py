@@ -1,0 +1,144 @@
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from fedray.models import ARCHITECTURES, GROUPS
+
+RAW = {
+    "mlp": 128,
+    "cnn2": 128,
+    "cnn3": 128,
+    "cnn4": 512,
+    "resnet8s": 64,
+    "resnet10s": 64,
+    "resnet4": 64,
+    "resnet6": 128,
+    "resnet8": 256,
+    "resnet10": 512,
+    "resnet18": 512,
+    "resnet34": 512,
+    "resnet50": 2048,
+    "resnet101": 2048,
+    "resnet152": 2048,
+    "googlenet": 1024,
+    "mobilenetv2": 1280,
+}
+
+
+def on_meta(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
+    with torch.device("meta"):
+        return ARCHITECTURES[name].make(channels, image_size)
+
+
+def num_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_table_is_complete():
+    assert {name: spec.raw for name, spec in ARCHITECTURES.items()} == RAW
+
+
+@pytest.mark.parametrize("name", RAW)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_raw_width_at_the_smallest_and_usual_sizes(name, channels):
+    for image_size in (ARCHITECTURES[name].min_image_size, 28, 32, 64):
+        if image_size < ARCHITECTURES[name].min_image_size:
+            continue
+        images = torch.empty(2, channels, image_size, image_size, device="meta")
+        assert on_meta(name, channels, image_size)(images).shape == (2, RAW[name])
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("name", [n for n in RAW if ARCHITECTURES[n].min_image_size > 1])
+def test_one_pixel_less_than_the_smallest_size_is_too_few(name):
+    image_size = ARCHITECTURES[name].min_image_size - 1
+    images = torch.zeros(2, 3, image_size, image_size)
+    with pytest.raises(RuntimeError, match="Output size is too small"):
+        ARCHITECTURES[name].make(3, image_size)(images)
+
+
+@pytest.mark.parametrize(("image_size", "flat"), [(28, 1024), (32, 1600), (64, 10816)])
+def test_cnn4_flat_width(image_size, flat):
+    linear = [m for m in on_meta("cnn4", 3, image_size).modules() if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in linear] == [(flat, 512)]
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("resnet4", 8), ("resnet6", 4), ("resnet8", 2), ("resnet10", 1), ("resnet8s", 8)],
+)
+def test_last_map_at_32_pixels(name, side):
+    body = on_meta(name)[:-1]
+    assert body(torch.empty(2, 3, 32, 32, device="meta")).shape[2:] == (side, side)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
+def test_resnet_parameters_as_in_torchvision_without_fc(name):
+    with torch.device("meta"):
+        reference = getattr(torchvision.models, name)(weights=None)
+    reference.fc = nn.Identity()
+    assert num_parameters(on_meta(name)) == num_parameters(reference)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenetv2"])
+def test_same_function_and_gradient_as_torchvision(name):
+    torch.manual_seed(0)
+    if name == "mobilenetv2":
+        reference = torchvision.models.mobilenet_v2(weights=None)
+        reference.classifier = nn.Identity()
+    else:
+        reference = getattr(torchvision.models, name)(weights=None)
+        reference.fc = nn.Identity()
+    ours = ARCHITECTURES[name].make(3, 64)
+    # the layers come in the same order, so the tensors pair up
+    own, other = ours.state_dict(), reference.state_dict()
+    assert [t.shape for t in own.values()] == [t.shape for t in other.values()]
+    ours.load_state_dict(dict(zip(own, other.values(), strict=True)))
+    for module in ours.modules():
+        if isinstance(module, nn.Dropout):
+            module.eval()  # the reference's sits in the classifier that was cut off
+    images = torch.randn(4, 3, 64, 64)
+    a, b = ours(images), reference(images)
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    a.square().mean().backward()
+    b.square().mean().backward()
+    first, second = next(ours.parameters()).grad, next(reference.parameters()).grad
+    torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-3 * float(second.abs().max()))
+
+
+def test_googlenet_is_the_one_of_2014():
+    googlenet = on_meta("googlenet")
+    # the published Caffe model has 6 998 552 parameters, 1 025 000 of them in its classifier
+    assert num_parameters(googlenet) == 6_998_552 - 1_025_000
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in googlenet.modules())
+    assert [m.p for m in googlenet.modules() if isinstance(m, nn.Dropout)] == [0.4]
+
+
+def test_mobilenetv2_dropout():
+    assert [m.p for m in on_meta("mobilenetv2").modules() if isinstance(m, nn.Dropout)] == [0.2]
+
+
+@pytest.mark.parametrize(
+    ("name", "convolutions"),
+    [("resnet8s", 7), ("resnet10s", 9), ("resnet4", 3), ("resnet6", 5), ("resnet10", 9)],
+)
+def test_depth_is_in_the_name(name, convolutions):
+    kernels = [m.kernel_size for m in on_meta(name).modules() if isinstance(m, nn.Conv2d)]
+    assert sum(k != (1, 1) for k in kernels) == convolutions  # and one head
+
+
+def test_pooling_before_relu_changes_neither_values_nor_gradients():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8).round(decimals=1)  # rounded: ties within windows
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    pool, weights = nn.MaxPool2d(2), torch.randn(2, 3, 4, 4)
+    left, right = pool(a).relu(), pool(b.relu())
+    (left * weights).sum().backward()
+    (right * weights).sum().backward()
+    assert torch.equal(left, right)
+    assert torch.equal(a.grad, b.grad)
+
+
+def test_every_group_names_known_backbones():
+    assert all(name in ARCHITECTURES for members in GROUPS.values() for name in members)

@@ -1,0 +1,111 @@
+from math import ceil, floor
+
+import pytest
+import torch
+from torch import nn
+
+from fedray.models import ARCHITECTURES, GROUPS, Classifier, WidthAdapter, build
+
+
+def make(name: str, feature_dim: int = 512, image_size: int = 32, channels: int = 3) -> Classifier:
+    return build(
+        name,
+        channels=channels,
+        image_size=image_size,
+        num_classes=10,
+        feature_dim=feature_dim,
+        generator=torch.Generator().manual_seed(1),
+    )
+
+
+def images(channels: int = 3, image_size: int = 32) -> torch.Tensor:
+    return torch.randn(
+        2, channels, image_size, image_size, generator=torch.Generator().manual_seed(2)
+    )
+
+
+def test_nine_architectures_in_htfe9():
+    assert len(GROUPS["htfe9"]) == 9
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_features_and_logits(name):
+    model = make(name).eval()
+    with torch.no_grad():
+        out = model(images())
+    assert out.features.shape == (2, 512)
+    assert out.logits.shape == (2, 10)
+    assert bool((out.features >= 0).all())
+    assert bool(torch.isfinite(out.logits).all())
+    assert torch.equal(out.logits, model.head(out.features))
+    if name == "resnet4":
+        blocks = out.features.view(2, 64, 8)
+        assert torch.equal(blocks, blocks[..., :1].expand_as(blocks))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn2", "cnn3", "resnet8s"])
+def test_digits(name):
+    out = make(name, 32, 8, 1)(images(1, 8))
+    assert out.features.shape == (2, 32)
+
+
+@pytest.mark.parametrize("name", ["cnn4", "resnet4", "resnet8s", "mobilenetv2"])
+def test_every_parameter_gets_a_gradient(name):
+    model = make(name)
+    model(images()).logits.square().mean().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "feature_dim"),
+    [(2048, 512), (64, 512), (1280, 512), (512, 768), (64, 768), (1280, 768), (10, 7), (7, 10)],
+)
+def test_adapter_formula(raw, feature_dim):
+    x = torch.randn(3, raw, dtype=torch.float64, requires_grad=True)
+    expected = torch.stack(
+        [
+            x[:, floor(r * raw / feature_dim) : ceil((r + 1) * raw / feature_dim)].mean(1)
+            for r in range(feature_dim)
+        ],
+        1,
+    )
+    out = WidthAdapter(raw, feature_dim)(x)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(out, nn.AdaptiveAvgPool1d(feature_dim)(x))
+    weights = torch.randn_like(out)
+    (a,) = torch.autograd.grad((out * weights).sum(), x, retain_graph=True)
+    (b,) = torch.autograd.grad((expected * weights).sum(), x)
+    torch.testing.assert_close(a, b)
+
+
+def test_adapter_only_where_the_width_differs():
+    assert not any(isinstance(m, WidthAdapter) for m in make("cnn4").modules())
+    assert any(isinstance(m, WidthAdapter) for m in make("cnn4", 768).modules())
+    assert not any("adapter" in key for key in make("cnn4", 768).state_dict())
+
+
+@pytest.mark.parametrize("name", ["cnn4", "mobilenetv2"])
+def test_memory_order_changes_no_value(name):
+    model = make(name).eval()
+    plain = Classifier(ARCHITECTURES[name].make(3, 32), ARCHITECTURES[name].raw, 512, 10).eval()
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model(images()).logits, plain(images()).logits, rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn2", "cnn4"])
+def test_stacked_models_run_as_one_program(name):
+    models = [make(name, 32), make(name, 32)]
+    with torch.no_grad():
+        models[1].head.weight.mul_(2)
+    parameters, buffers = torch.func.stack_module_state(models)
+    batch = torch.randn(2, 3, 3, 32, 32)
+
+    def logits(parameters, buffers, x):
+        return torch.func.functional_call(models[0], (parameters, buffers), (x,)).logits
+
+    stacked = torch.vmap(logits)(parameters, buffers, batch)
+    for i, model in enumerate(models):
+        torch.testing.assert_close(stacked[i], model(batch[i]).logits, rtol=1e-4, atol=1e-5)
