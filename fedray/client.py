@@ -178,13 +178,18 @@ class Client:
             tensor.copy_(weights[name])
         return self.skeleton.model
 
-    def save(self, model: nn.Module) -> Tensors:
-        """A copy of a model's parameters and buffers, on the CPU."""
+    def weights(self, model: nn.Module) -> Tensors:
+        """A model's parameters and buffers, not copied: for uploads, which the gate copies."""
         if model is self.skeleton.model:
-            tensors = self.skeleton.tensors
-        else:
-            tensors = dict((*model.named_parameters(), *model.named_buffers()))
-        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+            return self.skeleton.tensors
+        return {
+            name: tensor.detach()
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        }
+
+    def save(self, model: nn.Module) -> Tensors:
+        """A copy of a model's parameters and buffers, on the CPU: for the client's state."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.weights(model).items()}
 
     def fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> None:
         """Train the skeleton's model in place: E_c epochs of SGD on the local images.
@@ -233,8 +238,8 @@ class Client:
             order = order[: whole * knobs.batch_size]
         elif rest == 1 and whole > 0:
             # Batch normalisation cannot train on one image: it joins the batch before.
-            last = (whole - 1) * knobs.batch_size
-            return (*order[:last].split(knobs.batch_size), order[last:])
+            sizes = [knobs.batch_size] * (whole - 1) + [knobs.batch_size + 1]
+            return order.split(sizes)
         return order.split(knobs.batch_size)
 
     @torch.no_grad()

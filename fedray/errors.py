@@ -10,7 +10,7 @@ class FedrayError(Exception):
     """Any error that fedray raises on purpose."""
 
 
-class UserError(FedrayError):
+class UserError(FedrayError, ValueError):
     """Something the user can mend; the commands print it as one sentence and exit with 2.
 
     The message says what was found, what was expected and which key or file to change.

@@ -136,7 +136,7 @@ class AlignFed(Algorithm):
 
     def uplink(self, client: Client, model: Classifier, down: Targets) -> Head:
         """The trained head."""
-        return Head(client.save(model.head), len(client.train))
+        return Head(client.weights(model.head), len(client.train))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Average the heads by samples."""

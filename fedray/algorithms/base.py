@@ -10,16 +10,17 @@ A method whose round has more exchanges overrides `round`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from fedray.client import Batch, Client, ClientState, Setting
+from fedray.client import Batch, Client, ClientState, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
+from fedray.errors import UserError
 from fedray.models import Classifier
 from fedray.streams import Streams
 
@@ -40,12 +41,16 @@ class Server:
         setting: what both sides know.
         text: the text encoder with the classes' texts, for methods with `needs_text`.
         device: where the server computes.
+        initial: the initial weights of an architecture.
+        architectures: each client's architecture.
     """
 
     round: int
     setting: Setting
     text: TextTower | None
     device: torch.device
+    initial: Callable[[str], Tensors]
+    architectures: tuple[str, ...]
 
     @property
     def streams(self) -> Streams:
@@ -58,6 +63,21 @@ class Server:
         if self.text is None:
             raise RuntimeError("this method did not declare needs_text, so it has no text tower")
         return self.text
+
+    def initial_weights(self) -> Tensors:
+        """The initial weights of a method whose clients all have one architecture.
+
+        Raises:
+            UserError: when they have several.
+        """
+        distinct = sorted(set(self.architectures))
+        if len(distinct) > 1:
+            raise UserError(
+                "this method shares whole models, but model.group gives the clients "
+                f"{len(distinct)} architectures ({', '.join(distinct)}); set model.group to one "
+                "architecture, for example cnn4"
+            )
+        return self.initial(distinct[0])
 
 
 class Exchange(Protocol):

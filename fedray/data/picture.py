@@ -48,7 +48,7 @@ def draw_partition(
         cmap="Blues",
         norm=PowerNorm(0.5, vmin=0, vmax=top),
         edgecolors="#e6e6e6",
-        linewidth=0.4,
+        linewidth=0.4 if max(clients, classes) <= 200 else 0,
     )
     axes.invert_yaxis()
     if cell > 0.2:
@@ -75,9 +75,8 @@ def draw_partition(
     sizes = histogram.sum(1)
     axes.set_xlabel("client")
     axes.set_ylabel("" if labelled else "class")
-    axes.set_title(
-        f"{sizes.sum():,} images, {clients} clients of {sizes.min():,} to {sizes.max():,}",
-        fontsize=10,
-    )
+    least, most = sizes.min(), sizes.max()
+    size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    axes.set_title(f"{sizes.sum():,} images, {clients} clients with {size} each", fontsize=10)
     figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
     figure.savefig(path, format="png", metadata={"Software": None})

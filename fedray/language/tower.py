@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder
-from fedray.language.prompts import insert_prompts
-from fedray.language.prototypes import cached_text_embeddings
+from fedray.language.prototypes import cached_text_embeddings, class_means, text_prototypes
 
 
 class TextTower:
@@ -54,15 +53,16 @@ class TextTower:
         """Text prototypes [C, d] without prompts (m = 0), computed once and kept on disk."""
         if self._frozen is None:
             features = cached_text_embeddings(self.spec, self.texts)
-            self._frozen = features.reshape(self.num_classes, self.k, -1).mean(1).to(self.device)
+            self._frozen = class_means(features, self.k).to(self.device)
         return self._frozen
 
     def prototypes(self, prompts: Tensor, keep_special: bool = False) -> Tensor:
         """Text prototypes [C, d] under prompts v [C, m, d']; differentiable in v.
 
-        The mean over a class's k texts of g1(p_{c,j}), neither normalised (FedTSP section 3.3).
+        Raises:
+            UserError: when the prompts are longer than the shortest text.
         """
         encoder = self.encoder
-        inserted = insert_prompts(self._embeddings, prompts, self.k, keep_special=keep_special)
-        features = encoder.encode(inserted, self._tokens)
-        return features.reshape(self.num_classes, self.k, -1).mean(1)
+        return text_prototypes(
+            encoder, self._tokens, self._embeddings, prompts, self.k, keep_special
+        )

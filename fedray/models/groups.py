@@ -28,7 +28,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "resnet152",
         ),
         "digits": ("mlp", "cnn2"),
-        "small": ("cnn4", "cnn3", "resnet8s", "resnet10s"),
+        "small": ("cnn4", "cnn3", "resnet4", "resnet8s"),
         **{name: (name,) for name in ARCHITECTURES},
     }
 )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedray.algorithms import Algorithm, algorithms
-from fedray.client import LocalTraining, Setting
+from fedray.algorithms.base import Server
+from fedray.client import LocalTraining, Setting, Tensors
 from fedray.comm import Gate
 from fedray.config import (
     Experiment,
@@ -26,7 +27,7 @@ from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
 from fedray.federation import Plan
-from fedray.models import architectures
+from fedray.models import architectures, build
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -197,6 +198,32 @@ class Assembly:
         """The round loop's knobs."""
         e = self.experiment
         return Plan(e.rounds, e.data.clients, e.participation, e.eval_every, e.faults)
+
+    @cached_property
+    def shape(self) -> dict[str, int]:
+        """What every model is built for."""
+        images = self.data.images.images
+        return {
+            "channels": images.shape[1],
+            "image_size": images.shape[2],
+            "num_classes": self.setting.num_classes,
+            "feature_dim": self.setting.feature_dim,
+        }
+
+    def initial(self, architecture: str, client: int = 0) -> Tensors:
+        """Initial weights: a function of the seed and, unless `model.init=shared`, the client."""
+        shared = self.experiment.model.init == "shared"
+        random = self.streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
+        model = build(architecture, **self.shape, generator=random)
+        return {
+            name: tensor.detach()
+            for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        }
+
+    def server(self, device: torch.device) -> Server:
+        """The server's side before the first round, with the text tower if the method needs it."""
+        tower = self.text_tower(device)
+        return Server(0, self.setting, tower, device, self.initial, self.architectures)
 
     def text_tower(self, device: torch.device) -> TextTower | None:
         """The text tower, or None when the method needs none.

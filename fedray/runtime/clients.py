@@ -10,12 +10,12 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedray.client import Client, ClientState, Samples, Skeleton, Tensors
+from fedray.client import Client, ClientState, Samples, Skeleton
 from fedray.comm import Payload, Traffic
 from fedray.errors import UserError
 from fedray.evaluation import Score
 from fedray.federation import Reply
-from fedray.models import build, skeleton
+from fedray.models import skeleton
 from fedray.runtime.assembly import Assembly
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class ClientRuntime:
             test=self._samples(data.test[client]),
             architecture=architecture,
             skeleton=self._skeleton(architecture),
-            initial=partial(self._initial, architecture, client),
+            initial=partial(self.assembly.initial, architecture, client),
             device=self.device,
         )
 
@@ -109,30 +109,9 @@ class ClientRuntime:
 
     def _skeleton(self, architecture: str) -> Skeleton:
         if architecture not in self._skeletons:
-            empty = skeleton(architecture, **self._shape()).to(self.device)
+            empty = skeleton(architecture, **self.assembly.shape).to(self.device)
             self._skeletons[architecture] = Skeleton(empty)
         return self._skeletons[architecture]
-
-    def _initial(self, architecture: str, client: int) -> Tensors:
-        """Initial weights: a function of the seed and, unless shared, of the client."""
-        shared = self.assembly.experiment.model.init == "shared"
-        random = self.assembly.streams.torch(
-            f"weights/{architecture}", client=0 if shared else client + 1
-        )
-        model = build(architecture, **self._shape(), generator=random)
-        return {
-            name: tensor.detach()
-            for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        }
-
-    def _shape(self) -> dict[str, int]:
-        images = self.assembly.data.images.images
-        return {
-            "channels": images.shape[1],
-            "image_size": images.shape[2],
-            "num_classes": self.assembly.setting.num_classes,
-            "feature_dim": self.assembly.setting.feature_dim,
-        }
 
     @contextmanager
     def _isolated(self, step: str, round_: int, client: int) -> Iterator[None]:

@@ -18,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedray.algorithms.base import Server
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
 from fedray.data.picture import draw_partition
@@ -58,14 +57,13 @@ class Session:
         self._assembly = Assembly(experiment)
         data = self._assembly.data
         device = pick_device(experiment.server_gpus)
-        tower = self._assembly.text_tower(device)
+        server = self._assembly.server(device)
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / "config.yaml", dump_yaml(experiment.tree()))
         if not (out / "partition.json").exists():
             write_json(out / "partition.json", data.manifest())
             draw_partition(data.histogram(), data.class_names, out / "partition.png")
         self._executor = make_executor(self._assembly)
-        server = Server(0, self._assembly.setting, tower, device)
         self._federation = Federation(
             self._assembly.algorithm,
             self._executor,

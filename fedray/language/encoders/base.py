@@ -1,0 +1,132 @@
+"""The one interface of text encoders: words in, vectors out, gradients to the words' vectors."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+_log = logging.getLogger(__name__)
+
+CHUNK = 128
+"""Texts that go through an encoder at once; bounds the memory of activations."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenised texts, padded to a common length n.
+
+    Attributes:
+        ids: token ids [T, n], int64.
+        mask: [T, n], bool; True where a token is part of the text.
+        read: [T], int64; the position whose output stands for the text, -1 where all of the
+            text's positions are averaged.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    read: Tensor
+
+    @cached_property
+    def shortest(self) -> int:
+        """The number of tokens of the shortest text, special tokens included."""
+        return int(self.mask.sum(1).min())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: slice) -> Tokens:
+        return Tokens(self.ids[rows], self.mask[rows], self.read[rows])
+
+
+class TextEncoder(ABC):
+    """A frozen language model: no parameter has a gradient, dropout is off.
+
+    Attributes:
+        promptable: whether it reads tokens; without, only `features` answers.
+        dim: d, the width of its output.
+        identity: names family and content (weights, vocabulary, options); equal identities give
+            equal features.
+    """
+
+    promptable: ClassVar[bool] = True
+    dim: int
+    identity: str
+
+    @property
+    @abstractmethod
+    def token_width(self) -> int:
+        """d', the width of a word embedding."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Tokenise T texts; the tokens lie on the encoder's device."""
+
+    @abstractmethod
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Word embeddings [T, n, d'], before positions are added: g0 of FedTSP."""
+
+    @abstractmethod
+    def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
+        """Outputs [T, d] for word embeddings [T, n, d'], differentiable: g1 of FedTSP.
+
+        Args:
+            embeddings: from `embed`, some of them replaced by prompts.
+            tokens: the tokens they were made of; they decide which positions are attended and read.
+        """
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Self:
+        """Move the weights."""
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Outputs [T, d] for texts as they are."""
+        tokens = self.tokenize(texts)
+        parts = [
+            self.encode(self.embed(tokens[start : start + CHUNK]), tokens[start : start + CHUNK])
+            for start in range(0, len(tokens), CHUNK)
+        ]
+        return torch.cat(parts)
+
+
+def pick(hidden: Tensor, read: Tensor) -> Tensor:
+    """Of each text the output at one position: [T, n, w] and [T] give [T, w]."""
+    return hidden[torch.arange(len(hidden), device=hidden.device), read]
+
+
+@contextmanager
+def same_bits(device: torch.device) -> Iterator[None]:
+    """On a GPU, attention by plain products: the fused kernels' gradients vary from run to run."""
+    if device.type == "cuda":
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    else:
+        yield
+
+
+def freeze(module: torch.nn.Module) -> None:
+    """Switch off gradients of parameters, and dropout."""
+    module.requires_grad_(False).eval()
+
+
+def warn_cut(texts: Sequence[str], lengths: Sequence[int], limit: int) -> None:
+    """Say which texts are longer than the encoder reads."""
+    cut = [text for text, length in zip(texts, lengths, strict=True) if length > limit]
+    if cut:
+        _log.warning(
+            "%d of %d texts have more than the %d tokens that the text encoder reads and are cut "
+            "there, for example '%s'",
+            len(cut),
+            len(texts),
+            limit,
+            cut[0],
+        )

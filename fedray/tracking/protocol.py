@@ -1,0 +1,82 @@
+"""What a run asks of a tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+class Tracker(Protocol):
+    """Somewhere that shows runs while they happen; no call waits for it or fails because of it."""
+
+    def start(
+        self, key: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str | None:
+        """Open the run of this key, or the one that an earlier process opened for it.
+
+        Args:
+            key: what identifies the run; see `run_key`.
+            name: what people call it.
+            params: its configuration, flat, by dotted key.
+            tags: what it is found by.
+
+        Returns:
+            The tracker's own id of the run, or None while that is not known.
+        """
+        ...
+
+    def round(self, key: str, record: Mapping[str, Any]) -> None:
+        """Log one round as result.json holds it.
+
+        After a resume pass the earlier rounds too: those that are there already are skipped.
+        """
+        ...
+
+    def finish(
+        self,
+        key: str,
+        status: Status,
+        artifacts: Sequence[Path] = (),
+        metrics: Mapping[str, float] = {},  # noqa: B006 - never written to
+    ) -> None:
+        """Close the run.
+
+        Args:
+            key: as given to `start`.
+            status: how it ended.
+            artifacts: files to keep with it; those that do not exist are left out.
+            metrics: final numbers by name.
+        """
+        ...
+
+    def close(self) -> None:
+        """Write what is still to be written; waits some seconds at most."""
+        ...
+
+
+class NullTracker:
+    """Tracks nothing."""
+
+    def start(
+        self, key: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str | None:
+        """Do nothing."""
+        return None
+
+    def round(self, key: str, record: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def finish(
+        self,
+        key: str,
+        status: Status,
+        artifacts: Sequence[Path] = (),
+        metrics: Mapping[str, float] = {},  # noqa: B006 - never written to
+    ) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

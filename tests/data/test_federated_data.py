@@ -1,0 +1,192 @@
+"""Local splits, subsets, and what identifies a partition."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedray.data import FederatedData, ImageSet, federate, load_images, local_split
+from fedray.data.picture import draw_partition
+from fedray.errors import UserError
+from fedray.streams import Streams
+
+
+def make_images(n=400, classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return ImageSet(
+        source="made",
+        images=rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8),
+        labels=rng.permutation(np.arange(n) % classes),
+        class_names=tuple(f"class {k}" for k in range(classes)),
+        origin=np.zeros(n, np.int8),
+    )
+
+
+def make(images=None, seed=0, clients=5, name="fedtsp_dirichlet", samples=None, **params):
+    images = make_images() if images is None else images
+    return federate(images, name, params, clients, 0.25, samples, Streams(seed).numpy)
+
+
+def test_local_split_is_75_to_25():
+    train, test = local_split(np.arange(100, 200), np.random.default_rng(0))
+    assert (len(train), len(test)) == (75, 25)
+    assert sorted([*train, *test]) == list(range(100, 200))
+    assert (np.diff(train) > 0).all()
+    assert (np.diff(test) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "fraction", "held"),
+    [(90, 0.25, 23), (89, 0.25, 23), (2, 0.25, 1), (30, 0.1, 3), (5, 0.8, 4)],
+)
+def test_the_test_part_is_rounded_up(n, fraction, held):
+    _, test = local_split(np.arange(n), np.random.default_rng(0), test_fraction=fraction)
+    assert len(test) == held
+
+
+def test_sizes_are_those_of_scikit_learn():
+    from sklearn.model_selection import train_test_split
+
+    for n in range(2, 60):
+        theirs = train_test_split(np.arange(n), train_size=0.75, random_state=0)
+        ours = local_split(np.arange(n), np.random.default_rng(0))
+        assert [len(part) for part in ours] == [len(part) for part in theirs]
+
+
+@pytest.mark.parametrize(("n", "fraction"), [(1, 0.25), (0, 0.25), (2, 0.9)])
+def test_both_parts_need_an_image(n, fraction):
+    match = (
+        rf"client 3 has {n} images?, of which data.test_fraction={fraction:g}.*lower data.clients"
+    )
+    with pytest.raises(UserError, match=match):
+        local_split(
+            np.arange(n), np.random.default_rng(0), test_fraction=fraction, owner="client 3"
+        )
+
+
+def test_a_client_too_small_is_named():
+    with pytest.raises(UserError, match="client 0 has 1 image, of which"):
+        make(make_images(5), clients=5)
+
+
+def test_every_image_once_and_histogram():
+    data = make()
+    everything = np.concatenate([*data.train, *data.test])
+    assert sorted(everything.tolist()) == list(range(400))
+    counts = data.histogram()
+    assert counts.shape == (5, 4)
+    assert counts.sum(0).tolist() == [100] * 4
+    own = data.images.labels[np.concatenate([data.train[2], data.test[2]])]
+    assert counts[2].tolist() == [int((own == k).sum()) for k in range(4)]
+    assert data.clients == 5
+    assert data.class_names == ("class 0", "class 1", "class 2", "class 3")
+
+
+def test_manifest_is_plain_and_complete():
+    data = make()
+    manifest = json.loads(json.dumps(data.manifest()))
+    assert manifest["sha256"] == data.sha256
+    assert manifest["images_sha256"] == data.images.sha256
+    assert manifest["source"] == "made"
+    assert manifest["histogram"] == data.histogram().tolist()
+    assert manifest["sizes"] == [80] * 5
+    assert manifest["train_sizes"] == [60] * 5
+    assert manifest["clients"][4]["train"] == data.train[4].tolist()
+    assert manifest["clients"][4]["test"] == data.test[4].tolist()
+
+
+def test_hash_identifies_the_partition():
+    data = make()
+    assert data.sha256 == make().sha256
+    others = [make(seed=1), make(clients=6), make(alpha=5.0), make(name="iid"), make(samples=399)]
+    assert len({data.sha256, *(other.sha256 for other in others)}) == 6
+    # one image moved from one client to the next, one from training to test
+    first, second, *rest = data.train
+    moved = FederatedData(
+        data.images, (first[:-1], np.sort(np.append(second, first[-1])), *rest), data.test
+    )
+    assert moved.sha256 != data.sha256
+    swapped = FederatedData(data.images, data.test, data.train)
+    assert swapped.sha256 != data.sha256
+    # other labels
+    images = data.images
+    relabelled = ImageSet(
+        "made", images.images, 3 - images.labels, images.class_names, images.origin
+    )
+    assert FederatedData(relabelled, data.train, data.test).sha256 != data.sha256
+    # pixels are another matter: they have their own id
+    assert FederatedData(make_images(seed=0), data.train, data.test).sha256 == data.sha256
+
+
+def test_hash_is_the_same_in_every_process():
+    data = make(load_images("digits"), clients=20)
+    code = (
+        "from fedray.data import *; from fedray.streams import Streams;"
+        "print(federate(load_images('digits'), 'fedtsp_dirichlet', {}, 20, 0.25, None,"
+        " Streams(0).numpy).sha256)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.strip() == data.sha256
+
+
+def test_subset():
+    data = make(samples=100)
+    used = np.concatenate([*data.train, *data.test])
+    assert len(used) == len(set(used.tolist())) == 100
+    assert used.max() > 200
+    with pytest.raises(UserError, match=r"data.samples=401, but made has 400 images; lower"):
+        make(samples=401)
+
+
+def test_image_set_checks_its_arrays():
+    good = make_images(8)
+    with pytest.raises(ValueError, match=r"expected uint8 \[n, channels, H, W\]"):
+        ImageSet("x", good.images[:, 0], good.labels, good.class_names, good.origin)
+    with pytest.raises(ValueError, match=r"labels are int64 \(7,\), expected int64 \(8,\)"):
+        ImageSet("x", good.images, good.labels[:7], good.class_names, good.origin)
+    with pytest.raises(ValueError, match=r"labels span 0\.\.3, but there are 2 classes"):
+        ImageSet("x", good.images, good.labels, ("a", "b"), good.origin)
+
+
+def test_image_set_is_read_only_and_identified_by_content():
+    one, same, other = make_images(), make_images(), make_images(seed=1)
+    assert one.sha256 == same.sha256 != other.sha256
+    assert len(one) == 400
+    assert one.shape == (1, 4, 4)
+    with pytest.raises(ValueError, match="read-only"):
+        one.images[0] = 0
+
+
+def test_importing_the_package_is_light():
+    code = (
+        "import sys, fedray.data;"
+        "heavy = {'torch', 'matplotlib', 'sklearn', 'pyarrow', 'torchvision', 'PIL', 'ray'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(20, 10), (100, 100), (3, 250), (1000, 2)])
+def test_picture(tmp_path, clients, classes):
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 50, (clients, classes)) * (rng.random((clients, classes)) < 0.3)
+    path = tmp_path / "partition.png"
+    draw_partition(counts, [f"class {k}" for k in range(classes)], path)
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert 300 < image.width < 3000
+        assert 200 < image.height < 3000
+
+
+def test_picture_checks_names(tmp_path):
+    with pytest.raises(ValueError, match="2 class names for 3 classes"):
+        draw_partition(np.ones((2, 3), np.int64), ["a", "b"], tmp_path / "x.png")

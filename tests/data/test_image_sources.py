@@ -1,0 +1,484 @@
+"""Every source gives the right pixels, labels and names, or one clear sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedray.data import load_images
+from fedray.data.decoding import decode
+from fedray.data.sources import official_split, parquet, sources
+from fedray.errors import UserError
+
+
+def picture(value, size=(6, 6), mode="RGB"):
+    """One plain image of (width, height)."""
+    width, height = size
+    shape = (height, width, 3) if mode == "RGB" else (height, width)
+    return Image.fromarray(np.full(shape, value, np.uint8))
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_parquet(path, images, labels, *, names=None, domain=None, image="image", label="label"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        image: [{"bytes": one, "path": f"{i}.png"} for i, one in enumerate(images)],
+        label: labels,
+    }
+    if domain is not None:
+        columns["domain"] = domain
+    table = pa.table(columns)
+    if names is not None:
+        features = {label: {"names": names, "_type": "ClassLabel"}}
+        text = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": text})
+    pq.write_table(table, path)
+
+
+def write_names(root, names=("cat", "dog")):
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "dataset_info.json").write_text(json.dumps({"class_names": list(names)}))
+
+
+def two(values=(10, 20), **kwargs):
+    return [png(picture(value, **kwargs)) for value in values]
+
+
+def test_names():
+    expected = {
+        "digits",
+        "parquet",
+        "image_folder",
+        "torchvision_cifar10",
+        "torchvision_cifar100",
+        "torchvision_fashion_mnist",
+    }
+    assert expected <= set(sources.names())
+    with pytest.raises(UserError, match=r"no data source 'digit'.*'digits'"):
+        load_images("digit")
+
+
+def test_official_split():
+    assert [official_split(name) for name in ("train", "Test", "validation", "val")] == [0, 1, 1, 1]
+    assert official_split("train-station") is None
+
+
+# --- digits --------------------------------------------------------------------------------------
+
+
+def test_digits():
+    from sklearn.datasets import load_digits
+
+    images = load_images("digits")
+    assert images.images.shape == (1797, 1, 8, 8)
+    assert images.images.dtype == np.uint8
+    assert (images.images.min(), images.images.max()) == (0, 255)
+    assert images.class_names[0] == "zero"
+    assert images.class_names[9] == "nine"
+    assert not images.origin.any()
+    original = load_digits()
+    assert np.array_equal(images.labels, original.target)
+    assert np.array_equal(np.rint(images.images[:, 0] * (16 / 255)), original.images)
+    assert images.images[original.images[:, None] == 8][0] == 128  # round(8 * 255 / 16)
+
+
+def test_digits_resized():
+    images = load_images("digits", image_size=32, channels=3)
+    assert images.images.shape == (1797, 3, 32, 32)
+    assert np.array_equal(images.images[:, 0], images.images[:, 2])
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
+def test_shorter_side_then_centre_crop():
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200  # the middle third
+    made = decode([png(Image.fromarray(wide))], str, image_size=10, channels=None)
+    assert made.shape == (1, 3, 10, 10)
+    assert (made == 200).all()
+    tall = decode([np.ascontiguousarray(wide.transpose(1, 0, 2))], str, image_size=5, channels=1)
+    assert tall.shape == (1, 1, 5, 5)
+    assert (tall[0, 0, 2] == 200).all()
+
+
+def test_enlarging_is_bilinear():
+    image = Image.fromarray(np.array([[0, 100], [0, 100]], np.uint8))
+    made = decode([png(image)], str, image_size=4, channels=None)
+    assert np.array_equal(made[0, 0], np.asarray(image.resize((4, 4), Image.Resampling.BILINEAR)))
+
+
+def test_channels_follow_the_images():
+    grey, colour = png(picture(9, mode="L")), png(picture(9))
+    assert decode([grey, grey], str, image_size=None, channels=None).shape[1] == 1
+    assert decode([colour, grey], str, image_size=None, channels=None).shape[1] == 3
+    assert decode([grey] * 70 + [colour], str, image_size=None, channels=None).shape[1] == 3
+    assert decode([colour], str, image_size=None, channels=1).shape[1] == 1
+
+
+def test_many_large_images_keep_their_order():
+    values = np.arange(200)
+    encoded = two(values, size=(70, 70), mode="L")
+    made = decode(encoded, str, image_size=None, channels=None)
+    assert np.array_equal(made[:, 0, 35, 35], values)
+
+
+def test_what_cannot_be_decoded_is_named():
+    good = png(picture(1))
+
+    def where(i):
+        return f"file.parquet, row {i}"
+
+    with pytest.raises(UserError, match=r"file.parquet, row 1 is not an image"):
+        decode([good, b"nonsense"], where, image_size=None, channels=None)
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    with pytest.raises(UserError, match=r"file.parquet, row 0 cannot be decoded"):
+        decode([png(Image.fromarray(noise))[:6000]], where, image_size=None, channels=None)
+    deep = png(Image.fromarray(np.full((6, 6), 40_000, np.uint16)))
+    with pytest.raises(UserError, match="row 1 has pixels of mode I;16, more than 8 bits"):
+        decode([good, deep], where, image_size=None, channels=None)
+    with pytest.raises(UserError, match=r"row 1 is 8x6, the first is 6x6; set data.image_size"):
+        decode([good, png(picture(1, (8, 6)))], where, image_size=None, channels=None)
+
+
+# --- parquet -------------------------------------------------------------------------------------
+
+
+def test_parquet_round_trip(tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (7, 6, 5, 3), dtype=np.uint8)
+    encoded = [png(Image.fromarray(one)) for one in pixels]
+    write_parquet(tmp_path / "test-00000-of-00001.parquet", encoded[4:], [1, 1, 0])
+    write_parquet(tmp_path / "train-00000-of-00001.parquet", encoded[:4], [0, 1, 0, 1])
+    write_names(tmp_path)
+    images = load_images("parquet", tmp_path)
+    assert np.array_equal(images.images, pixels.transpose(0, 3, 1, 2))
+    assert images.labels.tolist() == [0, 1, 0, 1, 1, 1, 0]
+    assert images.origin.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert images.class_names == ("cat", "dog")
+    assert images.domains is None
+    assert images.source == "parquet"
+
+
+def test_parquet_decodes_once_until_a_file_changes(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        parquet, "decode", lambda *args, **kwargs: calls.append(1) or decode(*args, **kwargs)
+    )
+    path = tmp_path / "data.parquet"
+    write_parquet(path, two(), [0, 1])
+    write_names(tmp_path)
+    first = load_images("parquet", tmp_path)
+    second = load_images("parquet", tmp_path)
+    assert len(calls) == 1
+    assert first.sha256 == second.sha256
+    assert isinstance(second.images, np.memmap)
+    load_images("parquet", tmp_path, image_size=4)
+    assert len(calls) == 2
+    write_parquet(path, two((10, 21)), [0, 1])
+    os.utime(path, ns=(1, 1))
+    assert load_images("parquet", tmp_path).sha256 != first.sha256
+    assert len(calls) == 3
+    write_names(tmp_path, ("cat", "wolf"))
+    assert load_images("parquet", tmp_path).class_names == ("cat", "wolf")
+
+
+def test_names_from_hugging_face_metadata(tmp_path):
+    write_parquet(
+        tmp_path / "data/train-0.parquet",
+        two(),
+        [0, 1],
+        names=["cat", "dog"],
+        image="img",
+        label="fine_label",
+    )
+    assert load_images("parquet", tmp_path).class_names == ("cat", "dog")
+
+
+def test_names_from_hugging_face_dataset_info(tmp_path):
+    write_parquet(tmp_path / "data.parquet", two(), [0, 1], names=["wrong", "names"])
+    info = {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    assert load_images("parquet", tmp_path).class_names == ("cat", "dog")
+
+
+def test_names_are_needed_and_must_agree(tmp_path):
+    write_parquet(tmp_path / "a.parquet", two(), [0, 1])
+    with pytest.raises(
+        UserError, match=r"class names of data.root=.* are unknown.*add dataset_info"
+    ):
+        load_images("parquet", tmp_path)
+    write_parquet(tmp_path / "a.parquet", two(), [0, 1], names=["cat", "dog"])
+    write_parquet(tmp_path / "b.parquet", two(), [0, 1], names=["dog", "cat"])
+    with pytest.raises(UserError, match=r"disagree on the class names; add dataset_info.json"):
+        load_images("parquet", tmp_path)
+    (tmp_path / "dataset_info.json").write_text("{")
+    with pytest.raises(UserError, match=r"dataset_info.json is not valid JSON"):
+        load_images("parquet", tmp_path)
+    (tmp_path / "dataset_info.json").write_text('{"class_names": [1, 2]}')
+    with pytest.raises(UserError, match="class names must be a list of strings"):
+        load_images("parquet", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        ([0, 2], r"train-0.parquet, row 1: label 2 is outside the 2 classes \(0..1\); mend"),
+        ([-1, 0], r"train-0.parquet, row 0: label -1 is outside the 2 classes"),
+        ([0, None], "row 1: label None is not an integer; expected 0..1 in column 'label'"),
+        (["cat", "dog"], "row 0: label 'cat' is not an integer"),
+        ([True, False], "row 0: label True is not an integer"),
+    ],
+)
+def test_wrong_labels(tmp_path, labels, match):
+    write_parquet(tmp_path / "train-0.parquet", two(), labels)
+    write_names(tmp_path)
+    with pytest.raises(UserError, match=match):
+        load_images("parquet", tmp_path)
+
+
+def test_rows_are_counted_per_file(tmp_path):
+    write_parquet(tmp_path / "train-0.parquet", two(), [0, 1])
+    write_parquet(tmp_path / "train-1.parquet", [*two(), b"broken"], [0, 1, 1])
+    write_names(tmp_path)
+    with pytest.raises(UserError, match=r"train-1.parquet, row 2 is not an image"):
+        load_images("parquet", tmp_path)
+
+
+def test_wrong_parquet_files(tmp_path):
+    with pytest.raises(UserError, match=r"no .*parquet file below data.root="):
+        load_images("parquet", tmp_path)
+    with pytest.raises(UserError, match=r"data.source=parquet needs a folder: set data.root"):
+        load_images("parquet")
+    with pytest.raises(UserError, match=r"missing is not a folder; set data.root"):
+        load_images("parquet", tmp_path / "missing")
+    write_names(tmp_path)
+    path = tmp_path / "train.parquet"
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(UserError, match=r"train.parquet cannot be read as parquet"):
+        load_images("parquet", tmp_path)
+    write_parquet(path, two(), [0, 1], label="class")
+    with pytest.raises(
+        UserError, match="has the columns image, class; expected one called label or fine_label"
+    ):
+        load_images("parquet", tmp_path)
+    write_parquet(path, [None, None], [0, 1])
+    with pytest.raises(UserError, match="row 0: column 'image' holds no image bytes"):
+        load_images("parquet", tmp_path)
+    pq.write_table(
+        pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}), path
+    )
+    with pytest.raises(UserError, match="hold no rows"):
+        load_images("parquet", tmp_path)
+
+
+def test_sizes_that_differ_need_image_size(tmp_path):
+    encoded = [png(picture(1, (6, 9))), png(picture(2, (12, 8)))]
+    write_parquet(tmp_path / "train.parquet", encoded, [0, 1])
+    write_names(tmp_path)
+    with pytest.raises(UserError, match=r"train.parquet, row 1 is 12x8, .*set data.image_size"):
+        load_images("parquet", tmp_path)
+    images = load_images("parquet", tmp_path, image_size=4)
+    assert images.images.shape == (2, 3, 4, 4)
+    assert images.images[:, 0, 0, 0].tolist() == [1, 2]
+
+
+def test_domains_from_column_and_from_folders(tmp_path):
+    by_column, by_folder = tmp_path / "column", tmp_path / "folder"
+    for root in (by_column, by_folder):
+        write_names(root)
+    write_parquet(by_column / "train.parquet", two(), [0, 1], domain=["web", "amazon"])
+    images = load_images("parquet", by_column)
+    assert images.domains.names == ("amazon", "web")
+    assert images.domains.ids.tolist() == [1, 0]
+    for name in ("web", "amazon"):
+        write_parquet(by_folder / name / "train-0.parquet", two(), [0, 1])
+        write_parquet(by_folder / name / "test-0.parquet", two(), [0, 1])
+    images = load_images("parquet", by_folder)
+    assert images.domains.names == ("amazon", "web")
+    assert images.domains.ids.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert images.origin.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_split_folders_and_one_folder_are_no_domains(tmp_path):
+    write_names(tmp_path)
+    write_parquet(tmp_path / "train/0.parquet", two(), [0, 1])
+    write_parquet(tmp_path / "test/0.parquet", two(), [0, 1])
+    images = load_images("parquet", tmp_path)
+    assert images.domains is None
+    assert images.origin.tolist() == [0, 0, 1, 1]
+
+
+def test_a_missing_domain_is_named(tmp_path):
+    write_names(tmp_path)
+    write_parquet(tmp_path / "train.parquet", two(), [0, 1], domain=["web", None])
+    with pytest.raises(UserError, match=r"train.parquet, row 1 has no domain"):
+        load_images("parquet", tmp_path)
+
+
+# --- image folder --------------------------------------------------------------------------------
+
+
+def fill(folder, *values):
+    folder.mkdir(parents=True)
+    for value in values:
+        picture(value).save(folder / f"{value:03}.png")
+
+
+def test_image_folder(tmp_path):
+    fill(tmp_path / "dog", 30, 10)
+    fill(tmp_path / "cat", 20)
+    (tmp_path / "README.txt").write_text("not a class")
+    images = load_images("image_folder", tmp_path)
+    assert images.class_names == ("cat", "dog")
+    assert images.images[:, 0, 0, 0].tolist() == [20, 10, 30]
+    assert images.labels.tolist() == [0, 1, 1]
+    assert images.origin.tolist() == [0, 0, 0]
+
+
+def test_image_folder_with_splits(tmp_path):
+    fill(tmp_path / "train/dog", 1, 2)
+    fill(tmp_path / "test/dog", 3)
+    fill(tmp_path / "test/cat", 4)
+    images = load_images("image_folder", tmp_path)
+    assert images.class_names == ("cat", "dog")
+    assert images.images[:, 0, 0, 0].tolist() == [1, 2, 4, 3]
+    assert images.labels.tolist() == [1, 1, 0, 1]
+    assert images.origin.tolist() == [0, 0, 1, 1]
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    fill(tmp_path / "train", 1)
+    fill(tmp_path / "bus", 2)
+    assert load_images("image_folder", tmp_path).class_names == ("bus", "train")
+
+
+def test_wrong_image_folders(tmp_path):
+    with pytest.raises(UserError, match="holds no folder of images; expected <class>/<image>"):
+        load_images("image_folder", tmp_path)
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(UserError, match=r"cat holds no image .*fill or remove the folder"):
+        load_images("image_folder", tmp_path)
+    (tmp_path / "cat/a.png").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"cat/a.png is not an image; mend or remove it"):
+        load_images("image_folder", tmp_path)
+
+
+# --- torchvision ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("torchvision_cifar10", "cifar-10-batches-py"),
+        ("torchvision_cifar100", "cifar-100-python"),
+        ("torchvision_fashion_mnist", "FashionMNIST"),
+    ],
+)
+def test_torchvision_does_not_download_unasked(tmp_path, name, folder):
+    match = rf"data.source={name}: no files in .*{folder}.*or set data.download=true"
+    with pytest.raises(UserError, match=match):
+        load_images(name, tmp_path)
+    with pytest.raises(UserError, match=match):
+        load_images(name)
+
+
+def write_fashion_mnist(root: Path, counts=(3, 2)):
+    raw = root / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, count in zip(("train", "t10k"), counts, strict=True):
+        pixels = np.full((count, 28, 28), count, np.uint8)
+        head = struct.pack(">IIII", 0x803, count, 28, 28)
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
+        labels = np.arange(count, dtype=np.uint8)
+        head = struct.pack(">II", 0x801, count)
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+
+
+@pytest.mark.slow
+def test_torchvision_fashion_mnist(tmp_path):
+    write_fashion_mnist(tmp_path)
+    images = load_images("torchvision_fashion_mnist", tmp_path)
+    assert images.images.shape == (5, 1, 28, 28)
+    assert images.images[:, 0, 0, 0].tolist() == [3, 3, 3, 2, 2]
+    assert images.labels.tolist() == [0, 1, 2, 0, 1]
+    assert images.origin.tolist() == [0, 0, 0, 1, 1]
+    assert images.class_names[9] == "Ankle boot"
+
+
+@pytest.mark.slow
+def test_torchvision_cifar10(tmp_path, monkeypatch):
+    import pickle
+
+    from torchvision.datasets import CIFAR10
+
+    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *args: True)
+    folder = tmp_path / CIFAR10.base_folder
+    folder.mkdir()
+    for name, _ in CIFAR10.train_list + CIFAR10.test_list:
+        batch = {"data": np.full((2, 3072), len(name), np.uint8), "labels": [0, 9]}
+        (folder / name).write_bytes(pickle.dumps(batch))
+    (folder / "batches.meta").write_bytes(
+        pickle.dumps({"label_names": [f"c{i}" for i in range(10)]})
+    )
+    images = load_images("torchvision_cifar10", tmp_path, image_size=16)
+    assert images.images.shape == (12, 3, 16, 16)
+    assert images.origin.tolist() == [0] * 10 + [1] * 2
+    assert images.class_names[3] == "c3"
+
+
+@pytest.mark.slow
+def test_torchvision_files_that_are_not_whole(tmp_path):
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    (folder / "train").write_bytes(b"half")
+    with pytest.raises(UserError, match=r"are not whole .* remove them and set data.download=true"):
+        load_images("torchvision_cifar100", tmp_path)
+
+
+# --- real images ---------------------------------------------------------------------------------
+
+REAL = os.environ.get("FEDRAY_DATA")
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.skipif(REAL is None, reason="FEDRAY_DATA does not name a folder of real images")
+@pytest.mark.parametrize(
+    ("name", "shape", "train", "test", "size"),
+    [
+        ("cifar10", (3, 32, 32), 50_000, 10_000, None),
+        ("fashion_mnist", (1, 28, 28), 60_000, 10_000, None),
+        ("office_caltech10", (3, 64, 64), 2025, 508, 64),
+        ("dtd10", (3, 32, 32), 400, 200, 32),
+    ],
+)
+def test_real_images(name, shape, train, test, size):
+    root = Path(REAL or "") / name
+    if not root.is_dir():
+        pytest.skip(f"{name} is not below FEDRAY_DATA")
+    images = load_images("parquet", root, image_size=size)
+    assert images.shape == shape
+    assert np.bincount(images.origin).tolist() == [train, test]
+    assert len(images.class_names) == 10
+    assert 20 < images.images[:500].mean() < 235
+    if name == "cifar10":
+        means = images.images.mean((0, 2, 3)) / 255
+        assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-3)
+    if name == "office_caltech10":
+        assert np.bincount(images.domains.ids).tolist() == [958, 1123, 157, 295]

@@ -1,0 +1,298 @@
+"""Partitions are pure, give every image once, and follow the distribution that they claim."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedray.config import validate
+from fedray.data.partitions import partitions
+from fedray.data.partitions._per_class import _cut, deal_evenly
+from fedray.errors import UserError
+
+
+def split(name, labels, clients, seed=0, **params):
+    partition = partitions.get(name)
+    checked = validate(partition.Params, params, "data.partition")
+    rng = np.random.default_rng(seed)
+    return partition().split(np.asarray(labels, np.int64), clients, checked, rng)
+
+
+def histogram(parts, labels, classes=10):
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+
+
+def balanced(n=2000, classes=10):
+    return np.random.default_rng(99).permutation(np.arange(n, dtype=np.int64) % classes)
+
+
+def assert_every_index_once(parts, n, clients):
+    assert len(parts) == clients
+    for part in parts:
+        assert part.dtype == np.int64
+        assert (np.diff(part) > 0).all()
+    assert sorted(np.concatenate(parts).tolist()) == list(range(n))
+
+
+def test_all_are_found_by_name():
+    expected = {"dirichlet", "fedtsp_dirichlet", "iid", "shards"}
+    assert expected <= set(partitions.names())
+
+
+alphas = st.floats(1e-4, 1e3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    labels=st.lists(st.sampled_from([0, 1, 2, 7]), min_size=1, max_size=200),
+    clients=st.integers(1, 30),
+    alpha=alphas,
+    seed=st.integers(0, 2**32),
+    name=st.sampled_from(["iid", "exact", "official", "dirichlet", "shards"]),
+)
+def test_every_index_once_or_a_sentence(labels, clients, alpha, seed, name):
+    params = {
+        "iid": {},
+        "shards": {"shards_per_client": 2},
+        "exact": {"alpha": alpha, "variant": "exact"},
+        "official": {"alpha": alpha, "variant": "official", "min_samples": 1, "max_draws": 20},
+        "dirichlet": {"alpha": alpha, "min_samples": 1, "max_draws": 20},
+    }[name]
+    registered = "fedtsp_dirichlet" if name in ("exact", "official") else name
+    try:
+        parts = split(registered, labels, clients, seed, **params)
+    except UserError as error:
+        assert "data.clients" in str(error)  # noqa: PT017 - either outcome is right
+        assert name not in ("iid", "exact") or clients > len(labels)
+        return
+    assert_every_index_once(parts, len(labels), clients)
+    if name in ("iid", "exact"):
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+    else:
+        assert min(len(part) for part in parts) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("iid", {}),
+        ("shards", {}),
+        ("dirichlet", {"alpha": 0.5}),
+        ("fedtsp_dirichlet", {"variant": "official", "alpha": 0.5}),
+        ("fedtsp_dirichlet", {"variant": "exact", "alpha": 0.5}),
+    ],
+)
+def test_a_seed_keeps_the_result_and_another_changes_it(name, params):
+    labels = balanced()
+    once, again, other = (split(name, labels, 8, seed, **params) for seed in (3, 3, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(once, other, strict=True))
+
+
+def test_no_global_generator_is_read_or_moved():
+    labels = balanced()
+    np.random.seed(0)  # noqa: NPY002 - the global generator is what must not matter
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    first = split("fedtsp_dirichlet", labels, 10)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002
+    second = split("fedtsp_dirichlet", labels, 10)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+VARIANTS = [
+    ("dirichlet", {}),
+    ("fedtsp_dirichlet", {"variant": "official"}),
+    ("fedtsp_dirichlet", {"variant": "exact"}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_large_alpha_is_near_uniform(name, params):
+    labels = balanced(8000)
+    counts = histogram(split(name, labels, 8, alpha=1e5, **params), labels)
+    assert abs(counts - 100).max() <= 5
+
+
+@pytest.mark.parametrize(("name", "params"), VARIANTS)
+def test_small_alpha_gives_few_classes(name, params):
+    labels = balanced(8000)
+    counts = histogram(split(name, labels, 5, alpha=0.01, **params), labels)
+    held = (counts > 0.02 * counts.sum(1, keepdims=True)).sum(1)
+    assert held.mean() <= 4.5
+    near_uniform = histogram(split(name, labels, 5, alpha=100, **params), labels)
+    assert (near_uniform > 0).all()
+
+
+def test_official_reaches_its_minimum_and_caps_softly():
+    labels = balanced(6000)
+    for seed in range(5):
+        sizes = [
+            len(part)
+            for part in split("fedtsp_dirichlet", labels, 10, seed, alpha=0.3, variant="official")
+        ]
+        assert min(sizes) >= 40  # int(min(10 / (1 - 0.75), 6000 / 10 / 2))
+        # a client below n/N may take at most one whole class more
+        assert max(sizes) < 600 + 600
+    sizes = [
+        len(part)
+        for part in split("fedtsp_dirichlet", balanced(100), 10, alpha=10, variant="official")
+    ]
+    assert min(sizes) >= 5  # n/N/2 is less than 40
+
+
+def test_exact_keeps_sizes_and_class_totals():
+    labels = balanced(1797)
+    parts = split("fedtsp_dirichlet", labels, 20, alpha=0.1)
+    assert [len(part) for part in parts] == [90] * 17 + [89] * 3
+    assert histogram(parts, labels).sum(0).tolist() == np.bincount(labels).tolist()
+
+
+def test_exact_at_the_smallest_possible_size():
+    labels = balanced(50)
+    assert all(len(part) == 1 for part in split("fedtsp_dirichlet", labels, 50, alpha=0.1))
+
+
+def test_class_mix_has_the_moments_of_the_dirichlet():
+    """E[p_i] = 1/N and Var[p_i] = (1/N)(1 - 1/N) / (N alpha + 1) for each client and class."""
+    labels, clients, alpha = balanced(2000, 4), 5, 0.4
+    draws = np.stack(
+        [
+            histogram(
+                split("dirichlet", labels, clients, seed, alpha=alpha, min_samples=1), labels, 4
+            )
+            for seed in range(400)
+        ]
+    )
+    shares = draws / 500
+    variance = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
+    deviation = np.sqrt(variance / 400)
+    assert abs(shares.mean(0) - 1 / clients).max() < 4 * deviation
+    assert shares.var(0).mean() == pytest.approx(variance, rel=0.1)
+
+
+@pytest.mark.parametrize("variant", ["exact", "official"])
+def test_no_class_is_favoured_when_sizes_are_bounded(variant):
+    labels, clients = balanced(500, 5), 5
+    draws = np.stack(
+        [
+            histogram(
+                split("fedtsp_dirichlet", labels, clients, seed, alpha=0.5, variant=variant),
+                labels,
+                5,
+            )
+            for seed in range(400)
+        ]
+    )
+    means, errors = draws.mean(0) / 100, draws.std(0) / 100 / np.sqrt(400)
+    rounding = 0.01 if variant == "official" else 0  # cuts rounded down move to the last client
+    assert (abs(means - 1 / clients) < 4 * errors + rounding).all()
+
+
+def test_rounding_favours_no_client_unless_official():
+    """With many classes of few images, floor gives the last client one of nearly every class."""
+    labels = balanced(4000, 200)
+
+    def last_to_others(variant):
+        last, others = [], []
+        for seed in range(3):
+            parts = split("fedtsp_dirichlet", labels, 20, seed, variant=variant)
+            held = (histogram(parts, labels, 200) > 0).sum(1)
+            last.append(held[-1])
+            others.append(held[:-1].mean())
+        return np.mean(last) / np.mean(others)
+
+    assert last_to_others("exact") < 1.2
+    assert last_to_others("official") > 1.5
+
+
+def test_cut_by_hand():
+    shares = np.array([0.5, 0.25, 0.0, 0.25])
+    assert _cut(10, shares, 0.0).tolist() == [5, 2, 0, 3]  # ends 5, 7.5, 7.5, 10
+    assert _cut(10, shares, 0.6).tolist() == [5, 3, 0, 2]  # ends 5.6, 8.1, 8.1, 10.6
+    assert _cut(10, shares / 7, 0.999).sum() == 10
+    assert _cut(0, shares, 0.5).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e-4])
+def test_alpha_towards_zero_never_fails(alpha):
+    labels = balanced(300)
+    parts = deal_evenly(labels, 7, alpha, np.random.default_rng(0))
+    assert_every_index_once(parts, 300, 7)
+    parts = split("fedtsp_dirichlet", labels, 3, alpha=alpha, variant="official", min_samples=1)
+    assert_every_index_once(parts, 300, 3)
+
+
+def test_shards_limit_the_classes():
+    labels = balanced(2000)
+    parts = split("shards", labels, 10, shards_per_client=2)
+    counts = histogram(parts, labels)
+    assert (counts.sum(1) == 200).all()
+    assert ((counts > 0).sum(1) <= 2).all()  # 20 shards of 100 do not straddle classes of 200
+    assert_every_index_once(split("shards", balanced(2003), 7, shards_per_client=3), 2003, 7)
+
+
+# --- what cannot be served -----------------------------------------------------------------------
+
+
+def test_retries_are_bounded_and_the_message_has_numbers_and_remedies():
+    match = (
+        r"at least \d+ of 20 clients got fewer than 95 images in each of 7 draws "
+        r"\(fedtsp_dirichlet official, alpha=0.01, n=2000\); raise data.partition.alpha, "
+        r"lower data.clients or lower data.partition.min_samples"
+    )
+    with pytest.raises(UserError, match=match):
+        split(
+            "fedtsp_dirichlet",
+            balanced(),
+            20,
+            alpha=0.01,
+            variant="official",
+            min_samples=95,
+            max_draws=7,
+        )
+    with pytest.raises(UserError, match=r"3 draws \(dirichlet, alpha=0.01, n=2000\)"):
+        split("dirichlet", balanced(), 50, alpha=0.01, min_samples=30, max_draws=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "match"),
+    [
+        ("iid", {}, "11 clients with at least 1 image each need 11 images, found 10; lower data"),
+        ("fedtsp_dirichlet", {}, "11 clients with at least 1 image each"),
+        ("dirichlet", {}, r"at least 10 images each need 110 .* data.clients to 1 or lower data"),
+        (
+            "fedtsp_dirichlet",
+            {"variant": "official", "min_samples": 20},
+            "found 10; use more images or lower data.partition.min_samples",
+        ),
+        ("shards", {}, r"11 clients with 2 shards each need 22 images, found 10; .*shards_per_c"),
+    ],
+)
+def test_more_clients_than_images(name, params, match):
+    with pytest.raises(UserError, match=match):
+        split(name, balanced(10), 11, **params)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "match"),
+    [
+        ("fedtsp_dirichlet", {"alpha": 0}, r"data.partition.alpha: .*greater than 0"),
+        ("fedtsp_dirichlet", {"alhpa": 1}, "Did you mean 'alpha'"),
+        ("fedtsp_dirichlet", {"variant": "even"}, "data.partition.variant: .*'exact' or 'official"),
+        ("fedtsp_dirichlet", {"max_draws": 5}, "max_draws has no effect with variant=exact"),
+        ("iid", {"alpha": 1}, "unknown key 'alpha'"),
+        ("shards", {"shards_per_client": 0}, "data.partition.shards_per_client"),
+    ],
+)
+def test_wrong_knobs(name, params, match):
+    with pytest.raises(UserError, match=match):
+        split(name, balanced(), 5, **params)
+
+
+def test_unknown_name():
+    with pytest.raises(UserError, match=r"no partition 'dirichlt'.*'dirichlet'"):
+        partitions.get("dirichlt")
