@@ -196,13 +196,11 @@ def serve(name: str, mode: str, root: Path) -> None:
         def final() -> dict[str, object]:
             return dict(federation.snapshot.server)
 
-    number = 0
     say = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin, start=1):
         if line.startswith("end"):
             torch.save(final(), line.split()[1])
             break
-        number += 1
         begun = time.perf_counter()
         one_round(number)
         seconds = time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""What the commands have in common: errors as one sentence with an exit code, and the results' home."""
+"""What the commands have in common: errors as one sentence, and the results' home."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ INTERRUPTED = 130
 
 
 def guard(main: Callable[P, int]) -> Callable[P, int]:
-    """Turn what fedray raises into one sentence on stderr: exit code 2 for what the user can mend,
-    1 for a run that failed, 130 after Ctrl-C.
+    """Turn what fedray raises into one sentence on stderr and an exit code.
+
+    2 for what the user can mend, 1 for a run that failed, 130 after Ctrl-C.
     """
 
     @functools.wraps(main)

@@ -216,7 +216,7 @@ class Client:
                 optimizer.zero_grad()
                 with autocast:
                     value = loss(model, batch)
-                value.backward()
+                value.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 total += value.detach()
                 steps += 1
@@ -239,8 +239,8 @@ class Client:
         elif rest == 1 and whole > 0:
             # Batch normalisation cannot train on one image: it joins the batch before.
             sizes = [knobs.batch_size] * (whole - 1) + [knobs.batch_size + 1]
-            return order.split(sizes)
-        return order.split(knobs.batch_size)
+            return torch.split(order, sizes)
+        return torch.split(order, knobs.batch_size)
 
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:

@@ -241,11 +241,13 @@ def quantise(tensor: Tensor, bits: int) -> Tensor:
     step = rows.abs().amax(dim=1, keepdim=True) / levels
     safe = torch.where(step > 0, step, torch.ones_like(step))
     codes = torch.round(rows / safe).clamp(-levels, levels)
-    return (codes * step).to(tensor.dtype).reshape(tensor.shape)
+    values: Tensor = codes * step
+    return values.to(tensor.dtype).reshape(tensor.shape)
 
 
 def clip_vectors(tensor: Tensor, norm: float) -> Tensor:
     """Scale every vector down to an L2 norm of at most `norm`; a matrix row by row."""
     rows = _rows(tensor)
     length = rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    return (rows * (norm / length).clamp(max=1.0)).reshape(tensor.shape)
+    clipped: Tensor = rows * (norm / length).clamp(max=1.0)
+    return clipped.reshape(tensor.shape)

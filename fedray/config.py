@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -237,7 +238,7 @@ class _Loader(yaml.SafeLoader):
     """YAML in which 1e-3 is a number, as everybody expects, and a key stands once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
                 line = node.start_mark.line + 1
@@ -247,7 +248,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    __import__("re").compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
 
@@ -259,7 +260,7 @@ def parse_yaml(text: str, where: str) -> Any:
         UserError: when the text is not valid YAML.
     """
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{where} is not valid YAML: {reason}") from None
@@ -432,9 +433,10 @@ def resolve_root(root: str) -> Path:
         if candidate.is_dir():
             return candidate.resolve()
     tried = " and ".join(str(candidate) for candidate in candidates)
-    hint = "" if base or path.is_absolute() else " Set FEDRAY_DATA to the folder that holds it, or"
-    raise UserError(f"data.root={root} is not a folder (looked at {tried}).{hint or ' Please'} "
-                    "pass data.root=/absolute/path.")
+    hint = "" if base else "set FEDRAY_DATA to the folder that holds it, or "
+    raise UserError(
+        f"data.root={root} is not a folder (looked at {tried}); {hint}pass data.root=/its/path"
+    )
 
 
 def dump_yaml(tree: Any) -> str:

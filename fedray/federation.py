@@ -210,9 +210,7 @@ class Federation:
         drawn = random.choice(self.plan.clients, size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
-    def _result(
-        self, exchange: RoundExchange, state: ServerState, started: float
-    ) -> RoundResult:
+    def _result(self, exchange: RoundExchange, state: ServerState, started: float) -> RoundResult:
         metrics: dict[str, float] = {}
         scores: dict[int, Score] = {}
         matrices: dict[str, Any] = {}

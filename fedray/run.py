@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedray.cli import guard, results_home
 from fedray.config import EXPERIMENTS, Experiment, read_mapping
@@ -16,6 +16,7 @@ from fedray.progress import RoundProgress, megabytes
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
 Record = dict[str, Any]
+Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -93,9 +94,7 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def _rounds(
-    experiment: Experiment, out: Path, executor: str, began: float
-) -> Iterator[Record]:
+def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> Iterator[Record]:
     """The rounds, from whichever executor was asked for."""
     if executor == "serial":
         from fedray.runtime.assembly import pick_device
@@ -107,9 +106,7 @@ def _rounds(
             raise UserError(
                 f"gpus={experiment.gpus:g}, but this machine has no CUDA device; set gpus=0"
             )
-        session = Session(
-            experiment, out, lambda assembly: SerialExecutor(assembly, device), began
-        )
+        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
         return session.rounds()
     from fedray.runtime.cluster import check_storage, connect
     from fedray.runtime.resources import preflight
@@ -128,7 +125,7 @@ def run(experiment: Experiment, out: Path, rounds: Iterator[Record], tracker: Tr
     key = run_key(out, experiment.identity())
     params, tags = describe_run(experiment)
     tracker.start(key, out.name, params=params, tags=tags)
-    status = "FAILED"
+    status: Status = "FAILED"
     try:
         for record in _already_done(out):
             tracker.round(key, record)

@@ -94,9 +94,9 @@ class AlignFed(Algorithm):
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("alignfed")
         bound = d**-0.5
-        weight = (torch.rand(classes, d, generator=random) * 2 - 1) * bound
-        bias = (torch.rand(classes, generator=random) * 2 - 1) * bound
-        start = torch.rand(classes, d, generator=random) * 2 - 1
+        weight = torch.empty(classes, d).uniform_(-bound, bound, generator=random)
+        bias = torch.empty(classes).uniform_(-bound, bound, generator=random)
+        start = torch.empty(classes, d).uniform_(-1, 1, generator=random)
         targets = spread_targets(start, self.hp.target_steps, self.hp.target_temperature)
         return {"targets": targets, "weight": weight, "bias": bias}
 

@@ -192,9 +192,7 @@ class Algorithm:
         """The weights that a client starts from: its own, or with what was sent laid over them."""
         return state.model
 
-    def local_loss(
-        self, model: Classifier, batch: Batch, down: Any, state: ClientState
-    ) -> Tensor:
+    def local_loss(self, model: Classifier, batch: Batch, down: Any, state: ClientState) -> Tensor:
         """The local loss for methods whose clients remember something; else `loss`."""
         return self.loss(model, batch, down)
 

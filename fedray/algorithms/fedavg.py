@@ -80,7 +80,7 @@ class FedAvg(Algorithm):
 
 
 def weighted_mean(uplinks: Mapping[int, TrainedModel]) -> dict[str, Tensor]:
-    """w = sum_k n_k/n w_k over the participants, in client order (Algorithm 1)."""
+    """The mean w = sum_k n_k/n w_k over the participants, in client order (Algorithm 1)."""
     total = sum(upload.samples for upload in uplinks.values())
     first = next(iter(uplinks.values())).weights
     mean: dict[str, Tensor] = {}

@@ -70,7 +70,7 @@ class FedTGP(Algorithm):
         bound = d**-0.5
 
         def uniform(*shape: int) -> Tensor:
-            return (torch.rand(shape, generator=random) * 2 - 1) * bound
+            return torch.empty(shape).uniform_(-bound, bound, generator=random)
 
         return {
             "embedding": torch.randn(classes, d, generator=random),
@@ -119,7 +119,7 @@ class FedTGP(Algorithm):
         random = server.streams.torch("fedtgp_batches", round_=server.round)
         for _ in range(self.hp.server_epochs):
             order = torch.randperm(len(labels), generator=random).to(server.device)
-            for index in order.split(self.hp.server_batch_size):
+            for index in torch.split(order, self.hp.server_batch_size):
                 logits = margin_logits(vectors[index], labels[index], generate(weights), margin)
                 optimizer.zero_grad()
                 F.cross_entropy(logits, labels[index]).backward()  # type: ignore[no-untyped-call]

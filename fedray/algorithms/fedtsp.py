@@ -200,7 +200,7 @@ class FedTSP(Algorithm):
 
     @property
     def _trains(self) -> bool:
-        return self.hp.prompt_length > 0 and self.hp.server_epochs > 0
+        return bool(self.hp.prompt_length > 0 and self.hp.server_epochs > 0)
 
     @torch.no_grad()
     def _prototypes(self, state: ServerState, server: Server) -> Tensor:
@@ -244,7 +244,8 @@ class FedTSP(Algorithm):
             term = normalised_l2_loss(output.features, batch.labels, text)
         else:
             term = semantic_prototype_loss(output.features, batch.labels, text, down.tau)
-        return loss + self.hp.lambda_ * term
+        weight: float = self.hp.lambda_
+        return loss + weight * term
 
     def uplink(self, client: Client, model: Classifier, down: TextPrototypes) -> LocalPrototypes:
         """The client's own prototypes, Eq. (5)."""

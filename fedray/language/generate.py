@@ -338,6 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; answers so far are kept", file=sys.stderr)
+        return 130
     print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
     return 0
 

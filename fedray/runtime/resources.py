@@ -77,6 +77,11 @@ def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> s
     return f"{asked}; {there}; {fit} run(s) at a time"
 
 
+def at_a_time(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> int:
+    """How many such runs the nodes hold side by side."""
+    return _how_many_fit([bundle for bundle in trial_bundles(experiment) if bundle], nodes)
+
+
 def _how_many_fit(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> int:
     """How many copies of all bundles pack, each GPU share within one GPU; first fit, largest first.
 

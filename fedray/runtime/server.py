@@ -30,9 +30,7 @@ class Server:
         asked = Experiment.model_validate_json(experiment)
         pool = WorkerPool(asked)
         try:
-            session = Session(
-                asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began
-            )
+            session = Session(asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began)
             yield from session.rounds()
         finally:
             pool.close()

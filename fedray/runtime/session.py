@@ -1,9 +1,8 @@
 """One run in one folder: assemble, go on where it stopped, write what happened.
 
-    <out>/config.yaml       the experiment, complete
-    <out>/partition.json    who owns which image, with its sha256; partition.png shows it
-    <out>/result.json       every round so far
-    <out>/checkpoints/      the latest federated checkpoint
+`config.yaml` is the complete experiment; `partition.json` who owns which image, with its sha256,
+and `partition.png` shows it; `result.json` every round so far; `checkpoints/` the latest federated
+checkpoint.
 """
 
 from __future__ import annotations

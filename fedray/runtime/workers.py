@@ -154,9 +154,7 @@ class WorkerPool:
         first_bundle: the bundle of the first worker.
     """
 
-    def __init__(
-        self, experiment: Experiment, group: Any = None, first_bundle: int = 0
-    ) -> None:
+    def __init__(self, experiment: Experiment, group: Any = None, first_bundle: int = 0) -> None:
         self.max_retries = experiment.faults.max_failures
         self.workers = []
         for index, bundle in enumerate(worker_bundles(experiment)):
@@ -193,9 +191,7 @@ class RayExecutor:
         self._faults = assembly.experiment.faults
         self._pool = pool
         self._states: dict[int, Any] = {}
-        self._seconds = {
-            client: len(own) * 1e-6 for client, own in enumerate(assembly.data.train)
-        }
+        self._seconds = {client: len(own) * 1e-6 for client, own in enumerate(assembly.data.train)}
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`, one call per worker.
@@ -210,7 +206,12 @@ class RayExecutor:
         calls: list[tuple[Any, list[int], list[Any]]] = []
         for worker, share in shares:
             refs = worker.step.options(num_returns=1 + len(share)).remote(
-                self._experiment, name, round_, share, [position[c] for c in share], distinct,
+                self._experiment,
+                name,
+                round_,
+                share,
+                [position[c] for c in share],
+                distinct,
                 *[self._states.get(client) for client in share],
             )
             calls.append((worker, share, refs))
@@ -238,7 +239,11 @@ class RayExecutor:
         shares = self._shares(list(down))
         refs = [
             worker.evaluate.remote(
-                self._experiment, round_, share, [position[c] for c in share], distinct,
+                self._experiment,
+                round_,
+                share,
+                [position[c] for c in share],
+                distinct,
                 *[self._states.get(client) for client in share],
             )
             for worker, share in shares

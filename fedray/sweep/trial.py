@@ -20,7 +20,7 @@ from fedray.errors import FedrayError, RunFailed, UserError, nearest
 from fedray.sweep.spec import Question, folder_name
 
 Record = dict[str, Any]
-SUMS = ("up_bytes", "down_bytes", "up_params", "down_params")
+TRAFFIC = ("up_bytes", "down_bytes", "up_params", "down_params")
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,16 @@ def run_trial(config: Mapping[str, Any], question: Question, home: Path) -> None
     the error is raised and Ray Tune starts the trial again, which goes on after its checkpoints.
 
     Args:
-        config: the trial's `number` and its swept `values`.
+        config: under "trial", its `number` and its swept `values`.
         question: what is swept.
         home: the invocation's folder.
     """
     from ray import tune
 
-    folder = home / folder_name(config["number"], config["values"])
+    values = config["trial"]["values"]
+    folder = home / folder_name(config["trial"]["number"], values)
     try:
-        for report in reports(question, config["values"], folder):
+        for report in reports(question, values, folder):
             tune.report(report)
     except RunFailed:
         raise
@@ -180,14 +181,24 @@ def merge(records: Sequence[Record], metric: str) -> Record:
     metrics = {name: mean for name, (mean, _) in spreads.items()}
     if metric in spreads and len(records) > 1:
         metrics[f"{metric}_seed_std"] = spreads[metric][1]
-    traffic = {name: sum(r[name] for r in records) / len(records) for name in SUMS}
     return {
         "round": records[0]["round"],
         "seconds": sum(record["seconds"] for record in records),
         "metrics": metrics,
-        **traffic,
+        **{name: _mean([record[name] for record in records]) for name in TRAFFIC},
+        **{
+            f"{name}_by_kind": {
+                kind: _mean([record[f"{name}_by_kind"].get(kind, 0) for record in records])
+                for kind in records[0][f"{name}_by_kind"]
+            }
+            for name in TRAFFIC
+        },
         "events": [event for record in records for event in record["events"]],
     }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def judge(rows: Sequence[Record], question: Question) -> Objective | None:

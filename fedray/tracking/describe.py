@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -95,8 +96,7 @@ def valid_name(name: str) -> str:
 
     Ours are valid as they are; a method of somebody else's may call a metric lambda by its letter.
     """
-    cleaned = re.sub(r"[^A-Za-z0-9_./ -]", "_", name).strip("./ ")
-    cleaned = re.sub(r"/{2,}|(?<=/)\.+(?=/)", "/", cleaned)
+    cleaned = posixpath.normpath(re.sub(r"[^A-Za-z0-9_./ -]", "_", name)).lstrip("./ ")
     if cleaned == name and len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -177,8 +177,9 @@ def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
             add(name.removesuffix("_by_kind"), value)
         elif name not in ("round", "metrics"):
             add(name, value)
-    found["faults"] = float(len(record.get("events", ())))
-    found["participants"] = float(len(record.get("participants", ())))
+    for name, count in (("events", "faults"), ("participants", "participants")):
+        if name in record:
+            found[count] = float(len(record[name]))
     return found
 
 

@@ -40,7 +40,7 @@ class Tracker(Protocol):
         key: str,
         status: Status,
         artifacts: Sequence[Path] = (),
-        metrics: Mapping[str, float] = {},  # noqa: B006 - never written to
+        metrics: Mapping[str, float] = {},
     ) -> None:
         """Close the run.
 
@@ -74,7 +74,7 @@ class NullTracker:
         key: str,
         status: Status,
         artifacts: Sequence[Path] = (),
-        metrics: Mapping[str, float] = {},  # noqa: B006 - never written to
+        metrics: Mapping[str, float] = {},
     ) -> None:
         """Do nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import ClassVar, NoReturn, Self
 
@@ -57,7 +58,7 @@ class ControlEncoder(TextEncoder):
             seed = hashlib.blake2b(f"{self.spec.seed}/{text}".encode(), digest_size=8).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
             drawn.append(torch.randn(self.dim, generator=generator))
-        return torch.stack(drawn) / self.dim**0.5
+        return torch.stack(drawn) / math.sqrt(self.dim)
 
     def _rows(self, number: int) -> Tensor:
         if number > self.dim:

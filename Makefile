@@ -1,0 +1,31 @@
+# make demo and make test need Python >= 3.11, make and PyPI; everything else is installed.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python -m
+QUIET = RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=disabled MLFLOW_DISABLE_TELEMETRY=true
+
+.PHONY: demo test lint lock clean
+
+demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
+	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
+
+test: $(VENV)/installed  ## everything that is checked without a GPU or a download
+	$(QUIET) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q
+
+lint: $(VENV)/installed
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+# Installs the pinned versions of constraints.txt, once, and again when they change.
+$(VENV)/installed: constraints.txt pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,text]"
+	touch $@
+
+lock:  ## regenerate constraints.txt from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
+	  --no-header --upgrade -o constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,198 @@
+"""The CIFAR-10 table of the README: five methods, two skews, three seeds, each method tuned alike.
+
+    FEDRAY_DATA=/path/to/datasets python benchmarks/cifar10_table.py --out results/cifar10
+
+20 clients with small heterogeneous models share 4,000 images, Dir(0.1) and Dir(0.5). Every method
+gets six configurations per skew, tried on a partition and weights of their own (seed 100) for 10
+rounds; the one with the best local accuracy runs 20 rounds on seeds 0, 1 and 2, each with another
+partition and other initial weights. Runs that are already in the folder are not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fedray.evaluation import mean_and_std
+
+EXPERIMENT = "fedtsp_cifar10"
+ALPHAS = (0.1, 0.5)
+SEEDS = (0, 1, 2)
+TUNING_SEED, TUNING_ROUNDS, ROUNDS = 100, 10, 20
+RATES = (0.01, 0.03, 0.1)
+LAMBDAS = (0.1, 0.3, 1.0, 3.0, 7.0)
+
+Config = tuple[str, ...]
+Job = tuple[Path, Config]
+
+GRIDS: dict[str, list[Config]] = {
+    "local": [(f"lr={lr}",) for lr in (0.005, 0.01, 0.02, 0.03, 0.06, 0.1)],
+    "fedproto": [
+        (f"lr={lr}", f"algorithm.lambda={weight}")
+        for lr, weight in itertools.product(RATES, (1, 10))
+    ],
+    "fedtgp": [
+        (f"lr={lr}", f"algorithm.lambda={weight}")
+        for lr, weight in itertools.product(RATES, (1, 10))
+    ],
+    "alignfed": [
+        (f"lr={lr}", f"algorithm.lambda_start={weight}", f"algorithm.lambda_end={weight / 10}")
+        for lr, weight in itertools.product(RATES, (20, 2))
+    ],
+    "fedtsp": [
+        (f"lr={lr}", f"algorithm.lambda={weight}", f"algorithm.tau={tau}")
+        for lr, (weight, tau) in itertools.product(RATES, ((7, 0.01), (1, 0.1)))
+    ],
+}
+
+
+def do(job: Job) -> None:
+    """Run one experiment in this process; a run that is already there is not done again."""
+    import torch
+
+    from fedray.errors import FedrayError
+    from fedray.files import write_json
+    from fedray.runtime.assembly import resolve
+    from fedray.runtime.serial import SerialExecutor
+    from fedray.runtime.session import Session
+
+    out, assignments = job
+    if (out / "done.json").exists():
+        return
+    experiment = resolve(EXPERIMENT, assignments)
+    session = Session(experiment, out, lambda parts: SerialExecutor(parts, torch.device("cpu")))
+    failure = None
+    try:
+        for _ in session.rounds():
+            pass
+    except FedrayError as error:
+        failure = str(error)
+    write_json(out / "done.json", {"failure": failure})
+    print(f"{out.parent.name}/{out.name}: {failure or f'{accuracy(out):.4f}'}", flush=True)
+
+
+def accuracy(out: Path, at: str = "best") -> float:
+    """A run's local accuracy, best over rounds or final; 0 for one that failed."""
+    if json.loads((out / "done.json").read_text())["failure"] is not None:
+        return 0.0
+    value: float = json.loads((out / "result.json").read_text())[at]["local_accuracy"]
+    return value
+
+
+def settings(method: str, alpha: float, seed: int, rounds: int, config: Config) -> Config:
+    """All assignments of one run."""
+    return (
+        f"algorithm={method}", *config, f"data.partition.alpha={alpha}",
+        f"seed={seed}", f"rounds={rounds}", "checkpoint_every=0", f"eval_every={rounds // 10}",
+    )  # fmt: skip
+
+
+def label(config: Config) -> str:
+    """A folder name for a configuration."""
+    return "_".join(item.removeprefix("algorithm.") for item in config)
+
+
+def run_all(jobs: Iterable[Job], processes: int) -> None:
+    """Do all jobs on so many processes."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        for _ in pool.imap_unordered(do, list(jobs)):
+            pass
+
+
+def tuned(out: Path, method: str, alpha: float) -> Config:
+    """The configuration with the best tuning accuracy."""
+    folder = out / f"tune-{method}-{alpha}"
+    return max(GRIDS[method], key=lambda config: accuracy(folder / label(config)))
+
+
+def final_folder(out: Path, method: str, alpha: float, seed: int) -> Path:
+    """Where a final run lies."""
+    return out / f"final-{method}-{alpha}" / f"seed_{seed}"
+
+
+def table(out: Path, methods: Sequence[str]) -> str:
+    """The results as a Markdown table, with the chosen configurations."""
+    lines = ["| method | Dir(0.1) best | last | Dir(0.5) best | last | chosen at 0.1; 0.5 |"]
+    lines.append("|---|---|---|---|---|---|")
+    for method in methods:
+        cells = []
+        for alpha in ALPHAS:
+            for at in ("best", "final"):
+                folders = [final_folder(out, method, alpha, seed) for seed in SEEDS]
+                mean, std = mean_and_std([100 * accuracy(folder, at) for folder in folders])
+                cells.append(f"{mean:.2f} ± {std:.2f}")
+        chosen = "; ".join(label(tuned(out, method, alpha)) for alpha in ALPHAS)
+        lines.append(f"| {method} | {' | '.join(cells)} | {chosen.replace('_', ' ')} |")
+    return "\n".join(lines)
+
+
+def lambda_curve(out: Path, processes: int) -> str:
+    """FedTSP's accuracy against lambda at Dir(0.1), everything else as tuned; saves a figure."""
+    from fedray.report import Row, figure_sweep
+
+    tuned_rest = tuple(c for c in tuned(out, "fedtsp", 0.1) if "lambda" not in c)
+    jobs = []
+    for weight, seed in itertools.product((0.0, *LAMBDAS), SEEDS):
+        config = (*tuned_rest, f"algorithm.lambda={weight}")
+        jobs.append(
+            (out / f"lambda-{weight}" / f"seed_{seed}",
+             settings("fedtsp", 0.1, seed, ROUNDS, config))
+        )  # fmt: skip
+    run_all(jobs, processes)
+    lines = ["| lambda | best | last |", "|---|---|---|"]
+    rows = []
+    for weight in (0.0, *LAMBDAS):
+        folders = [out / f"lambda-{weight}" / f"seed_{seed}" for seed in SEEDS]
+        cells = []
+        for at in ("best", "final"):
+            mean, std = mean_and_std([100 * accuracy(folder, at) for folder in folders])
+            cells.append(f"{mean:.2f} ± {std:.2f}")
+        values = tuple(accuracy(folder) for folder in folders)
+        rows.append(Row({"algorithm.lambda": weight}, values))
+        lines.append(f"| {weight:g} | {' | '.join(cells)} |")
+    figure_sweep(rows, "algorithm.lambda", out / "lambda.png", "local accuracy (best round)")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Tune, run, tabulate."""
+    cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    cli.add_argument("--out", type=Path, required=True)
+    cli.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    cli.add_argument("--methods", nargs="*", default=list(GRIDS), choices=list(GRIDS))
+    cli.add_argument("--no-lambda", action="store_true", help="leave the lambda figure out")
+    args = cli.parse_args()
+    out: Path = args.out
+    run_all(
+        [
+            (out / f"tune-{method}-{alpha}" / label(config),
+             settings(method, alpha, TUNING_SEED, TUNING_ROUNDS, config))
+            for alpha in ALPHAS for method in args.methods for config in GRIDS[method]
+        ],
+        args.processes,
+    )  # fmt: skip
+    run_all(
+        [
+            (final_folder(out, method, alpha, seed),
+             settings(method, alpha, seed, ROUNDS, tuned(out, method, alpha)))
+            for alpha in ALPHAS for seed in SEEDS for method in args.methods
+        ],
+        args.processes,
+    )  # fmt: skip
+    text = table(out, args.methods)
+    print(text)
+    if not args.no_lambda and "fedtsp" in args.methods:
+        curve = lambda_curve(out, args.processes)
+        print(curve)
+        text += "\n\n" + curve
+    (out / "table.md").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

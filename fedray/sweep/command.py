@@ -1,0 +1,354 @@
+"""`python -m fedray.sweep NAME [key=value ...]`: a sweep from question to figure."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from fedray.cli import INTERRUPTED, RUN_ERROR, guard, results_home
+from fedray.config import Experiment, dump_yaml
+from fedray.errors import UserError
+from fedray.files import write_atomic
+from fedray.sweep.ledger import Ledger, unfinished
+from fedray.sweep.spec import Config, Question, ask, check_configurations, grid, shipped, words
+from fedray.tracking import Status, resolve_uri
+from fedray.tracking.store import sqlite_path
+
+if TYPE_CHECKING:
+    from fedray.sweep.runs import SweepRuns
+    from fedray.sweep.watch import Watcher
+
+TUNE_ENVIRONMENT = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths mean the same in a trial as here
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow say it all
+    "TUNE_GLOBAL_CHECKPOINT_S": "600",  # the ledger is what a sweep is resumed from
+}
+TUNE_FOLDER = "tune"
+ARTIFACTS = ("sweep.json", "sweep.yaml", "trials.csv", "sweep.png", "best.yaml")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.sweep`."""
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.sweep",
+        description="Run one experiment in many configurations.",
+        epilog=f"Sweeps that can be found from here: {', '.join(shipped())}.",
+    )
+    cli.add_argument("sweep", nargs="?", metavar="NAME", help="a sweep in tune/, or a YAML file")
+    cli.add_argument(
+        "set", nargs="*", metavar="key=value", help="for every trial's experiment: rounds=5 seed=1"
+    )
+    cli.add_argument(
+        "--num-samples", type=_positive, metavar="N",
+        help="try so many configurations; of a grid, so many evenly spread ones",
+    )
+    cli.add_argument("--scale", choices=["laptop", "paper"], help="default: laptop")
+    cli.add_argument(
+        "--resume", action="store_true", help="go on with this sweep's latest unfinished invocation"
+    )
+    cli.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder of this invocation's results"
+    )
+    cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    return cli
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+@guard
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_intermixed_args(argv)
+    ledger = begin_or_resume(args)
+    configs = check_configurations(ledger.question)
+    hashes = prepare(ledger.question, configs)
+    with hold(ledger.home):
+        return run(ledger, configs, hashes, track=not args.no_track)
+
+
+# --- which invocation ----------------------------------------------------------------------------
+
+
+def begin_or_resume(args: argparse.Namespace) -> Ledger:
+    """The ledger of a new invocation, not yet on disk, or of the one to go on with.
+
+    Raises:
+        UserError: when the command line contradicts itself or what is resumed.
+    """
+    if args.sweep is None:
+        raise UserError(f"name a sweep: {', '.join(shipped()) or 'there is none in ./tune'}")
+    if args.resume:
+        return _resume(args)
+    question = ask(args.sweep, args.set, args.scale or "laptop", args.num_samples)
+    if args.out is not None:
+        home = args.out.resolve()
+        if (home / "sweep.json").exists():
+            raise UserError(f"{home} already holds a sweep; go on with --resume, or name another")
+    else:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        home = results_home() / question.sweep / stamp
+    ledger = Ledger(home, question)
+    if question.search == "grid":
+        for number, config in enumerate(grid(question.axes, question.num_samples)):
+            ledger.add(number, config)
+    return ledger
+
+
+def _resume(args: argparse.Namespace) -> Ledger:
+    name = Path(args.sweep).stem
+    home = args.out.resolve() if args.out is not None else unfinished(results_home() / name)
+    ledger = Ledger.read(home)
+    before = ledger.question
+    if before.sweep != name:
+        raise UserError(f"{home} holds sweep {before.sweep}, not {name}")
+    if ledger.status == "finished":
+        raise UserError(f"{home} is finished; start without --resume")
+    if args.set or args.scale or args.num_samples:
+        now = ask(
+            args.sweep, args.set, args.scale or before.scale, args.num_samples
+        )
+        for key in ("scale", "set", "seeds", "num_samples"):
+            was, given = getattr(before, key), getattr(now, key)
+            if was != given:
+                raise UserError(
+                    f"--resume: {home} was started with {key}={was}, now {given}; "
+                    "pass what it was started with, or nothing but --resume"
+                )
+    return ledger
+
+
+@contextmanager
+def hold(home: Path) -> Iterator[None]:
+    """Keep every other process out of an invocation's folder."""
+    home.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home / ".lock")
+    try:
+        lock.acquire(timeout=5)
+    except Timeout:
+        raise UserError(f"{home} belongs to a sweep that is still running") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# --- before anything starts ----------------------------------------------------------------------
+
+
+def prepare(question: Question, configs: Sequence[Config]) -> dict[str, str]:
+    """Look once at what trials will read: images into this node's cache, partitions, texts.
+
+    Returns:
+        The partitions' hashes, by `partition_key`.
+
+    Raises:
+        UserError: when something is missing, or a configuration's partition cannot be made.
+    """
+    import torch
+
+    from fedray.language.encoders import encoder_identity
+    from fedray.runtime.assembly import Assembly, encoder_spec
+
+    from fedray.sweep.runs import partition_key
+
+    hashes: dict[str, str] = {}
+    seen = set()
+    for config in configs:
+        for seed in question.seeds:
+            experiment = question.experiment_of(config, seed)
+            partition, text = partition_key(experiment), experiment.text.model_dump_json()
+            if (partition, text) in seen:
+                continue
+            seen.add((partition, text))
+            assembly = Assembly(experiment)
+            try:
+                hashes[partition] = assembly.data.sha256
+                if assembly.text_tower(torch.device("cpu")) is not None:
+                    encoder_identity(encoder_spec(experiment))
+            except UserError as error:
+                raise UserError(f"{words(config)}: {error}") from None
+    return hashes
+
+
+def headline(ledger: Ledger, experiment: Experiment) -> str:
+    """What is going to be swept, in two lines."""
+    question = ledger.question
+    whole = len(grid(question.axes)) if question.search == "grid" else None
+    if whole is not None and len(ledger.trials) < whole:
+        how = f"{len(ledger.trials)} of the grid's {whole} configurations"
+    elif whole is not None:
+        how = f"a grid of {whole} configurations"
+    else:
+        how = f"{question.num_samples} configurations by {question.search}"
+    seeds = ", ".join(str(seed) for seed in question.seeds)
+    return (
+        f"{question.sweep} [{question.scale} scale]: {question.answers}\n"
+        f"{how} over {', '.join(question.space)}; seed(s) {seeds}; {question.experiment}: "
+        f"{experiment.algorithm.name} on {experiment.data.source}, {experiment.data.clients} "
+        f"clients, {experiment.rounds} rounds"
+    )
+
+
+def places(
+    question: Question, configs: Sequence[Config], nodes: Sequence[Mapping[str, float]]
+) -> int:
+    """Print what a trial asks of the cluster; return how many trials run at a time.
+
+    Raises:
+        UserError: when a trial can never be placed.
+    """
+    from fedray.runtime.resources import at_a_time, preflight
+
+    said, least = set(), 10_000
+    for config in configs:
+        experiment = question.experiment_of(config, question.seeds[0])
+        line = preflight(experiment, nodes)
+        if line not in said:
+            print(line, flush=True)
+            said.add(line)
+        least = min(least, at_a_time(experiment, nodes))
+    return min(least, question.max_concurrent or least)
+
+
+def check_tracking(nodes: int) -> None:
+    """Refuse a database file of one node when there are several.
+
+    Raises:
+        UserError: naming the variable to set.
+    """
+    uri = resolve_uri(results_home())
+    if nodes > 1 and sqlite_path(uri) is not None:
+        raise UserError(
+            f"the cluster has {nodes} nodes, and {uri} is a file on one of them; "
+            "set MLFLOW_TRACKING_URI to a server (http://host:5000), or pass --no-track"
+        )
+
+
+# --- the sweep -----------------------------------------------------------------------------------
+
+
+def run(ledger: Ledger, configs: Sequence[Config], hashes: Mapping[str, str], track: bool) -> int:
+    """Run what is left of a sweep and say how it ended; returns the exit code."""
+    for name, value in TUNE_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from fedray.runtime.cluster import check_storage, connect
+    from fedray.sweep.runs import SweepRuns
+    from fedray.sweep.watch import SweepProgress, Watcher
+
+    question = ledger.question
+    experiment = question.experiment_of(configs[0], question.seeds[0])
+    print(headline(ledger, experiment), flush=True)
+    nodes = connect()
+    check_storage(ledger.home, len(nodes))
+    if track:
+        check_tracking(len(nodes))
+    concurrent = places(question, configs, nodes)
+    total = len(ledger.trials) if question.search == "grid" else question.num_samples or 0
+    left = total - sum(trial.is_over for trial in ledger.ordered)
+    print(f"{left} trials, {min(concurrent, left)} at a time", flush=True)
+    if question.asha is not None and question.search != "grid":
+        print(f"note: {question.search} takes a trial that ASHA stops as complete, with the value "
+              "it had then", flush=True)
+    ledger.write()
+    runs = SweepRuns(ledger, hashes) if track else None
+    ending: Status = "KILLED"
+    try:
+        with SweepProgress(total, experiment.rounds) as show:
+            fit(ledger, Watcher(ledger, runs, show), concurrent, experiment.faults.max_failures)
+        if not ledger.open:
+            ledger.status = "finished"
+            ledger.write()
+            ending = "FINISHED" if ledger.best is not None else "FAILED"
+        return conclude(ledger, runs)
+    finally:
+        if runs is not None:
+            for trial in ledger.open:
+                runs.finish(trial, "KILLED")
+            runs.close(ending, [ledger.home / name for name in ARTIFACTS])
+
+
+def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) -> None:
+    """Let Ray Tune run the trials that are left."""
+    from ray import tune
+
+    from fedray.runtime.resources import trial_bundles
+    from fedray.sweep.search import tune_config
+    from fedray.sweep.trial import run_trial
+
+    if not ledger.open and ledger.question.search == "grid":
+        return
+    for name in ("ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
+    shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
+    space, config = tune_config(ledger, concurrent)
+    question = ledger.question
+    trainable = tune.with_resources(
+        functools.partial(run_trial, question=question, home=ledger.home),
+        lambda given: tune.PlacementGroupFactory(
+            trial_bundles(question.experiment_of(given["trial"]["values"], question.seeds[0]))
+        ),
+    )
+    tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=config,
+        run_config=tune.RunConfig(
+            name=TUNE_FOLDER,
+            storage_path=str(ledger.home),
+            verbose=0,
+            callbacks=[watcher],
+            failure_config=tune.FailureConfig(max_failures=max_failures),
+        ),
+    ).fit()
+    shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
+
+
+def conclude(ledger: Ledger, runs: SweepRuns | None) -> int:
+    """Write and print table, figure and best configuration; returns the exit code."""
+    from fedray.sweep.show import best_command, draw, reasons, table, write_csv
+    from fedray.tracking import ui_hint
+
+    question, home = ledger.question, ledger.home
+    print(f"\n{table(ledger)}")
+    for reason in reasons(ledger):
+        print(reason)
+    write_csv(ledger, home / "trials.csv")
+    if ledger.open:
+        print(f"interrupted; go on with: python -m fedray.sweep {question.sweep} --resume")
+        return INTERRUPTED
+    best = ledger.best
+    if best is None:
+        print(f"failed: no trial of {question.sweep} came through", file=sys.stderr)
+        return RUN_ERROR
+    experiment = question.experiment_of(best.config, question.seeds[0])
+    write_atomic(home / "best.yaml", dump_yaml(experiment.tree()))
+    figure = draw(ledger, home / "sweep.png")
+    print(
+        f"\nbest: {words(best.config)}: {question.metric} {best.objective:.4f} "
+        f"in round {best.best_round}  [{question.scale} scale]\n"
+        f"  {best_command(question, best.config)}\n"
+        f"figure: {figure}\nresults: {home}"
+    )
+    if runs is not None:
+        print(f"compare: {ui_hint(runs.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,187 @@
+"""sweep.json: what was asked, every trial, and how it ended.
+
+    <results>/<sweep>/<invocation>/sweep.json
+                                   sweep.png, trials.csv      at the end
+                                   trial_00003_lambda=7/seed_0/{result.json, ...}
+
+The ledger and the trials' own folders are all that `--resume` needs: finished trials are read from
+here, the others run again in their folder, each after its own checkpoint. Ray Tune's snapshot of an
+experiment lags behind its trials and forgets schedulers, so it is not used for that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.config import validate
+from fedray.errors import UserError
+from fedray.files import write_json
+from fedray.sweep.spec import Config, Question, folder_name
+from fedray.sweep.trial import Record, judge
+
+FORMAT = 1
+Status = Literal["pending", "running", "finished", "stopped", "failed"]
+
+
+@dataclass
+class Trial:
+    """One configuration and what became of it.
+
+    Attributes:
+        number: from 0; Optuna's number too.
+        config: the swept keys' values.
+        status: pending: not begun, or interrupted; stopped: ended early by ASHA.
+        objective: the mean over seeds; None until measured.
+        std: the sample standard deviation over seeds.
+        best_round: the round of the objective.
+        last_round: the last finished round.
+        final: the metric in the last evaluated round, mean over seeds.
+        bytes: traffic up and down of one run, mean over seeds.
+        reason: why it failed.
+        startup_seconds: from the start of the trial's actor to its first round.
+        seconds: from the start of the trial's actor to its end, over all attempts.
+    """
+
+    number: int
+    config: Config
+    status: Status = "pending"
+    objective: float | None = None
+    std: float = 0.0
+    best_round: int | None = None
+    last_round: int | None = None
+    final: float | None = None
+    bytes: float = 0.0
+    reason: str | None = None
+    startup_seconds: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.status in ("finished", "stopped", "failed")
+
+    @property
+    def name(self) -> str:
+        """The trial's folder, below the invocation's."""
+        return folder_name(self.number, self.config)
+
+    def measure(self, rows: list[Record], question: Question) -> None:
+        """Take over what these rounds say."""
+        found = judge(rows, question)
+        if rows:
+            self.last_round = rows[-1]["round"]
+            self.bytes = sum(row["up_bytes"] + row["down_bytes"] for row in rows)
+        if found is not None:
+            self.objective, self.std, self.best_round = found.value, found.std, found.round
+            measured = [r["metrics"] for r in rows if question.metric in r["metrics"]]
+            self.final = measured[-1][question.metric]
+
+
+@dataclass
+class Ledger:
+    """The state of one invocation of a sweep.
+
+    Attributes:
+        home: the invocation's folder.
+        question: what is asked.
+        trials: by number.
+        status: running until every trial is over.
+        began: when the invocation began, local time.
+    """
+
+    home: Path
+    question: Question
+    trials: dict[int, Trial] = field(default_factory=dict)
+    status: Literal["running", "finished"] = "running"
+    began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
+
+    def add(self, number: int, config: Config) -> Trial:
+        """Enter a trial; one that is already there stays as it is."""
+        return self.trials.setdefault(number, Trial(number, config))
+
+    @property
+    def ordered(self) -> list[Trial]:
+        """All trials by number."""
+        return [self.trials[number] for number in sorted(self.trials)]
+
+    @property
+    def open(self) -> list[Trial]:
+        """The trials that are still to be run, or run on."""
+        return [trial for trial in self.ordered if not trial.is_over]
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial; the first of equals. Failed ones do not count, stopped ones do."""
+        sign = 1 if self.question.mode == "max" else -1
+        worth = [t for t in self.ordered if t.status != "failed" and t.objective is not None]
+        return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
+
+    def write(self) -> None:
+        """Replace sweep.json in one step."""
+        best = self.best
+        write_json(
+            self.home / "sweep.json",
+            {
+                "format": FORMAT,
+                "sweep": self.question.sweep,
+                "scale": self.question.scale,
+                "status": self.status,
+                "began": self.began,
+                "best": None if best is None else best.number,
+                "trials": [{"folder": trial.name, **asdict(trial)} for trial in self.ordered],
+                "question": self.question.model_dump(mode="json"),
+            },
+        )
+
+    @classmethod
+    def read(cls, home: Path) -> Ledger:
+        """Read what `write` wrote; what was running counts as pending.
+
+        Raises:
+            UserError: when it cannot be read.
+        """
+        path = home / "sweep.json"
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        if tree["format"] != FORMAT:
+            raise UserError(
+                f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
+            )
+        ledger = cls(
+            home=home,
+            question=validate(Question, tree["question"], str(path)),
+            status=tree["status"],
+            began=tree["began"],
+        )
+        for entry in tree["trials"]:
+            del entry["folder"]
+            trial = Trial(**entry)
+            if not trial.is_over:
+                trial.status = "pending"
+            ledger.trials[trial.number] = trial
+        return ledger
+
+
+def unfinished(folder: Path) -> Path:
+    """The latest invocation below a sweep's folder that is not finished.
+
+    Raises:
+        UserError: when there is none.
+    """
+    for path in sorted(folder.glob("*/sweep.json"), reverse=True):
+        if _status(path) == "running":
+            return path.parent
+    raise UserError(f"--resume: there is no unfinished sweep below {folder}; start without --resume")
+
+
+def _status(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8")).get("status")
+    except (OSError, json.JSONDecodeError):
+        return None

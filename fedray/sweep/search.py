@@ -1,0 +1,231 @@
+"""Where configurations come from: a grid, or one of Optuna's samplers, behind Ray Tune's interface.
+
+Optuna's study is made from the ledger, so a resumed sweep asks the sampler what it would have been
+asked without the interruption; every suggestion has a random stream of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search.optuna import OptunaSearch
+
+from fedray.streams import Streams
+from fedray.sweep.ledger import Ledger, Trial
+from fedray.sweep.spec import Axis, Question
+
+
+def entry(trial: Trial) -> dict[str, Any]:
+    """What the trainable gets as its config."""
+    return {"number": trial.number, "values": trial.config}
+
+
+def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.TuneConfig]:
+    """Ray Tune's parameter space and its configuration, for what is left to do.
+
+    Args:
+        ledger: says what is asked and what is done.
+        concurrent: trials at a time.
+    """
+    question = ledger.question
+    scheduler = None
+    if question.asha is not None:
+        rounds = question.experiment_of(_any_config(ledger), question.seeds[0]).rounds
+        scheduler = ASHAScheduler(
+            time_attr="round",
+            max_t=rounds,
+            grace_period=min(question.asha.grace_rounds, rounds),
+            reduction_factor=question.asha.reduction_factor,
+        )
+    common = {"metric": "objective", "mode": question.mode, "scheduler": scheduler}
+    common |= {"max_concurrent_trials": concurrent, "trial_dirname_creator": _dirname}
+    if question.search == "grid":
+        space = {"trial": tune.grid_search([entry(trial) for trial in ledger.open])}
+        return space, tune.TuneConfig(**common)
+    assert question.num_samples is not None
+    over = sum(trial.is_over for trial in ledger.ordered)
+    left = max(question.num_samples - over, len(ledger.open))
+    return {}, tune.TuneConfig(search_alg=OptunaTrials(ledger), num_samples=left, **common)
+
+
+def _any_config(ledger: Ledger) -> dict[str, Any]:
+    return {axis.key: axis.values[0] for axis in ledger.question.axes}
+
+
+def _dirname(trial: Any) -> str:
+    return f"trial_{trial.config['trial']['number']:05d}"
+
+
+class OptunaTrials(OptunaSearch):  # type: ignore[misc]
+    """Ray Tune's Optuna search, whose trials carry their number and stand in the ledger.
+
+    Args:
+        ledger: finished trials are given to the study, unfinished ones are asked for first.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        question = ledger.question
+        space = distributions(question.axes)
+        self._ledger = ledger
+        storage = _storage(ledger.home)
+        self._study = make_study(ledger, space, storage)
+        super().__init__(
+            space=space,
+            metric="objective",
+            mode=question.mode,
+            sampler=self._study.sampler,
+            study_name=self._study.study_name,
+            storage=storage,
+        )
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        """The next configuration, with its number."""
+        before = {trial.number for trial in self._running()}
+        values = super().suggest(trial_id)
+        number = next(t.number for t in self._running() if t.number not in before)
+        trial = self._ledger.add(number, values)
+        self._ledger.write()
+        return {"trial": entry(trial)}
+
+    def _running(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Tell Optuna; a trial that reported why it failed is a failure, not a bad value."""
+        failed = error or bool(result and "failed" in result)
+        super().on_trial_complete(trial_id, None if failed else result, failed)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Nothing: no pruner looks at intermediate values."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to keep: the ledger is what a sweep is resumed from."""
+        Path(checkpoint_path).touch()
+
+
+def _storage(home: Path) -> BaseStorage:
+    """A new journal in the invocation's folder, for Optuna's dashboard and nothing else."""
+    path = home / "optuna.journal"
+    for old in home.glob(f"{path.name}*"):
+        old.unlink()
+    return JournalStorage(JournalFileBackend(str(path)))
+
+
+def make_study(
+    ledger: Ledger, space: dict[str, BaseDistribution], storage: BaseStorage
+) -> Study:
+    """An Optuna study that holds the ledger's trials under their numbers."""
+    question = ledger.question
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        storage=storage,
+        study_name=f"{question.sweep}/{ledger.home.name}",
+        sampler=PerTrialSampler(lambda seed: _sampler(question, seed), question.search_seed),
+        direction="maximize" if question.mode == "max" else "minimize",
+    )
+    for trial in ledger.ordered:
+        if not trial.is_over:
+            study.enqueue_trial(trial.config)
+            continue
+        failed = trial.status == "failed"
+        study.add_trial(
+            create_trial(
+                state=TrialState.FAIL if failed else TrialState.COMPLETE,
+                value=None if failed else trial.objective,
+                params=trial.config,
+                distributions=space,
+            )
+        )
+    return study
+
+
+def distributions(axes: Sequence[Axis]) -> dict[str, BaseDistribution]:
+    """The axes as Optuna knows them."""
+
+    def one(axis: Axis) -> BaseDistribution:
+        if axis.is_listed:
+            return CategoricalDistribution(axis.values)
+        low, high = axis.values
+        if axis.kind == "randint":
+            return IntDistribution(low, high)
+        return FloatDistribution(low, high, log=axis.kind == "loguniform")
+
+    return {axis.key: one(axis) for axis in axes}
+
+
+def _sampler(question: Question, seed: int) -> BaseSampler:
+    if question.search == "random":
+        return RandomSampler(seed=seed)
+    if question.search == "cmaes":
+        return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    startup = min(10, max(4, (question.num_samples or 0) // 3))
+    return TPESampler(n_startup_trials=startup, seed=seed)
+
+
+class PerTrialSampler(BaseSampler):
+    """A sampler whose random numbers depend on the trial's number, not on how many were drawn.
+
+    Args:
+        make: makes the sampler from a seed.
+        seed: the search's seed.
+    """
+
+    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
+        self._make = make
+        self._streams = Streams(seed)
+        self._sampler = make(0)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Begin a new stream."""
+        self._sampler = self._make(self._streams.entropy("search", round_=trial.number) % 2**32)
+        self._sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """As the sampler does."""
+        return self._sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """As the sampler does."""
+        return self._sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """As the sampler does."""
+        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """As the sampler does."""
+        self._sampler.after_trial(study, trial, state, values)

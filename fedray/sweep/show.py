@@ -1,0 +1,132 @@
+"""What a sweep ends with: the table of trials, the best configuration as a command, a CSV."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedray.progress import megabytes
+from fedray.sweep.ledger import Ledger, Trial
+from fedray.sweep.spec import Question, short_names, show_value
+
+WIDTH = 80
+CUT = 14
+"""Characters of a swept key or value in the table."""
+
+
+def table(ledger: Ledger) -> str:
+    """All trials in at most 80 columns, the best marked with a star.
+
+    Columns that do not fit are left out, the least telling first.
+    """
+    question = ledger.question
+    names = short_names(question.space)
+    columns: dict[str, list[str]] = {"trial": [], **{name: [] for name in names.values()}}
+    results = [question.metric, "round", "rounds", "traffic", "start-up", "time"]
+    if len(question.seeds) > 1:
+        results.insert(1, "+-")
+    columns |= {name: [] for name in results}
+    best = ledger.best
+    for trial in ledger.ordered:
+        columns["trial"].append(f"{'* ' if trial is best else ''}{trial.number}")
+        for key, name in names.items():
+            columns[name].append(show_value(trial.config[key])[:CUT])
+        for name, text in _results(trial, question).items():
+            columns[name].append(text)
+    for victim in ("start-up", "traffic", "rounds", "time", "round"):
+        if _width(columns) > WIDTH:
+            columns.pop(victim)
+    return _layout(columns, ledger, list(names.values()))
+
+
+def _results(trial: Trial, question: Question) -> dict[str, str]:
+    known = trial.objective is not None
+    start = trial.startup_seconds
+    cells = {
+        question.metric: f"{trial.objective:.4f}" if known else "",
+        "round": str(trial.best_round) if known else "",
+        "rounds": "" if trial.last_round is None else str(trial.last_round),
+        "traffic": megabytes(trial.bytes),
+        "start-up": "" if start is None else f"{start:.1f} s",
+        "time": f"{trial.seconds:.0f} s",
+    }
+    if len(question.seeds) > 1:
+        cells["+-"] = f"{trial.std:.4f}" if known else ""
+    return cells
+
+
+def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    return {
+        name: max(len(text) for text in (name[:CUT], *cells)) for name, cells in columns.items()
+    }
+
+
+def _width(columns: Mapping[str, Sequence[str]]) -> int:
+    return sum(_widths(columns).values()) + 2 * (len(columns) - 1)
+
+
+def _layout(columns: Mapping[str, Sequence[str]], ledger: Ledger, swept: Sequence[str]) -> str:
+    widths = _widths(columns)
+    lines = ["  ".join(name[:CUT].rjust(widths[name]) for name in columns)]
+    for index, trial in enumerate(ledger.ordered):
+        cells = {name: texts[index].rjust(widths[name]) for name, texts in columns.items()}
+        if trial.status == "failed":
+            left = "  ".join(cells[name] for name in ("trial", *swept))
+            line = f"{left}  failed: {trial.reason}"
+        elif not trial.is_over:
+            line = "  ".join([*(cells[name] for name in ("trial", *swept)), "not finished"])
+        else:
+            line = "  ".join(cells.values())
+        line = " ".join(line.splitlines())
+        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 3] + "...")
+    return "\n".join(lines)
+
+
+def reasons(ledger: Ledger) -> list[str]:
+    """Why trials failed, whole, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for trial in ledger.ordered:
+        if trial.status == "failed":
+            by_reason.setdefault(str(trial.reason), []).append(str(trial.number))
+    return [f"trial {', '.join(who)} failed: {reason}" for reason, who in by_reason.items()]
+
+
+def best_command(question: Question, config: Mapping[str, Any]) -> str:
+    """The command that runs one configuration alone, with the first seed."""
+    pairs = {**question.set, **config}
+    if question.seeds[0] != question.base.get("seed", 0):
+        pairs["seed"] = question.seeds[0]
+    words = [shlex.quote(f"{key}={_flow(value)}") for key, value in pairs.items()]
+    return " ".join(["python -m fedray.run", shlex.quote(question.experiment), *words])
+
+
+def _flow(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def write_csv(ledger: Ledger, path: Path) -> None:
+    """The table with all its columns, for other programs."""
+    question = ledger.question
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["trial", *question.space, question.metric, "std", "round", "final", "rounds",
+             "bytes", "startup_seconds", "seconds", "status", "reason"]
+        )
+        for t in ledger.ordered:
+            writer.writerow(
+                [t.number, *(t.config[key] for key in question.space), t.objective, t.std,
+                 t.best_round, t.final, t.last_round, t.bytes, t.startup_seconds, t.seconds,
+                 t.status, t.reason]
+            )
+
+
+def draw(ledger: Ledger, path: Path) -> Path | None:
+    """The objective against what was swept, with its spread over seeds."""
+    return None

@@ -1,0 +1,206 @@
+"""What the driver does while trials run: keep the ledger, feed the tracker, show where it is.
+
+Trials never talk to the tracker. What they report is fed from here, and what an interrupted trial
+had already written is read from its folder.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from ray import tune
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedray.sweep.ledger import Ledger, Trial
+from fedray.sweep.runs import SweepRuns
+from fedray.sweep.spec import words
+from fedray.sweep.trial import Record, read_rows
+from fedray.tracking import Status
+
+QUIET_SECONDS = 15
+"""In a job's log, a round is shown when nothing was for so long."""
+ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED", "stopped": "KILLED"}
+
+
+class Watcher(tune.Callback):  # type: ignore[misc]
+    """Ray Tune's callback, in the driver.
+
+    Args:
+        ledger: where the end of every trial is entered.
+        runs: the sweep in MLflow; None does not track.
+        show: shows progress.
+    """
+
+    def __init__(self, ledger: Ledger, runs: SweepRuns | None, show: SweepProgress) -> None:
+        self._ledger = ledger
+        self._runs = runs
+        self._show = show
+        self._started: dict[int, float] = {}
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """A trial's actor is there, for the first time or again."""
+        own = self._own(trial)
+        self._account(own)
+        own.status = "running"
+        self._ledger.write()
+        if self._runs is None:
+            return
+        question = self._ledger.question
+        experiment = question.experiment_of(own.config, question.seeds[0])
+        self._runs.start(own, experiment, trial.trial_id)
+        for row in self._rows(own):
+            self._runs.round(own, row)
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """A trial has finished a round, or says why it failed."""
+        own = self._own(trial)
+        if "failed" in result:
+            own.reason = str(result["failed"])
+            return
+        if own.startup_seconds is None:
+            own.startup_seconds = time.monotonic() - self._started[own.number]
+        for row in result["records"] if self._runs else ():
+            self._runs.round(own, row)
+        own.objective, own.std = result["objective"], result["objective_std"]
+        own.best_round, own.last_round = result["best_round"], result["round"]
+        self._show.round(own, self._ledger)
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """A trial is over: at its end, stopped by ASHA, or by an error that it reported."""
+        self._settle(self._own(trial), trial.last_result.get("rounds"))
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """A trial's processes died more often than it may survive."""
+        own = self._own(trial)
+        lines = str(trial.get_error() or "").strip().splitlines()
+        own.reason = lines[0] if lines else "its processes died; see Ray's logs"
+        self._settle(own, None)
+
+    def _own(self, trial: Any) -> Trial:
+        return self._ledger.trials[trial.config["trial"]["number"]]
+
+    def _rows(self, own: Trial) -> list[Record]:
+        return read_rows(self._ledger.home / own.name, self._ledger.question)
+
+    def _account(self, own: Trial) -> None:
+        """Add the time since the last start, and start anew."""
+        now = time.monotonic()
+        own.seconds += now - self._started.get(own.number, now)
+        self._started[own.number] = now
+
+    def _settle(self, own: Trial, rounds: int | None) -> None:
+        """Enter how a trial ended, from what its folder holds."""
+        self._account(own)
+        rows = self._rows(own)
+        own.measure(rows, self._ledger.question)
+        if own.reason is not None:
+            own.status = "failed"
+        else:
+            own.status = "finished" if own.last_round == rounds else "stopped"
+        self._ledger.write()
+        if self._runs is not None:
+            for row in rows:
+                self._runs.round(own, row)
+            self._runs.finish(own, ENDS[own.status])
+        self._show.end(own, self._ledger)
+
+
+class SweepProgress:
+    """A bar on a terminal; in a job's log a line per finished trial, and a sign of life between.
+
+    Args:
+        trials: how many there are in all.
+        rounds: how many each has.
+    """
+
+    def __init__(self, trials: int, rounds: int) -> None:
+        self._trials = trials
+        self._rounds = rounds
+        self._began = self._spoke = time.monotonic()
+        self._before: int | None = None
+        self._bar: Progress | None = None
+        if sys.stdout.isatty():
+            self._bar = Progress(
+                TextColumn("trials {task.fields[done]}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.description}"),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(),
+            )
+
+    def __enter__(self) -> SweepProgress:
+        if self._bar is not None:
+            total = self._trials * self._rounds
+            self._task = self._bar.add_task("starting", total=total, done=f"0/{self._trials}")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def round(self, trial: Trial, ledger: Ledger) -> None:
+        """A trial has finished a round."""
+        self._update(ledger)
+        if self._bar is None and time.monotonic() - self._spoke >= QUIET_SECONDS:
+            self._say(
+                f"trial {trial.number}  {words(trial.config)}  round "
+                f"{trial.last_round}/{self._rounds}  best {trial.objective:.4f} so far", ledger
+            )
+
+    def end(self, trial: Trial, ledger: Ledger) -> None:
+        """A trial is over."""
+        self._update(ledger)
+        over = sum(other.is_over for other in ledger.ordered)
+        line = f"trial {over}/{self._trials}  {words(trial.config)}  "
+        if trial.status == "failed":
+            line += f"failed: {trial.reason}"
+        else:
+            line += f"best {trial.objective:.4f} (round {trial.best_round})"
+            if trial.status == "stopped":
+                line += f"  stopped in round {trial.last_round}"
+        self._say(f"{line}  {trial.seconds:.0f} s", ledger)
+
+    def _say(self, line: str, ledger: Ledger) -> None:
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False, markup=False)
+            return
+        left = self._left(ledger)
+        print(line + (f"  left {left:.0f} s" if left else ""), flush=True)
+        self._spoke = time.monotonic()
+
+    def _done(self, ledger: Ledger) -> int:
+        """Rounds that need not be run any more, over all trials."""
+        return sum(
+            self._rounds if trial.is_over else trial.last_round or 0 for trial in ledger.ordered
+        )
+
+    def _left(self, ledger: Ledger) -> float | None:
+        done = self._done(ledger)
+        self._before = done - 1 if self._before is None else self._before
+        pace = (time.monotonic() - self._began) / max(done - self._before, 1)
+        return pace * (self._trials * self._rounds - done)
+
+    def _update(self, ledger: Ledger) -> None:
+        if self._bar is None:
+            return
+        best, over = ledger.best, sum(trial.is_over for trial in ledger.ordered)
+        text = f"best {best.objective:.4f} ({words(best.config)})" if best else "training"
+        self._bar.update(
+            self._task,
+            completed=self._done(ledger),
+            description=text,
+            done=f"{over}/{self._trials}",
+        )

@@ -1,0 +1,47 @@
+"""Upload runs that MLflow could not take: `python -m fedray.tracking upload DIR [DIR ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from fedray.cli import guard, results_home
+from fedray.tracking.protocol import Tracker
+from fedray.tracking.store import resolve_uri, ui_command
+from fedray.tracking.uploading import upload
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.tracking`."""
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.tracking", description="Runs in MLflow, after the fact."
+    )
+    commands = cli.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("upload", help="log what MLflow is missing of runs; repeat at will")
+    up.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="a run's or sweep's folder"
+    )
+    up.add_argument("--uri", help="default: $MLFLOW_TRACKING_URI, or the database of the results")
+    up.add_argument("--experiment", help="MLflow experiment of runs that MLflow does not know")
+    return cli
+
+
+def replay_sweep(home: Path, tracker: Tracker) -> None:
+    """Tell a tracker all of a sweep; commands know each other, the library does not."""
+    importlib.import_module("fedray.sweep.watch").replay(home, tracker)
+
+
+@guard
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_args(argv)
+    uri = args.uri or resolve_uri(results_home())
+    for done in upload(args.folders, uri, args.experiment, replay_sweep):
+        print(done)
+    print(f"look at them: {ui_command(uri)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

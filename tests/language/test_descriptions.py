@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fedray.errors import UserError
+from fedray.language.descriptions import FOLDER, load_descriptions, shipped, texts
+
+ENTRY = {
+    "Short Label": "cat",
+    "Short Description": "a small furry animal",
+    "Fine-grained Descriptions": ["fur", "whiskers", "a tail"],
+    "Long Description": "It has fur. It has whiskers.",
+}
+
+CLASSES = {
+    "cifar10": "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck",
+    "digits": "zero,one,two,three,four,five,six,seven,eight,nine",
+}
+NUMBER = {"cifar100": 100, "tiny_imagenet": 200}
+
+
+def write(folder: Path, content: object) -> str:
+    path = folder / "own.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_files_are_whole(name):
+    content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    classes = CLASSES.get(name, ",".join(content)).split(",")
+    assert len(content) == NUMBER.get(name, 10)
+    descriptions = load_descriptions(name, classes)
+    for style in ("fine", "short", "long"):
+        own = texts(descriptions, classes, style)
+        assert [len(k) for k in own] == [3 if style == "fine" else 1] * len(classes)
+        flat = [text for k in own for text in k]
+        assert len(set(flat)) == len(flat)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_files_fit_the_data(name):
+    info = Path(os.environ.get("FEDRAY_DATA", "/nowhere")) / name / "dataset_info.json"
+    if not info.is_file():
+        pytest.skip(f"no {name} below FEDRAY_DATA")
+    load_descriptions(name, json.loads(info.read_text())["class_names"])
+
+
+def test_eq3_texts_by_hand(tmp_path):
+    found = load_descriptions(write(tmp_path, {"Ice cream": ENTRY}), ["ice_cream"])
+    assert texts(found, ["ice_cream"], "fine") == [
+        [f"A photo of a ice cream: {said}" for said in ("fur", "whiskers", "a tail")]
+    ]
+    assert texts(found, ["ice_cream"], "short") == [
+        ["A photo of a ice cream: a small furry animal"]
+    ]
+    assert texts(found, ["ice_cream"], "long", "{label}, {description}") == [
+        ["ice cream, It has fur. It has whiskers."]
+    ]
+    assert texts(None, ["ice_cream"], "handcrafted") == [["A photo of a ice cream."]]
+    assert texts(None, ["ice_cream"], "name") == [["ice cream"]]
+
+
+def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
+    path = write(tmp_path, {name: {**ENTRY, "Short Label": name} for name in ("a", "b", "c")})
+    found = load_descriptions(path, ["c", "A"])
+    assert [entry.label for entry in found.classes.values()] == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"dog": ENTRY}, r"own\.json has no descriptions of class 'cat' \(1 classes described, 1"),
+        ({"cats": ENTRY}, r"text\.descriptions: .*no descriptions of class 'cat'.*mean 'cats'"),
+        ({"cat": {**ENTRY, "Fine-grained Descriptions": ["x"]}}, r"'cat'.*has 1 texts, expected 3"),
+        (
+            {"cat": {**ENTRY, "Fine-grained Descriptions": "x"}},
+            r"'cat'.*no list of texts, expected",
+        ),
+        ({"cat": {**ENTRY, "Fine-grained Descriptions": ["x", " ", "y"]}}, r"number 2 is empty"),
+        ({"cat": {**ENTRY, "Long Description": ""}}, r"'cat': \"Long Description\" is empty"),
+        ({"cat": {"Short Label": "cat"}}, r"'cat': \"Fine-grained Descriptions\" has no list of"),
+        ({"cat": {**ENTRY, "Shrt": "x"}}, r"unknown key \"Shrt\""),
+        ({"cat": "furry"}, r"'cat': found str, expected an object"),
+        ({"cat": ENTRY, "Cat_": ENTRY}, r"describes 'cat' and 'Cat_', which are the same name"),
+        ("[1]", r"holds no object of classes"),
+        ("{", r"own\.json is no readable JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load_descriptions(write(tmp_path, content), ["cat"])
+    assert "text.descriptions" in str(caught.value)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    twice = f'{{"cat": {json.dumps(ENTRY)}, "cat": {json.dumps(ENTRY)}}}'
+    with pytest.raises(UserError, match="describes 'cat' and 'cat'"):
+        load_descriptions(write(tmp_path, twice), ["cat"])
+
+
+def test_which_file(tmp_path):
+    with pytest.raises(UserError, match=r"no shipped descriptions 'cifar'.*Did you mean 'cifar10"):
+        load_descriptions("cifar", ["cat"])
+    with pytest.raises(
+        UserError, match=r"text\.descriptions: the file .*none\.json does not exist"
+    ):
+        load_descriptions(str(tmp_path / "none.json"), ["cat"])
+    with pytest.raises(UserError, match="classes 'ice cream' and 'Ice_Cream', which"):
+        load_descriptions(write(tmp_path, {"ice cream": ENTRY}), ["ice cream", "Ice_Cream"])
+
+
+def test_what_a_style_needs(tmp_path):
+    short = {key: ENTRY[key] for key in ("Short Label", "Fine-grained Descriptions")}
+    found = load_descriptions(write(tmp_path, {"cat": short}), ["cat"])
+    assert len(texts(found, ["cat"], "fine")[0]) == 3
+    with pytest.raises(UserError, match=r"'cat': text\.style=long needs \"Long Description\""):
+        texts(found, ["cat"], "long")
+    with pytest.raises(UserError, match=r"text\.style=fine needs text\.descriptions"):
+        texts(None, ["cat"], "fine")
+
+
+@pytest.mark.parametrize(
+    "template", ["A {label}.", "{description} {more}", "{", "{} {description}"]
+)
+def test_what_a_template_needs(tmp_path, template):
+    found = load_descriptions(write(tmp_path, {"cat": ENTRY}), ["cat"])
+    with pytest.raises(UserError, match=r"text\.template='.*must hold \{description\}"):
+        texts(found, ["cat"], "fine", template)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from fedray.errors import UserError
+from fedray.language import generate
+from fedray.language.descriptions import load_descriptions
+from fedray.language.generate import Endpoint, describe, main, read_classes
+
+KEY = "sk-very-secret"
+
+
+def entry(name: str) -> dict:
+    return {
+        "Short Label": name,
+        "Short Description": "furry",
+        "Fine-grained Descriptions": ["one", "two", "three"],
+        "Long Description": "All of it.",
+    }
+
+
+class Server:
+    """A chat endpoint that does what `plan` says, then answers well."""
+
+    def __init__(self) -> None:
+        self.plan: list[tuple[int, dict[str, str], str]] = []
+        self.always: tuple[int, dict[str, str], str] | None = None
+        self.asked: list[dict] = []
+        self.headers: list[dict[str, str]] = []
+        own = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                own.asked.append(body)
+                own.headers.append({"path": self.path, **dict(self.headers)})
+                status, headers, said = own.answer(body)
+                raw = said.encode()
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(raw))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(raw)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def answer(self, body: dict) -> tuple[int, dict[str, str], str]:
+        if self.always is not None:
+            return self.always
+        if self.plan:
+            return self.plan.pop(0)
+        question = body["messages"][1]["content"]
+        return said(json.dumps(entry(question.split('"')[1])))
+
+
+def said(content: str) -> tuple[int, dict[str, str], str]:
+    return 200, {}, json.dumps({"choices": [{"message": {"content": content}}]})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+@pytest.fixture
+def endpoint(server) -> Endpoint:
+    return Endpoint(server.url, "tiny", KEY, retries=2, backoff_s=0.01, timeout_s=5)
+
+
+@pytest.fixture
+def command(server, tmp_path, monkeypatch):
+    """Runs the command in this process, with quick repetitions."""
+    monkeypatch.setenv("FEDRAY_LLM_BASE_URL", server.url)
+    monkeypatch.setenv("FEDRAY_LLM_MODEL", "tiny")
+    monkeypatch.setenv("FEDRAY_LLM_API_KEY", KEY)
+    read = Endpoint.from_environment
+
+    def quick() -> Endpoint:
+        found = read()
+        return Endpoint(found.url, found.model, found.key, 2, 0.01, 5)
+
+    monkeypatch.setattr(generate.Endpoint, "from_environment", quick)
+    out = tmp_path / "own.json"
+
+    def run(classes: str) -> int:
+        return main(["--classes", classes, "--out", str(out), "--dataset", "Pets"])
+
+    run.out = out
+    return run
+
+
+def test_the_file_is_one_that_can_be_loaded(command, server, capsys):
+    assert command("cat,ice_cream") == 0
+    found = load_descriptions(str(command.out), ["cat", "ice cream"])
+    assert [own.label for own in found.classes.values()] == ["cat", "ice cream"]
+    assert list(json.loads(command.out.read_text())["cat"]) == list(entry("cat"))
+    assert len(server.asked) == 2
+    assert server.asked[0]["model"] == "tiny"
+    assert "of the data set Pets" in server.asked[0]["messages"][1]["content"]
+    assert server.headers[0]["path"] == "/v1/chat/completions"
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert "1/2 cat: described" in capsys.readouterr().out
+
+
+def test_nothing_is_asked_twice(command, server):
+    assert command("cat,dog") == command("cat,dog") == 0
+    assert len(server.asked) == 2
+
+
+def test_busy_then_good(endpoint, server):
+    server.plan = [(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")]
+    assert describe(["cat"], endpoint) == {"cat": entry("cat")}
+    assert len(server.asked) == 3
+
+
+def test_retry_after_is_respected(endpoint, server, monkeypatch):
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    server.plan = [(429, {"Retry-After": "7"}, "busy")]
+    describe(["cat"], endpoint)
+    assert slept == [7]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "I like cats.",
+        '{"Short Label": "cat"',
+        json.dumps({**entry("cat"), "Fine-grained Descriptions": ["one"]}),
+        json.dumps({key: own for key, own in entry("cat").items() if key != "Long Description"}),
+    ],
+)
+def test_a_bad_answer_is_asked_again_with_the_reason(endpoint, server, bad):
+    server.plan = [said(bad)]
+    assert describe(["cat"], endpoint) == {"cat": entry("cat")}
+    assert len(server.asked) == 2
+    roles = [message["role"] for message in server.asked[1]["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert "not the wanted JSON object: the answer" in server.asked[1]["messages"][3]["content"]
+
+
+def test_a_fenced_answer_will_do(endpoint, server):
+    server.plan = [said(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")]
+    assert describe(["cat"], endpoint) == {"cat": entry("cat")}
+
+
+def test_answers_that_never_get_better(endpoint, server):
+    server.always = said("no")
+    with pytest.raises(UserError, match=r"tiny gave 3 answers about class 'cat' of the wrong form"):
+        describe(["cat"], endpoint)
+    assert len(server.asked) == 3
+
+
+def test_a_failure_leaves_the_answers_and_no_file(command, server, capsys):
+    good = said(json.dumps(entry("cat")))
+    server.plan = [good, *[(500, {}, "down")] * 3]
+    assert command("cat,dog") == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: 127.0.0.1 refused with status 500 (down); check FEDRAY_")
+    assert captured.err.count("\n") == 1
+    assert not command.out.exists()
+    assert len(server.asked) == 4
+    assert command("cat,dog") == 0
+    assert len(server.asked) == 5  # only the dog
+    assert list(json.loads(command.out.read_text())) == ["cat", "dog"]
+
+
+def test_the_key_is_never_shown(command, server, capsys, endpoint):
+    server.always = (401, {}, f"no such key: {KEY}")
+    assert command("cat") == 2
+    captured = capsys.readouterr()
+    assert "status 401 (no such key: ***)" in captured.err
+    assert KEY not in captured.err + captured.out + repr(endpoint)
+    assert len(server.asked) == 1  # a refusal is not repeated
+
+
+def test_nobody_there(endpoint):
+    nobody = Endpoint("http://127.0.0.1:9", "tiny", "", 1, 0.01, 1)
+    with pytest.raises(UserError, match=r"127\.0\.0\.1 did not answer after 1 retries \(Conn"):
+        describe(["cat"], nobody)
+
+
+def test_something_else_answers(endpoint, server):
+    server.always = (200, {}, "<html>")
+    with pytest.raises(UserError, match="answered something else than a chat completion"):
+        describe(["cat"], endpoint)
+
+
+def test_classes(tmp_path):
+    (tmp_path / "lines.txt").write_text("cat\n\nice cream\n")
+    (tmp_path / "list.json").write_text('["cat", "dog"]')
+    (tmp_path / "info.json").write_text('{"class_names": ["cat", "dog"]}')
+    (tmp_path / "bad.json").write_text('{"names": 3}')
+    assert read_classes("cat, ice cream,") == ["cat", "ice cream"]
+    assert read_classes(str(tmp_path / "lines.txt")) == ["cat", "ice cream"]
+    assert read_classes(str(tmp_path / "list.json")) == ["cat", "dog"]
+    assert read_classes(str(tmp_path / "info.json")) == ["cat", "dog"]
+    for text, message in (
+        (str(tmp_path / "bad.json"), "holds no list of names"),
+        ("none.txt", r"the file none\.txt does not exist"),
+        (" , ", "holds no class names"),
+        ("cat,Cat", "'cat' and 'Cat' are the same name"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_classes(text)
+
+
+def test_the_module_runs_and_exits_with_2():
+    kept = {name: own for name, own in os.environ.items() if not name.startswith("FEDRAY_LLM")}
+    for more, message in (
+        ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
+        ({"FEDRAY_LLM_BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),
+        ({"FEDRAY_LLM_BASE_URL": "x", "FEDRAY_LLM_MODEL": "y"}, "is no http(s) URL"),
+        (
+            {"FEDRAY_LLM_BASE_URL": "http://127.0.0.1:9", "FEDRAY_LLM_MODEL": "y"},
+            "error: --out: the folder /no does not exist",
+        ),
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-m", "fedray.language.generate", "--classes=a", "--out=/no/where"],
+            env={**kept, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert message in ran.stderr
+        assert ran.stderr.count("\n") == 1

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.errors import UserError
+from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder, encoder_identity
+
+TEXTS = ["a photo of a cat: an animal with fur.", "dog", "a small round animal"]
+
+
+def load(path, **options) -> TextEncoder:
+    return build_encoder(EncoderSpec(name="openclip", path=str(path), **options))
+
+
+def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
+    tokens = encoder.tokenize(texts)
+    return encoder.encode(encoder.embed(tokens), tokens)
+
+
+def official(model, texts: list[str]) -> Tensor:
+    import open_clip
+
+    tokens = open_clip.SimpleTokenizer(context_length=32)(texts)
+    with torch.no_grad():
+        return model.encode_text(tokens)
+
+
+VARIANTS = {
+    "CLIP": {},
+    "CustomTextCLIP": {"custom": True},
+    "eos": {"pool_type": "eos", "eos_id": 49407},
+    "bidirectional": {"custom": True, "no_causal_mask": True, "pool_type": "last"},
+    "projection with bias": {"proj_bias": True},
+    "no projection": {"proj_type": "none"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_is_encode_text_when_nothing_is_replaced(save_clip, tmp_path, variant):
+    model = save_clip(tmp_path, **VARIANTS[variant])
+    encoder = load(tmp_path)
+    expected = official(model, TEXTS)
+    assert torch.allclose(run(encoder, TEXTS), expected, atol=1e-5)
+    assert torch.allclose(encoder.features(TEXTS), expected, atol=1e-5)
+    assert encoder.dim == expected.shape[1]
+    assert encoder.token_width == 16
+
+
+def test_texts_are_cut_behind_the_last_end_token(clip_folder):
+    encoder = load(clip_folder)
+    tokens = encoder.tokenize(TEXTS)
+    assert tokens.ids.shape == (3, 13)
+    assert tokens.read.tolist() == [12, 2, 5]
+    assert tokens.mask.sum(1).tolist() == [13, 3, 6]
+    alone = torch.cat([run(encoder, [text]) for text in TEXTS])
+    assert torch.allclose(run(encoder, TEXTS), alone, atol=1e-5)
+
+
+def test_bidirectional_towers_are_not_cut(save_clip, tmp_path):
+    save_clip(tmp_path, **VARIANTS["bidirectional"])
+    tokens = load(tmp_path).tokenize(TEXTS)
+    assert tokens.ids.shape == (3, 32)
+    assert tokens.read.tolist() == [31, 31, 31]
+
+
+def test_is_frozen_but_differentiable(clip_folder):
+    encoder = load(clip_folder)
+    tokens = encoder.tokenize(TEXTS)
+    embeddings = encoder.embed(tokens)
+    assert not embeddings.requires_grad
+    embeddings.requires_grad_()
+    encoder.encode(embeddings, tokens)[:, 0].sum().backward()
+    assert embeddings.grad.abs().sum() > 0
+    assert embeddings.grad[1, 3:].abs().sum() == 0  # behind the end token
+    assert all(not own.requires_grad and own.grad is None for own in encoder._tower.parameters())
+
+
+def test_only_the_text_tower_is_there_and_mapped(clip_folder):
+    encoder = load(clip_folder)
+    width, layers = 16, 3
+    blocks = layers * (12 * width**2 + 13 * width)
+    expected = 49408 * width + 32 * width + blocks + 2 * width + width * 24
+    assert sum(own.numel() for own in encoder._tower.parameters()) == expected
+    with open("/proc/self/maps") as maps:
+        assert str(clip_folder / "open_clip_model.safetensors") in maps.read()
+
+
+@pytest.mark.parametrize("form", ["bare", "nested", "half"])
+def test_other_files_of_weights(clip_folder, clip_config, tmp_path, form):
+    import open_clip
+    from safetensors.torch import load_file
+
+    (tmp_path / "tiny-test.json").write_text(json.dumps(clip_config))
+    open_clip.add_model_config(tmp_path)
+    state = load_file(clip_folder / "open_clip_model.safetensors")
+    if form == "nested":
+        state = {"state_dict": {f"module.{name}": own for name, own in state.items()}, "epoch": 3}
+    if form == "half":
+        state = {name: own.half() for name, own in state.items()}
+    torch.save(state, tmp_path / "weights.pt")
+    found = load(tmp_path / "weights.pt", model="tiny-test")
+    close = 0.02 if form == "half" else 1e-6
+    assert torch.allclose(run(found, TEXTS), run(load(clip_folder), TEXTS), atol=close)
+
+
+def test_random_weights_have_their_own_generator():
+    spec = EncoderSpec(name="openclip", model="RN50", pretrained="random", seed=1)
+    before = torch.get_rng_state()
+    first, second = build_encoder(spec), build_encoder(spec)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(run(first, ["a dog"]), run(second, ["a dog"]))
+    assert (first.dim, first.token_width) == (1024, 512)
+    assert first.identity == encoder_identity(spec)
+    assert run(first, ["a dog"]).std() > 0
+
+
+def test_long_texts_are_cut_and_said_to_be(clip_folder, caplog):
+    tokens = load(clip_folder).tokenize(["dog", "cat " * 40])
+    assert tokens.ids.shape == (2, 32)
+    assert tokens.read.tolist() == [2, 31]
+    assert "1 of 2 texts have more than the 32 tokens" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"'ViT-B-32-quickgelu' with the weights 'openai' is not in the local cache and the h"),
+        ({"model": "hf-hub:no/where"}, r"'hf-hub:no/where' is not in the local cache.*OFFLINE is "),
+        ({"model": "ViT-B-99"}, r"text\.encoder\.model: open_clip has no architecture 'ViT-B-99'"),
+        ({"model": "ViT-B-32"}, r"pretrained is not set for ViT-B-32; set .* to one of openai, "),
+        ({"pretrained": "nope"}, r"pretrained=nope is no tag of ViT-B-32-quickgelu"),
+        ({"model": "ViT-B-32", "pretrained": "openai"}, r"has plain GELU, the weights 'openai' we"),
+        ({"path": "/nowhere.pt", "model": "ViT-B-32"}, r"the file /nowhere\.pt does not exist"),
+        (
+            {"model": "coca_ViT-B-32", "pretrained": "random"},
+            r"coca_ViT-B-32 has a CoCa text tower, which prompts cannot enter",
+        ),
+        (
+            {"model": "roberta-ViT-B-32", "pretrained": "random"},
+            r"roberta-ViT-B-32 has a transformers text tower",
+        ),
+    ],
+)
+def test_what_is_missing_or_wrong(options, message):
+    with pytest.raises(UserError, match=message):
+        build_encoder(EncoderSpec(name="openclip", **options))
+
+
+def test_wrong_files(clip_folder, tmp_path):
+    weights = clip_folder / "open_clip_model.safetensors"
+    with pytest.raises(UserError, match=r"text\.encoder\.model is not set; set it to their arch"):
+        load(weights)
+    with pytest.raises(UserError, match=r"describes the model; remove text\.encoder\.model"):
+        load(clip_folder, model="ViT-B-32")
+    with pytest.raises(UserError, match=r"lacks open_clip_config\.json or open_clip_model"):
+        load(tmp_path)
+    with pytest.raises(UserError, match=r"parameters of the text tower are not in .* as expected"):
+        load(weights, model="ViT-B-32")
+    (tmp_path / "torn.pt").write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"torn\.pt is no file of weights"):
+        load(tmp_path / "torn.pt", model="ViT-B-32")
+
+
+def test_openai_archives_need_quickgelu(tmp_path):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "ViT-B-32.pt"))
+    with pytest.raises(
+        UserError, match=r"OpenAI's archive .* trained with QuickGELU; set .*-quick"
+    ):
+        load(tmp_path / "ViT-B-32.pt", model="ViT-B-32")

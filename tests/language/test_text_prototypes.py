@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.errors import UserError
+from fedray.language import prototypes
+from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder
+from fedray.language.prompts import initial_prompts
+from fedray.language.prototypes import cached_text_embeddings, class_means, text_prototypes
+
+TEXTS = [
+    ["a photo of a cat : fur", "a photo of a cat : small round", "a photo of a cat : a ."],
+    ["a photo of a dog : big", "a photo of a dog : an animal with fur", "a photo of a dog : with"],
+]
+FLAT = [text for own in TEXTS for text in own]
+
+
+@pytest.fixture(params=["bert", "openclip"])
+def spec(request, bert_folder, clip_folder) -> EncoderSpec:
+    folder = bert_folder if request.param == "bert" else clip_folder
+    return EncoderSpec(name=request.param, path=str(folder))
+
+
+@pytest.fixture
+def encoder(spec) -> TextEncoder:
+    return build_encoder(spec)
+
+
+def prompts(encoder: TextEncoder, m: int, classes: int = 2) -> Tensor:
+    drawn = initial_prompts(classes, m, encoder.token_width, torch.Generator().manual_seed(0))
+    return drawn.requires_grad_()
+
+
+def under(encoder: TextEncoder, texts: list[str], v: Tensor, k: int, **options) -> Tensor:
+    tokens = encoder.tokenize(texts)
+    return text_prototypes(encoder, tokens, encoder.embed(tokens), v, k, **options)
+
+
+def test_mean_of_unnormalised_features_by_hand():
+    features = torch.tensor([[3.0, 0.0], [0.0, 1.0], [2.0, 2.0], [4.0, 0.0]])
+    assert class_means(features, 2).tolist() == [[1.5, 0.5], [3.0, 1.0]]
+
+
+def test_is_the_mean_over_the_texts_of_a_class(encoder):
+    v = prompts(encoder, 2)
+    single = [under(encoder, FLAT[i::3], v, 1) for i in range(3)]
+    assert torch.allclose(under(encoder, FLAT, v, 3), sum(single) / 3, atol=1e-5)
+
+
+@pytest.mark.parametrize("m", [0, 3])
+def test_k_equal_texts_are_one_text(encoder, m):
+    v = prompts(encoder, m)
+    one = [own[0] for own in TEXTS]
+    thrice = [own[0] for own in TEXTS for _ in range(3)]
+    assert torch.allclose(under(encoder, thrice, v, 3), under(encoder, one, v, 1), atol=1e-6)
+
+
+def test_m_0_is_the_frozen_text(encoder):
+    found = under(encoder, FLAT, prompts(encoder, 0), 3)
+    assert torch.allclose(found, class_means(encoder.features(FLAT), 3), atol=1e-6)
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize("keep_special", [False, True])
+def test_a_prompt_learns_through_its_own_class_only(encoder, keep_special):
+    v = prompts(encoder, 2)
+    under(encoder, FLAT, v, 3, keep_special=keep_special)[1, 0].backward()
+    assert v.grad[0].abs().sum() == 0
+    assert (v.grad[1].abs().sum(1) > 0).all()
+
+
+def test_prompts_change_the_answer(encoder):
+    v = prompts(encoder, 2)
+    kept = under(encoder, FLAT, v, 3, keep_special=True)
+    replaced = under(encoder, FLAT, v, 3)
+    frozen = class_means(encoder.features(FLAT), 3)
+    for a, b in ((kept, replaced), (kept, frozen), (replaced, frozen)):
+        assert not torch.allclose(a, b, atol=1e-3)
+
+
+def test_in_parts_and_at_once(encoder):
+    whole, parts = prompts(encoder, 2), prompts(encoder, 2)
+    expected = under(encoder, FLAT, whole, 3)
+    found = under(encoder, FLAT, parts, 3, chunk=4)
+    assert torch.allclose(found, expected, atol=1e-6)
+    found[:, 0].sum().backward()
+    expected[:, 0].sum().backward()
+    assert torch.allclose(parts.grad, whole.grad, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        assert torch.allclose(under(encoder, FLAT, parts, 3, chunk=4), expected, atol=1e-6)
+
+
+def test_the_same_again_bit_for_bit(encoder):
+    first, second = prompts(encoder, 2), prompts(encoder, 2)
+    for v in (first, second):
+        under(encoder, FLAT, v, 3)[:, 0].sum().backward()
+    assert torch.equal(first.grad, second.grad)
+
+
+def test_prompts_longer_than_the_shortest_text(encoder):
+    shortest = encoder.tokenize(FLAT).shortest
+    under(encoder, FLAT, prompts(encoder, shortest), 3)
+    with pytest.raises(UserError, match=rf"prompt_length={shortest + 1} .*\({shortest} tokens\)"):
+        under(encoder, FLAT, prompts(encoder, shortest + 1), 3)
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loads(monkeypatch) -> list[str]:
+    """Which encoders were loaded."""
+    made: list[str] = []
+
+    def build(spec: EncoderSpec) -> TextEncoder:
+        made.append(spec.name)
+        return build_encoder(spec)
+
+    monkeypatch.setattr(prototypes, "build_encoder", build)
+    return made
+
+
+def stored(tmp_path) -> list:
+    return sorted((tmp_path / "cache" / "text").glob("*.npy"))
+
+
+def test_a_cached_answer_needs_no_encoder(spec, loads, tmp_path):
+    first = cached_text_embeddings(spec, FLAT)
+    assert torch.equal(first, build_encoder(spec).features(FLAT))
+    assert torch.equal(cached_text_embeddings(spec, FLAT), first)
+    assert len(loads) == 1
+    assert len(stored(tmp_path)) == 1
+    assert not list((tmp_path / "cache" / "text").glob("*.tmp"))
+
+
+def test_other_texts_and_other_encoders_are_other_answers(bert_folder, loads, tmp_path):
+    spec = EncoderSpec(name="bert", path=str(bert_folder))
+    cached_text_embeddings(spec, FLAT)
+    cached_text_embeddings(spec, FLAT[::-1])
+    cached_text_embeddings(EncoderSpec(name="bert", path=str(bert_folder), pooling="mean"), FLAT)
+    assert len(loads) == len(stored(tmp_path)) == 3
+    copy = shutil.copytree(bert_folder, tmp_path / "copy")
+    cached_text_embeddings(EncoderSpec(name="bert", path=str(copy)), FLAT)
+    assert len(loads) == 3  # the same content elsewhere
+
+
+@pytest.mark.parametrize("damage", [b"", b"torn", "short"])
+def test_a_torn_file_is_made_again(spec, loads, tmp_path, damage):
+    first = cached_text_embeddings(spec, FLAT)
+    [path] = stored(tmp_path)
+    if damage == "short":
+        np.save(path, first.numpy()[:-1])
+    else:
+        path.write_bytes(damage)
+    assert torch.equal(cached_text_embeddings(spec, FLAT), first)
+    assert torch.equal(torch.from_numpy(np.load(path)), first)
+    assert len(loads) == 2
+
+
+def test_of_many_one_computes(spec, loads):
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: cached_text_embeddings(spec, FLAT), range(4)))
+    assert len(loads) == 1
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+
+
+def test_without_a_place_to_write(spec, monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
+    assert cached_text_embeddings(spec, FLAT).shape[0] == 6
+    assert "text embeddings are not kept" in caplog.text
