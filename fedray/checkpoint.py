@@ -138,14 +138,13 @@ class CheckpointStore:
                 f"{place} belongs to another experiment; pass the experiment and keys that "
                 f"{place.parent.parent / 'config.yaml'} shows, or another --out"
             )
-        states: dict[int, ClientState] = {}
+        states = {int(client): ClientState({}) for client in meta["clients"]}
         for name in sorted(set(meta["clients"].values())):
             wanted = {int(c) for c, file in meta["clients"].items() if file == name}
             for key, tensor in _read(place / name).items():
                 client_id, part, tensor_name = key.split("/", 2)
                 if int(client_id) in wanted:
-                    state = states.setdefault(int(client_id), ClientState({}))
-                    getattr(state, part)[tensor_name] = tensor
+                    getattr(states[int(client_id)], part)[tensor_name] = tensor
         snapshot = Snapshot(
             round=meta["round"],
             server=_read(place / "server.safetensors"),

@@ -156,7 +156,7 @@ class Gate:
         if not _is_vectors(kind, tensor):
             return tensor
         assert self.clip_norm is not None
-        clipped = clip_vectors(tensor, self.clip_norm)
+        clipped = clip_vectors(tensor.detach().cpu(), self.clip_norm)
         if self.noise_multiplier == 0:
             return clipped
         draw = torch.randn(tensor.shape, generator=noise, dtype=tensor.dtype)
@@ -168,7 +168,7 @@ class Gate:
         def carry(kind: Kind, tensor: Tensor) -> Tensor:
             tensor = tensor.detach()
             if bits < 32 and _is_vectors(kind, tensor):
-                return quantise(tensor, bits)
+                return quantise(tensor.cpu(), bits)
             return tensor.to("cpu", copy=True)
 
         return payload.map(carry)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     StrictBool,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -35,9 +36,19 @@ EXPERIMENTS = Path(__file__).parent / "experiments"
 
 
 class Frozen(BaseModel):
-    """Base of everything typed: immutable, and unknown keys are errors."""
+    """Base of everything typed: immutable; unknown keys, infinities and `yes` for 1 are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError(f"expected a number, found {str(value).lower()}")
+        return value
 
 
 class Component(BaseModel):
@@ -216,8 +227,8 @@ class Experiment(Frozen):
         """The experiment as plain data, as it is written to config.yaml."""
         return self.model_dump(mode="json")
 
-    def identity(self) -> str:
-        """A hash of all that determines the numbers, not of where and how fast they are made."""
+    def essence(self) -> Tree:
+        """All that determines the numbers, not where and how fast they are made."""
         tree = self.tree()
         for key in (*_EXECUTION_KEYS, "name"):
             tree.pop(key)
@@ -225,7 +236,11 @@ class Experiment(Frozen):
         tree["data"].pop("download")
         for key in ("max_failures", "reply_timeout_s"):
             tree["faults"].pop(key)
-        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+        return tree
+
+    def identity(self) -> str:
+        """A hash of the essence."""
+        return hashlib.sha256(json.dumps(self.essence(), sort_keys=True).encode()).hexdigest()
 
 
 _EXECUTION_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus", "checkpoint_every")
@@ -305,8 +320,9 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
     result = deepcopy(base)
     for key, value in over.items():
         below = result.get(key)
-        if isinstance(below, str) and isinstance(value, Mapping) and key in _COMPONENT_KEYS:
-            below = {"name": below}
+        if key in _COMPONENT_KEYS:
+            below = {"name": below} if isinstance(below, str) else below
+            value = {"name": value} if isinstance(value, str) else value
         if (
             isinstance(below, dict)
             and isinstance(value, Mapping)
@@ -330,7 +346,9 @@ def override(tree: Tree, key: str, value: Any) -> Tree:
 
 
 def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
-    """Turn ["algorithm.lambda=7", ...] into [("algorithm.lambda", 7), ...].
+    """Turn ["algorithm.lambda=7", ...] into [("algorithm.lambda", 7), ...], shorter keys first.
+
+    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order.
 
     Raises:
         UserError: for an argument without "=" or with an empty key.
@@ -341,7 +359,7 @@ def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
         if not sign or not all(key.split(".")):
             raise UserError(f"'{text}' is not key=value, for example rounds=5")
         pairs.append((key, parse_yaml(value, f"the value of {key}")))
-    return pairs
+    return sorted(pairs, key=lambda pair: pair[0].count("."))
 
 
 def read_experiment(name: str) -> Tree:

@@ -111,7 +111,7 @@ class RoundResult:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LateReply:
     """An upload on its way: it counts in round `due`."""
 
@@ -306,9 +306,15 @@ class RoundExchange:
         return bool(random.random() < probability)
 
     def _due(self, step: str) -> dict[int, Payload]:
-        due = [item for item in self.late if item.step == step and item.due <= self.round]
-        self.late = [item for item in self.late if item not in due]
-        return {item.client: item.uplink for item in due}
+        due: dict[int, Payload] = {}
+        later: list[LateReply] = []
+        for item in self.late:
+            if item.step == step and item.due <= self.round:
+                due[item.client] = item.uplink
+            else:
+                later.append(item)
+        self.late = later
+        return due
 
     def _fail(self, client: int, step: str, cause: str) -> None:
         if self._federation.plan.faults.on_client_error == "stop":

@@ -6,11 +6,12 @@ import argparse
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from fedray.cli import guard, results_home
-from fedray.config import EXPERIMENTS, Experiment, read_mapping
+from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
 from fedray.progress import RoundProgress, megabytes
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
@@ -58,9 +59,11 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     Raises:
         UserError: when they contradict each other or the folder is taken.
     """
-    from fedray.runtime.assembly import from_tree, resolve
+    from fedray.runtime.assembly import from_folder, resolve
     from fedray.runtime.session import check_folder
 
+    if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
+        args.experiment, args.set = None, [args.experiment, *args.set]
     if args.resume and args.out:
         raise UserError("--out and --resume both name the run's folder; give one of them")
     if args.resume:
@@ -68,8 +71,9 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         if not (out / "config.yaml").is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         if args.experiment is None:
-            return from_tree(read_mapping(out / "config.yaml")), out
-        experiment = resolve(args.experiment, args.set)
+            experiment = from_folder(out, args.set)
+        else:
+            experiment = resolve(args.experiment, args.set)
         check_folder(out, experiment)
         return experiment, out
     if args.experiment is None:
@@ -122,27 +126,29 @@ def run(experiment: Experiment, out: Path, rounds: Iterator[Record], tracker: Tr
     """Drive a run to its end: show it, track it, and leave the tracker in a true state."""
     from fedray.tracking import describe_run, run_key
 
-    key = run_key(out, experiment.identity())
-    params, tags = describe_run(experiment)
-    tracker.start(key, out.name, params=params, tags=tags)
-    status: Status = "FAILED"
-    try:
-        for record in _already_done(out):
-            tracker.round(key, record)
-        last = -1
-        with RoundProgress(experiment.rounds) as show:
-            for record in rounds:
+    before = _already_done(out)
+    with RoundProgress(experiment.rounds) as show:
+        first = next(rounds, None)  # an experiment that cannot begin leaves nothing behind
+        key = run_key(out, experiment.identity())
+        params, tags = describe_run(experiment)
+        tracker.start(key, out.name, params=params, tags=tags)
+        status: Status = "FAILED"
+        try:
+            for record in before:
+                tracker.round(key, record)
+            last = -1
+            for record in chain([first] if first else [], rounds):
                 if record["round"] > last:  # a server that died does its last round again
                     last = record["round"]
                     show(record)
                     tracker.round(key, record)
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        tracker.finish(key, status, [out / name for name in ARTIFACTS])
-        tracker.close()
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            tracker.finish(key, status, [out / name for name in ARTIFACTS])
+            tracker.close()
 
 
 ARTIFACTS = ("config.yaml", "result.json", "partition.json", "partition.png", "matrices.json")

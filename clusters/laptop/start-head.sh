@@ -7,7 +7,7 @@
 #
 # Settings, all optional:
 #   FEDRAY_RAY_HOST        address to bind to, default 127.0.0.1 (this machine only)
-#   FEDRAY_RAY_PORT        default 6379; choose another one beside another Ray on this machine
+#   FEDRAY_RAY_PORT        default 6379; this one and the two after it are taken
 #   FEDRAY_DASHBOARD_PORT  default 8265: dashboard and `ray job submit`
 #   FEDRAY_RAY_TMP         default /tmp/ray-<user>; keep it short, Ray makes sockets in it
 set -euo pipefail
@@ -46,5 +46,6 @@ MESSAGE
 
 exec ray start --head --block \
   --node-ip-address="$host" --port="$port" \
+  --ray-client-server-port=$(( port + 1 )) --dashboard-agent-listen-port=$(( port + 2 )) \
   --dashboard-host="$host" --dashboard-port="$dashboard_port" \
   --temp-dir="$ray_tmp/r" "$@"

@@ -23,7 +23,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedray.algorithms.base import (
@@ -89,6 +89,15 @@ class AlignFed(Algorithm):
         softmax: Literal["class", "batch"] = "class"
         """What the alignment normalises over."""
 
+        @model_validator(mode="after")
+        def _reaches_the_end(self) -> AlignFed.HParams:
+            if self.lambda_start > 0 and self.lambda_end == 0:
+                raise ValueError(
+                    "lambda_end=0 is never reached geometrically; set algorithm.lambda_end > 0, "
+                    "or lambda_start=0 to switch the alignment off"
+                )
+            return self
+
     def init_server(self, server: Server) -> ServerState:
         """Spread the targets once, and start the shared head like any head."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
@@ -134,7 +143,7 @@ class AlignFed(Algorithm):
         logits = cosines / self.hp.temperature
         return loss + down.weight * alignment_loss(logits, batch.labels, self.hp.softmax)
 
-    def uplink(self, client: Client, model: Classifier, down: Targets) -> Head:
+    def uplink(self, client: Client, model: Classifier, down: SharedHead) -> Head:
         """The trained head."""
         return Head(client.weights(model.head), len(client.train))
 

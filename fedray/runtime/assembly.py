@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from fedray.config import (
     override,
     parse_assignments,
     read_experiment,
+    read_mapping,
     validate,
 )
 from fedray.data import FederatedData, federate, load_images
@@ -61,6 +63,18 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
             )
         asked = _override_all(_override_all(tree, presets[preset].items()), pairs)
     experiment = load_experiment(asked)
+    check_components(experiment)
+    return experiment
+
+
+def from_folder(out: Path, assignments: Iterable[str] = ()) -> Experiment:
+    """The experiment of a run's folder, with assignments laid on it; its presets already are.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    tree = _override_all(read_mapping(out / "config.yaml"), parse_assignments(assignments))
+    experiment = load_experiment(tree)
     check_components(experiment)
     return experiment
 
@@ -250,7 +264,13 @@ class Assembly:
 
 
 def pick_device(gpus: float) -> torch.device:
-    """CUDA when a share was asked for and is really there, else the CPU."""
+    """CUDA when a share was asked for and is really there, else the CPU.
+
+    On CUDA the deterministic kernels are chosen: the same experiment gives the same numbers.
+    """
     if gpus > 0 and torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
         return torch.device("cuda")
     return torch.device("cpu")

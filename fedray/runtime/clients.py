@@ -12,7 +12,7 @@ import torch
 
 from fedray.client import Client, ClientState, Samples, Skeleton
 from fedray.comm import Payload, Traffic
-from fedray.errors import UserError
+from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation import Score
 from fedray.federation import Reply
 from fedray.models import skeleton
@@ -74,17 +74,27 @@ class ClientRuntime:
     def evaluate(
         self, round_: int, client: int, state: ClientState | None, down: Payload | None
     ) -> Score:
-        """Test one client's model, as it starts its next round, on its own test split."""
+        """Test one client's model, as it starts its next round, on its own test split.
+
+        Raises:
+            ClientError: whatever goes wrong, with the client and the round.
+        """
         algorithm = self.assembly.algorithm
-        with self._isolated("evaluate", round_, client):
-            context = self.client(client, round_)
-            before = state if state is not None else algorithm.init_client(context)
-            model = context.load(algorithm.start(context, before, down))
-            model.eval()
-            correct = 0
-            for batch in context.batches(context.test):
-                guesses = algorithm.predict(model, batch.images).argmax(dim=1)
-                correct += int((guesses == batch.labels).sum())
+        try:
+            with self._isolated("evaluate", round_, client):
+                context = self.client(client, round_)
+                before = state if state is not None else algorithm.init_client(context)
+                model = context.load(algorithm.start(context, before, down))
+                model.eval()
+                correct = 0
+                for batch in context.batches(context.test):
+                    guesses = algorithm.predict(model, batch.images).argmax(dim=1)
+                    correct += int((guesses == batch.labels).sum())
+        except FedrayError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ClientError(client, round_, "evaluate", cause) from error
         return Score(correct, len(context.test))
 
     def client(self, client: int, round_: int) -> Client:

@@ -66,6 +66,8 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
                 yield ray.get(ref)
             return
         except RayTaskError as error:
+            if isinstance(error.cause, RunFailed):
+                raise RunFailed(f"{error.cause}; {_how_to_go_on(out)}") from None
             if isinstance(error.cause, FedrayError):
                 raise error.cause from None
             raise
@@ -74,8 +76,11 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
             if deaths > experiment.faults.max_failures:
                 raise RunFailed(
                     f"the server died {deaths} times (faults.max_failures="
-                    f"{experiment.faults.max_failures}); the last checkpoint is in {out}, "
-                    f"continue with --resume {out}"
+                    f"{experiment.faults.max_failures}); {_how_to_go_on(out)}"
                 ) from error
         finally:
             ray.kill(actor)
+
+
+def _how_to_go_on(out: Path) -> str:
+    return f"the last checkpoint is in {out}, continue with --resume {out}"

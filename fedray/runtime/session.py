@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
 from fedray.data.picture import draw_partition
@@ -53,15 +55,10 @@ class Session:
         self.out = out
         self._began = time.time() if began is None else began
         check_folder(out, experiment)
+        torch.set_num_threads(experiment.threads)
         self._assembly = Assembly(experiment)
-        data = self._assembly.data
-        device = pick_device(experiment.server_gpus)
-        server = self._assembly.server(device)
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / "config.yaml", dump_yaml(experiment.tree()))
-        if not (out / "partition.json").exists():
-            write_json(out / "partition.json", data.manifest())
-            draw_partition(data.histogram(), data.class_names, out / "partition.png")
+        _ = self._assembly.data
+        server = self._assembly.server(pick_device(experiment.server_gpus))
         self._executor = make_executor(self._assembly)
         self._federation = Federation(
             self._assembly.algorithm,
@@ -76,7 +73,7 @@ class Session:
     def rounds(self) -> Iterator[Record]:
         """Yield each round as result.json holds it; after a resume, only the new ones.
 
-        The files are up to date whenever a round that is due for a checkpoint has been yielded.
+        Nothing is written before the first round has shown that the experiment works. The files are up to date whenever a round that is due for a checkpoint has been yielded.
         """
         found = self._store.load()
         result = self._fresh()
@@ -88,9 +85,13 @@ class Session:
             result["rounds"] = [r for r in earlier["rounds"] if r["round"] <= resume.round]
             result["wall_seconds"] = earlier["wall_seconds"]
             result["startup_seconds"] = earlier["startup_seconds"]
-        spent, started = result["wall_seconds"], time.time()
+            result["peak_rss_bytes"] = earlier["peak_rss_bytes"]
+        spent, started, described = result["wall_seconds"], time.time(), False
         try:
             for done in self._federation.rounds(resume):
+                if not described:
+                    self._describe()
+                    described = True
                 record = done.as_json()
                 result["rounds"].append(record)
                 if done.round == 0:
@@ -102,6 +103,15 @@ class Session:
                 yield record
         finally:
             self._executor.close()
+
+    def _describe(self) -> None:
+        """Write what does not change from round to round."""
+        data = self._assembly.data
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.out / "config.yaml", dump_yaml(self.experiment.tree()))
+        if not (self.out / "partition.json").exists():
+            write_json(self.out / "partition.json", data.manifest())
+            draw_partition(data.histogram(), data.class_names, self.out / "partition.png")
 
     def _is_due(self, round_: int) -> bool:
         every = self.experiment.checkpoint_every
@@ -145,11 +155,10 @@ def check_folder(out: Path, experiment: Experiment) -> None:
     path = out / "config.yaml"
     if not path.exists():
         return
-    tree = read_mapping(path)
-    before = load_experiment(tree)
+    before = load_experiment(read_mapping(path))
     if before.identity() == experiment.identity():
         return
-    differing = _first_difference(tree, experiment.tree())
+    differing = _first_difference(before.essence(), experiment.essence())
     raise UserError(
         f"{out} holds another experiment ({differing}); pass the same experiment and keys, "
         "or another folder"
@@ -158,9 +167,7 @@ def check_folder(out: Path, experiment: Experiment) -> None:
 
 def _first_difference(before: Any, now: Any, place: str = "") -> str:
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted({*before, *now}):
-            if key in ("name", "root", "workers") and place in ("", "data"):
-                continue
+        for key in sorted({*before, *now}, key=lambda key: (key != "name", key)):
             if before.get(key) != now.get(key):
                 inner = f"{place}.{key}" if place else str(key)
                 return _first_difference(before.get(key), now.get(key), inner)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from fedray.algorithms.base import Downlinks
 from fedray.client import ClientState
 from fedray.comm import Payload
 from fedray.config import Experiment
-from fedray.errors import RunFailed, UserError
+from fedray.errors import FedrayError, RunFailed
 from fedray.evaluation import Score
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly, pick_device
@@ -76,8 +76,9 @@ class Worker:
             torch.cuda.set_per_process_memory_fraction(gpus)
         self._runtimes: dict[str, ClientRuntime] = {}
 
-    def ready(self) -> int:
-        """Return the process id, once the worker can take calls."""
+    def prepare(self, experiment: str) -> int:
+        """Get ready for calls of an experiment; returns the process id."""
+        _ = self._runtime(experiment).assembly.data
         return os.getpid()
 
     def step(
@@ -155,27 +156,37 @@ class WorkerPool:
     """
 
     def __init__(self, experiment: Experiment, group: Any = None, first_bundle: int = 0) -> None:
-        self.max_retries = experiment.faults.max_failures
-        self.workers = []
-        for index, bundle in enumerate(worker_bundles(experiment)):
-            options: dict[str, Any] = {
-                "num_cpus": bundle.get("CPU", 0),
-                "num_gpus": bundle.get("GPU", 0),
-                "max_restarts": -1,
-                "max_task_retries": self.max_retries,
-            }
-            if group is not None:
-                options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=first_bundle + index
-                )
-            actor = ray.remote(Worker).options(**options)
-            self.workers.append(actor.remote(experiment.threads, bundle.get("GPU", 0)))
+        self._experiment = experiment
+        self._group = group
+        self._first_bundle = first_bundle
+        self.workers = [self._start(index) for index in range(experiment.workers)]
+
+    def replace(self, worker: Any) -> None:
+        """End a worker, with every call it was given, and start another in its place."""
+        index = self.workers.index(worker)
+        ray.kill(worker)
+        self.workers[index] = self._start(index)
 
     def close(self) -> None:
         """End the workers."""
         for worker in self.workers:
             ray.kill(worker)
         self.workers = []
+
+    def _start(self, index: int) -> Any:
+        bundle = worker_bundles(self._experiment)[index]
+        options: dict[str, Any] = {
+            "num_cpus": bundle.get("CPU", 0),
+            "num_gpus": bundle.get("GPU", 0),
+            "max_restarts": -1,
+            "max_task_retries": self._experiment.faults.max_failures,
+        }
+        if self._group is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=self._first_bundle + index
+            )
+        actor = ray.remote(Worker).options(**options)
+        return actor.remote(self._experiment.threads, bundle.get("GPU", 0))
 
 
 class RayExecutor:
@@ -202,10 +213,11 @@ class RayExecutor:
         timeout = self._faults.reply_timeout_s
         if timeout is not None:
             shares = [(worker, [client]) for worker, share in shares for client in share]
+            self._prepare()  # the clock is for steps, not for a worker that starts
         distinct, position = _put_once(down)
-        calls: list[tuple[Any, list[int], list[Any]]] = []
+        calls: dict[Any, tuple[Any, list[int], list[Any]]] = {}
         for worker, share in shares:
-            refs = worker.step.options(num_returns=1 + len(share)).remote(
+            answers, *states = worker.step.options(num_returns=1 + len(share)).remote(
                 self._experiment,
                 name,
                 round_,
@@ -214,23 +226,21 @@ class RayExecutor:
                 distinct,
                 *[self._states.get(client) for client in share],
             )
-            calls.append((worker, share, refs))
+            calls[answers] = (worker, share, states)
+        late: list[Any] = []
+        if timeout is not None:
+            late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout)[1]
         replies: dict[int, Reply] = {}
-        deadline = None if timeout is None else time.monotonic() + timeout
-        for worker, share, refs in calls:
-            try:
-                rest = None if deadline is None else max(deadline - time.monotonic(), 0)
-                answers = _get(refs[0], timeout=rest)
-            except GetTimeoutError:
-                # The worker is still busy with a reply that nobody wants: end it, Ray restarts it.
-                ray.kill(worker, no_restart=False)
-                late = Reply(failure=f"no reply within {timeout:g} s")
-                replies |= dict.fromkeys(share, late)
+        for answers, (_, share, states) in calls.items():
+            if answers in late:
+                replies |= dict.fromkeys(share, Reply(failure=f"no reply within {timeout:g} s"))
                 continue
-            for client, (reply, seconds), state in zip(share, answers, refs[1:], strict=True):
+            for client, (reply, seconds), state in zip(share, _get(answers), states, strict=True):
                 replies[client] = unpack(reply)
                 self._seconds[client] = seconds
                 self._states[client] = state
+        for worker in {calls[answers][0] for answers in late}:
+            self._pool.replace(worker)  # it is busy with replies that nobody wants any more
         return dict(sorted(replies.items()))
 
     def evaluate(self, round_: int, down: Downlinks) -> dict[int, Score]:
@@ -269,6 +279,11 @@ class RayExecutor:
         """Let the states go; the pool belongs to the caller."""
         self._states.clear()
 
+    def _prepare(self) -> None:
+        """Wait until every worker can take calls."""
+        for ref in [worker.prepare.remote(self._experiment) for worker in self._pool.workers]:
+            _get(ref)
+
     def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
         """Deal clients to workers, longest first, by the seconds each took last time."""
         workers = self._pool.workers
@@ -295,13 +310,13 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     return [ref for _, ref in sorted(refs.values(), key=lambda item: item[0])], position
 
 
-def _get(ref: Any, timeout: float | None = None) -> Any:
+def _get(ref: Any) -> Any:
     """`ray.get` with errors in our own terms."""
     try:
-        return ray.get(ref, timeout=timeout)
+        return ray.get(ref)
     except RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise UserError(str(error.cause)) from None
+        if isinstance(error.cause, FedrayError):
+            raise error.cause from None
         raise
     except RayActorError as error:
         raise RunFailed(

@@ -41,6 +41,10 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._show = show
         self._started: dict[int, float] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Ray Tune pickles its callbacks for a restore of its own, which we do not use."""
+        return {}
+
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial's actor is there, for the first time or again."""
         own = self._own(trial)

@@ -54,6 +54,11 @@ class _Pending:
     opened: OpenRun | None = None
     base: Mapping[str, float] | None = None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether MLflow is missing something."""
+        return self.opened is None or bool(self.points) or self.end is not None
+
 
 _Command = tuple[str, str, Any]
 
@@ -155,7 +160,7 @@ class MlflowTracker:
         if wait_seconds is None:
             wait_seconds = CLOSE_SECONDS_DOWN if self._down else CLOSE_SECONDS
         self._thread.join(wait_seconds)
-        if self._thread.is_alive() or self._runs:
+        if self._thread.is_alive() or any(run.is_behind for run in self._runs.values()):
             self._say(f"not ready after {wait_seconds:g} s")
 
     # --- what sweeps call -------------------------------------------------------------------------
@@ -309,10 +314,10 @@ class MlflowTracker:
     def _update(self, run: _Pending) -> None:
         if run.opened is None:
             run.opened = self._store.open(run.spec, reopen=self._live)
-            self._ids[run.spec.key] = run.opened.run_id
             if run.orphans and self._live:
                 self._store.close_orphans(run.opened.run_id)
                 run.orphans = False
+            self._ids[run.spec.key] = run.opened.run_id
         while run.points:
             first, point = run.points[0]
             if run.base is None:

@@ -23,7 +23,7 @@ def find_results(folders: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:
     found: dict[Path, dict[str, Any]] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; pass a run's or a sweep's folder")
+            raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         below = [path for path in folder.rglob("result.json") if not _is_tunes(path)]
         if not below:
             raise UserError(f"there is no result.json in or below {folder}; pass a run's folder")

@@ -66,8 +66,8 @@ def upload(
         uri: an absolute tracking URI.
         experiment: MLflow experiment of runs that MLflow does not know; None: the sweep's name
             from tracking.json, else the experiment's from result.json.
-        replay: tells a tracker all of a sweep, given its folder; needed for runs below a sweep.json,
-            where one run in MLflow is a trial with all its seeds.
+        replay: tells a tracker all of a sweep, given its folder; needed below a sweep.json, where
+            one run in MLflow is a trial with all its seeds.
 
     Returns:
         What was added, by run, and by sweep.

@@ -1,0 +1,145 @@
+"""Shared: an own cache, a tiny BERT with random weights, and whole small runs in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.federation import Federation, RoundResult
+from fedray.runtime.assembly import Assembly, from_tree
+from fedray.runtime.serial import SerialExecutor
+
+CPU = torch.device("cpu")
+
+SMALL: dict[str, Any] = {
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 16,
+    "lr": 0.05,
+    "data": {"clients": 4, "samples": 240, "partition": {"name": "dirichlet", "alpha": 0.5}},
+    "model": {"feature_dim": 16},
+}
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of zero one two three four five six seven eight nine "
+    ": . with small round long thin dark line loop"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Every test has a cache of its own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FEDRAY_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory) -> Path:
+    """A BERT of width 16 that knows the digits' names, as save_pretrained writes it."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder = tmp_path_factory.mktemp("tiny_bert")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=24,
+        initializer_range=0.5,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        assembly: its parts.
+        results: what each round gave, round 0 first.
+        servers: the server's state after each round.
+        models: every client's model at the end; the initial one where it was never called.
+        memories: every client's memory at the end.
+    """
+
+    assembly: Assembly
+    results: list[RoundResult]
+    servers: list[Mapping[str, Tensor]]
+    models: dict[int, Mapping[str, Tensor]]
+    memories: dict[int, Mapping[str, Tensor]]
+
+    def same_clients_as(self, other: Run) -> bool:
+        """Whether every client's weights, and its accuracy in every round, are equal bit for bit."""
+        accuracies = [
+            [result.per_client for result in run.results] for run in (self, other)
+        ]
+        return accuracies[0] == accuracies[1] and all(
+            same(self.models[client], other.models[client]) for client in self.models
+        )
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of named tensors are equal bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture
+def assemble(tiny_bert):
+    """`assemble(algorithm, {"rounds": 3, ...})` gives the parts of a small experiment on digits."""
+
+    def assemble(algorithm: str = "local", changes: Mapping[str, Any] | None = None) -> Assembly:
+        tree = {**SMALL, "algorithm": {"name": algorithm}}
+        tree["text"] = {"encoder": {"name": "bert", "path": str(tiny_bert)}, "style": "handcrafted"}
+        return Assembly(from_tree(tree, (changes or {}).items()))
+
+    return assemble
+
+
+@pytest.fixture
+def run(assemble):
+    """`run(algorithm, {"rounds": 3, ...})` runs it; `data` replaces who owns what."""
+
+    def run(
+        algorithm: str = "local", changes: Mapping[str, Any] | None = None, data: Any = None
+    ) -> Run:
+        assembly = assemble(algorithm, changes)
+        if data is not None:
+            assembly.__dict__["data"] = data
+        executor = SerialExecutor(assembly, CPU)
+        federation = Federation(
+            assembly.algorithm,
+            executor,
+            assembly.gate,
+            assembly.plan,
+            assembly.server(CPU),
+            assembly.streams,
+        )
+        results, servers = [], []
+        for result in federation.rounds():
+            results.append(result)
+            servers.append(federation.snapshot.server)
+        everyone = range(assembly.plan.clients)
+        states = dict(executor.export(everyone))
+        models = {
+            client: states[client].model
+            if client in states
+            else assembly.initial(assembly.architectures[client], client)
+            for client in everyone
+        }
+        memories = {client: state.memory for client, state in states.items()}
+        return Run(assembly, results, servers, models, memories)
+
+    return run

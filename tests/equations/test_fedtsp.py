@@ -1,0 +1,450 @@
+"""FedTSP's equations by hand, and the properties that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log, log1p
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import Tensor
+
+from fedray.algorithms.base import Server
+from fedray.algorithms.fedtsp import (
+    FedTSP,
+    TextPrototypes,
+    normalised_l2_loss,
+    semantic_prototype_loss,
+    server_loss,
+)
+from fedray.algorithms.prototypes import LocalPrototypes, aggregate, local_prototypes
+from fedray.client import Batch, LocalTraining, Setting
+from fedray.comm import quantise
+from fedray.config import override
+from fedray.errors import UserError
+from fedray.language.descriptions import texts
+from fedray.language.encoders import EncoderSpec
+from fedray.language.prompts import insert_prompts
+from fedray.language.tower import TextTower
+from fedray.models import ClassifierOutput
+from fedray.runtime.assembly import from_tree
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+NAMES = ("zero", "one", "two", "three", "four")
+C, D = len(NAMES), 16
+SETTING = Setting(NAMES, D, rounds=3, clients=4, training=LocalTraining(), seed=0)
+
+
+def gaussian(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def fedtsp(**hparams) -> FedTSP:
+    return FedTSP(FedTSP.HParams(**hparams), SETTING)
+
+
+@pytest.fixture
+def server(tiny_bert) -> Server:
+    own = [[f"a photo of {name} : with {what} line ." for what in ("thin", "dark")]
+           for name in NAMES]
+    tower = TextTower(EncoderSpec(name="bert", path=str(tiny_bert)), own, CPU)
+    return Server(1, SETTING, tower, CPU, lambda name: {}, ("mlp",) * 4)
+
+
+def upload(held: dict[int, int], seed: int) -> LocalPrototypes:
+    """A client's upload from {class: images}."""
+    classes, counts = torch.tensor([*held]), torch.tensor([*held.values()])
+    return LocalPrototypes(classes, gaussian(len(held), D, seed=seed), counts)
+
+
+# Classes 0, 2 and 3 have 2, 1 and 4 holders; nobody has 1 and 4.
+UPLINKS = {
+    0: upload({0: 30, 3: 5}, seed=1),
+    1: upload({0: 10, 2: 8, 3: 1}, seed=2),
+    2: upload({3: 2}, seed=3),
+    3: upload({3: 20}, seed=4),
+}
+PRESENT, ABSENT = [0, 2, 3], [1, 4]
+
+
+# --- the equations -------------------------------------------------------------------------------
+
+
+def test_eq2_is_cross_entropy_plus_lambda_times_r():
+    def model(images):
+        return ClassifierOutput(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
+
+    batch = Batch(torch.zeros(1, 1, 8, 8), torch.tensor([1]))
+    down = TextPrototypes(torch.eye(2), 0.5)
+    r = -log(exp(0.8 / 0.5) / (exp(0.6 / 0.5) + exp(0.8 / 0.5)))
+    assert float(fedtsp(lambda_=2.0).loss(model, batch, down)) == pytest.approx(log(2) + 2 * r)
+    assert float(fedtsp(lambda_=0.0).loss(model, batch, down)) == pytest.approx(log(2))
+
+
+def test_eq3_label_and_description_make_the_text():
+    assert texts(None, ["polar_bear"], "handcrafted") == [["A photo of a polar bear."]]
+
+
+@pytest.mark.parametrize(("keep_special", "first"), [(False, 0), (True, 1)])
+def test_eq4_prompts_replace_the_first_m_positions(keep_special, first):
+    k, n, m, width = 2, 5, 2, 3
+    words = torch.arange(C * k * n * width, dtype=torch.float32).reshape(C * k, n, width)
+    prompts = -1 - torch.arange(C * m * width, dtype=torch.float32).reshape(C, m, width)
+    found = insert_prompts(words, prompts, k, keep_special)
+    assert found.shape == words.shape
+    for text in range(C * k):
+        for position in range(n):
+            replaced = first <= position < first + m
+            own = prompts[text // k, position - first] if replaced else words[text, position]
+            assert torch.equal(found[text, position], own)
+
+
+@pytest.mark.parametrize("group", ["cnn2", "cnn3"])
+def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
+    assembly = assemble("fedtsp", {"model.group": group})
+    client = ClientRuntime(assembly, CPU).client(1, 1)
+    model = client.load(client.initial())
+    model.train()
+    found = local_prototypes(client, model)
+
+    images = torch.from_numpy(assembly.data.images.images[assembly.data.train[1]])
+    labels = torch.from_numpy(assembly.data.images.labels[assembly.data.train[1]])
+    model.load_state_dict(client.initial())
+    model.eval()
+    with torch.no_grad():
+        features = model(images.float() / 127.5 - 1).features
+    assert found.classes.tolist() == sorted(set(labels.tolist()))
+    for row, number in enumerate(found.classes):
+        own = features[labels == number]
+        assert found.counts[row] == len(own)
+        torch.testing.assert_close(found.vectors[row], own.mean(0), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("literal", (0.375, 0.125)), ("weighted", (0.75, 0.25)), ("uniform", (0.5, 0.5))],
+)
+def test_eq6_worked_example(how, expected):
+    uplinks = {
+        client: LocalPrototypes(torch.tensor([1]), row.unsqueeze(0), torch.tensor([count]))
+        for client, row, count in [(0, torch.eye(2)[0], 30), (7, torch.eye(2)[1], 10)]
+    }
+    found, present = aggregate(uplinks, 3, how)
+    torch.testing.assert_close(found, torch.tensor([(0.0, 0.0), expected, (0.0, 0.0)]))
+    assert present.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("direction", "expected"), [("t2i", 0.455700), ("i2t", 0.442058)])
+def test_eq7_worked_example(direction, expected):
+    text = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+    found = server_loss(text, torch.eye(2), torch.tensor(0.0), direction)
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_eq7_divides_by_tau():
+    text, image = torch.tensor([[1.0, 0.0], [0.6, 0.8]]), torch.eye(2)
+    first, second = log1p(exp(-1 / 0.5)), log1p(exp((0.6 - 0.8) / 0.5))
+    found = server_loss(text, image, -torch.tensor(0.5).log(), "t2i")
+    assert float(found) == pytest.approx((first + second) / 2, abs=1e-6)
+
+
+def test_eq8_worked_examples():
+    feature, text = torch.tensor([[3.0, 4.0]]), torch.eye(2)
+    first, second = torch.tensor([0]), torch.tensor([1])
+    assert float(semantic_prototype_loss(feature, second, text, 0.5)) == pytest.approx(
+        0.513015, abs=1e-6
+    )
+    assert log1p(exp(-20)) == pytest.approx(2.06e-9, rel=1e-3)
+    sharp = [float(semantic_prototype_loss(feature, y, text, 0.01)) for y in (second, first)]
+    assert sharp == pytest.approx([2.06e-9, 20 + 2.06e-9], abs=1e-5)
+
+
+def test_eq8_has_absent_classes_in_the_denominator():
+    feature, label = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
+    text = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    expected = -log(exp(0.8) / (exp(0.6) + exp(0.8) + exp(-0.8)))
+    assert float(semantic_prototype_loss(feature, label, text, 1.0)) == pytest.approx(expected)
+
+
+# --- what follows from them ----------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2 * C, max_size=2 * C), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_eq7_eq8_do_not_see_lengths(factors, t2i):
+    scales = torch.tensor(factors).unsqueeze(1)
+    text, image, labels = gaussian(C, D), gaussian(C, D, seed=1), torch.arange(C)
+    direction, scale = ("t2i" if t2i else "i2t"), torch.tensor(1.0)
+    for found, expected in [
+        (
+            server_loss(text * scales[:C], image * scales[C:], scale, direction),
+            server_loss(text, image, scale, direction),
+        ),
+        (
+            semantic_prototype_loss(image * scales[C:], labels, text * scales[:C], 0.1),
+            semantic_prototype_loss(image, labels, text, 0.1),
+        ),
+    ]:
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_literal_and_normalised_eq6_update_prompts_alike(server):
+    states = {}
+    for how in ("weighted", "literal", "uniform"):
+        method = fedtsp(proto_agg=how, prompt_length=2, server_epochs=3, prompt_lr=1.0, tau=0.5)
+        states[how] = method.server_update(method.init_server(server), UPLINKS, server)
+    # The numbers of holders are powers of two, so the printed division only shifts exponents.
+    assert torch.equal(states["literal"]["prompts"], states["weighted"]["prompts"])
+    assert torch.equal(states["literal"]["vectors"], states["weighted"]["vectors"])
+    assert not torch.equal(states["literal"]["image"], states["weighted"]["image"])
+    assert not torch.equal(states["uniform"]["prompts"], states["weighted"]["prompts"])
+
+
+def test_prompts_of_absent_classes_have_gradient_zero(server):
+    method = fedtsp(prompt_length=2, tau=0.5)
+    state = method.init_server(server)
+    image, present = aggregate(UPLINKS, C, "weighted")
+    assert present.nonzero().flatten().tolist() == PRESENT
+    prompts = state["prompts"].clone().requires_grad_()
+    text = server.tower.prototypes(prompts)
+    loss = server_loss(text[present], image[present], state["log_scale"], "t2i")
+    (gradient,) = torch.autograd.grad(loss, prompts)
+    assert torch.equal(gradient[ABSENT], torch.zeros(2, 2, D))
+    assert bool((gradient[PRESENT].flatten(1).norm(dim=1) > 0).all())
+
+
+def test_a_server_step_leaves_absent_classes_and_the_language_model_alone(server):
+    method = fedtsp(prompt_length=2, server_epochs=4, prompt_lr=1.0, tau=0.5)
+    before = method.init_server(server)
+    after = method.server_update(before, UPLINKS, server)
+    for name in ("prompts", "vectors"):
+        assert torch.equal(after[name][ABSENT], before[name][ABSENT])
+        moved = (after[name] != before[name])[PRESENT].flatten(1)
+        assert bool(moved.any(1).all())
+    parameters = list(server.tower.encoder._model.parameters())
+    assert len(parameters) > 20
+    assert not any(p.requires_grad or p.grad is not None for p in parameters)
+
+
+def test_server_loss_falls_over_prompt_steps(server):
+    method = fedtsp(prompt_length=2, server_epochs=1, prompt_lr=3.0, tau=0.5)
+    state, losses = method.init_server(server), []
+    for _ in range(8):
+        state = method.server_update(state, UPLINKS, server)
+        losses.append(float(state["loss"]))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_server_epochs_are_steps_in_a_row(server):
+    many = fedtsp(server_epochs=3, prompt_lr=0.5, tau=0.5)
+    single = fedtsp(server_epochs=1, prompt_lr=0.5, tau=0.5)
+    at_once = many.server_update(many.init_server(server), UPLINKS, server)
+    state = single.init_server(server)
+    for _ in range(3):
+        state = single.server_update(state, UPLINKS, server)
+    assert torch.equal(at_once["prompts"], state["prompts"])
+
+
+def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
+    method = fedtsp(learn_tau=True, tau=0.5, prompt_lr=0.1)
+    before = method.init_server(server)
+    after = method.server_update(before, UPLINKS, server)
+    image, present = aggregate(UPLINKS, C, "weighted")
+    scale = before["log_scale"].clone().requires_grad_()
+    loss = server_loss(before["vectors"][present], image[present], scale, "t2i")
+    (gradient,) = torch.autograd.grad(loss, scale)
+    torch.testing.assert_close(after["log_scale"], before["log_scale"] - 0.1 * gradient)
+    assert float(gradient) != 0
+    sent = method.downlink(after, [3], server)[3]
+    assert sent.tau == pytest.approx(exp(-float(after["log_scale"])))
+    fixed = fedtsp(tau=0.5)
+    kept = fixed.server_update(fixed.init_server(server), UPLINKS, server)
+    assert torch.equal(kept["log_scale"], before["log_scale"])
+
+
+def test_k_identical_texts_are_one_text(tiny_bert):
+    spec = EncoderSpec(name="bert", path=str(tiny_bert))
+    once = TextTower(spec, [[f"a photo of {name} ."] for name in NAMES], CPU)
+    thrice = TextTower(spec, [[f"a photo of {name} ."] * 3 for name in NAMES], CPU)
+    prompts = gaussian(C, 2, D)
+    torch.testing.assert_close(once.prototypes(prompts), thrice.prototypes(prompts))
+    torch.testing.assert_close(once.frozen_prototypes(), thrice.frozen_prototypes())
+
+
+def test_a_zero_feature_gives_no_nan():
+    features = torch.zeros(2, D, requires_grad=True)
+    text = gaussian(C, D)
+    loss = semantic_prototype_loss(features, torch.tensor([0, 1]), text, 0.01)
+    assert loss.item() == pytest.approx(log(C))
+    (gradient,) = torch.autograd.grad(loss, features)
+    assert bool(torch.isfinite(gradient).all())
+    assert float(normalised_l2_loss(features, torch.tensor([0, 1]), text)) == pytest.approx(1 / D)
+    zero_row = server_loss(text, text * torch.tensor([[0.0], [1], [1], [1], [1]]),
+                           torch.tensor(0.0), "t2i")
+    assert bool(torch.isfinite(zero_row))
+
+
+@given(arrays.arrays(np.float32, (2, 3, D), elements=st.floats(-100, 100, width=32)))
+@settings(max_examples=50, deadline=None)
+def test_the_l2_variant_is_at_most_4_over_d(pair):
+    features, text = torch.from_numpy(pair)
+    loss = float(normalised_l2_loss(features, torch.tensor([0, 1, 2]), text))
+    assert 0 <= loss <= 4 / D * (1 + 1e-5)
+
+
+def test_the_l2_variant_by_hand_and_at_its_bound():
+    text, label = torch.tensor([[0.0, 2.0]]), torch.tensor([0])
+    assert float(normalised_l2_loss(torch.tensor([[3.0, 4.0]]), label, text)) == pytest.approx(
+        (0.6**2 + 0.2**2) / 2
+    )
+    assert float(normalised_l2_loss(-text, label, text)) == pytest.approx(4 / 2)
+
+
+# --- the quantiser -------------------------------------------------------------------------------
+
+VECTORS = arrays.arrays(
+    np.float32, st.integers(1, 40), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
+)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"), [(2, (0.9, 0.0, 0.9)), (4, (0.9, -0.257143, 0.514286))]
+)
+def test_quantiser_worked_example(bits, expected):
+    found = quantise(torch.tensor([0.9, -0.3, 0.5]), bits)
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+@given(VECTORS, st.sampled_from([2, 4, 8, 16]))
+def test_quantiser_is_idempotent_and_off_by_half_a_step_at_most(values, bits):
+    v = torch.from_numpy(values)
+    found = quantise(v, bits)
+    assert torch.equal(quantise(found, bits), found)
+    alpha = float(v.abs().max())
+    step = alpha / (2 ** (bits - 1) - 1)
+    error = (found.double() - v.double()).abs().max()
+    assert float(error) <= step / 2 + alpha * 2**-24  # the result is a float32
+
+
+@given(st.integers(2, 600), st.integers(0, 10_000))
+@settings(deadline=None)
+def test_16_bits_change_no_cosine(d, seed):
+    a, b = gaussian(2, d, seed=seed).pow(3)  # heavy tails: the largest number sets the step
+    exact = F.cosine_similarity(a, b, dim=0)
+    coarse = F.cosine_similarity(quantise(a, 16), quantise(b, 16), dim=0)
+    assert abs(float(exact - coarse)) < 1e-3
+
+
+def test_a_matrix_is_quantised_row_by_row():
+    rows = torch.tensor([[0.9, -0.3, 0.5], [90.0, -30.0, 50.0]])
+    found = quantise(rows, 4)
+    torch.testing.assert_close(found[1], 100 * found[0])
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_lambda_0_is_local_bit_for_bit(run, participation):
+    changes = {"participation": participation, "rounds": 3}
+    local = run("local", changes)
+    assert local.same_clients_as(run("fedtsp", {**changes, "algorithm.lambda": 0}))
+    assert not local.same_clients_as(run("fedtsp", {**changes, "algorithm.lambda": 1}))
+
+
+def test_m_0_keeps_the_text_constant(run):
+    frozen = run("fedtsp", {"algorithm.prompt_length": 0, "rounds": 3, "algorithm.tau": 0.1})
+    first = frozen.servers[0]
+    assert "prompts" not in first
+    assert all(torch.equal(state["vectors"], first["vectors"]) for state in frozen.servers)
+    assert frozen.results[0].up.total_params == 0
+    method = frozen.assembly.algorithm
+    server = frozen.assembly.server(CPU)
+    uplink = LocalPrototypes(torch.tensor([0, 3]), gaussian(2, 16), torch.tensor([4, 1]))
+    after = method.server_update(first, {0: uplink}, server)
+    assert torch.equal(after["vectors"], first["vectors"])
+    assert torch.equal(after["log_scale"], first["log_scale"])
+
+    trained = run("fedtsp", {"algorithm.prompt_length": 1, "rounds": 1})
+    assert not torch.equal(trained.servers[1]["vectors"], trained.servers[0]["vectors"])
+
+
+def test_the_order_of_the_paper_and_of_the_code(run):
+    paper = run("fedtsp", {"rounds": 1, "algorithm.tau": 0.1})
+    code = run("fedtsp", {"rounds": 1, "algorithm.tau": 0.1, "algorithm.init_order": "code"})
+    held = [len(np.unique(paper.assembly.data.images.labels[own]))
+            for own in paper.assembly.data.train]
+    assert paper.results[0].up.params["prototypes"] == sum(held) * 16
+    assert code.results[0].up.total_params == 0
+    assert bool((paper.servers[0]["present"]).all())
+    assert not bool((code.servers[0]["present"]).any())
+    assert torch.equal(paper.servers[0]["first"], code.servers[0]["vectors"])
+
+
+def test_official_code_sets_exactly_the_documented_switches(assemble):
+    def switched(tree):
+        plain = from_tree(tree).tree()
+        official = from_tree(override(tree, "algorithm.preset", "official_code")).tree()
+        return dict(_differences(plain, official))
+
+    tree = assemble("fedtsp").experiment.tree()
+    expected = {
+        "algorithm.preset": "official_code",
+        "algorithm.proto_agg": "uniform",
+        "algorithm.server_dir": "i2t",
+        "algorithm.learn_tau": True,
+        "algorithm.init_order": "code",
+        "shuffle": False,
+        "drop_last": True,
+    }
+    assert switched(tree) == {**expected, "text.encoder.bert_compat": True}
+    assert switched(override(tree, "text.encoder", {"name": "orthogonal"})) == expected
+
+
+def _differences(a, b, place=""):
+    """Dotted keys at which `b` has another value than `a`, with that value."""
+    for key, value in b.items():
+        if isinstance(value, dict) and isinstance(a.get(key), dict):
+            yield from _differences(a[key], value, f"{place}{key}.")
+        elif a.get(key, ...) != value:
+            yield f"{place}{key}", value
+
+
+def test_official_code_runs(run):
+    official = run("fedtsp", {"algorithm.preset": "official_code", "batch_size": 8, "rounds": 1})
+    assert float(official.servers[1]["log_scale"]) != float(official.servers[0]["log_scale"])
+
+
+def test_a_longer_prompt_than_the_text_is_refused(run):
+    # "[CLS] a photo of a zero . [SEP]" has 8 tokens
+    with pytest.raises(UserError, match=r"algorithm\.prompt_length=9 .* \(8 tokens\); set "
+                       r"algorithm\.prompt_length to 8 or less"):
+        run("fedtsp", {"algorithm.prompt_length": 9})
+    with pytest.raises(UserError, match=r"algorithm\.prompt_length to 7 or less"):
+        run("fedtsp", {"algorithm.prompt_length": 8, "algorithm.keep_special": True})
+
+
+def test_another_width_than_the_encoders_is_refused(run):
+    with pytest.raises(UserError, match=r"prototypes of width 16, but model\.feature_dim=24; "
+                       r"set model\.feature_dim=16"):
+        run("fedtsp", {"model.feature_dim": 24})
+
+
+def test_prompts_without_tokens_are_refused(run):
+    controls = {"text.encoder": {"name": "orthogonal", "dim": 16}}
+    with pytest.raises(UserError, match=r"text\.encoder=orthogonal reads no tokens.*; set "
+                       r"algorithm\.prompt_length=0"):
+        run("fedtsp", controls)
+
+
+def test_an_empty_round_changes_nothing(server):
+    method = fedtsp()
+    state = method.init_server(server)
+    assert method.server_update(state, {}, replace(server, round=2)) is state

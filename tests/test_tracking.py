@@ -1,0 +1,886 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedray.config import Experiment
+from fedray.errors import FedrayError, UserError
+from fedray.tracking import (
+    MlflowTracker,
+    NullTracker,
+    Tracker,
+    describe_run,
+    resolve_uri,
+    run_key,
+    tracker_for,
+    ui_command,
+    ui_hint,
+    upload,
+)
+from fedray.tracking.__main__ import main
+from fedray.tracking.describe import (
+    MAX_PARAM,
+    Totals,
+    flatten,
+    metrics_of,
+    per_client_json,
+    read_card,
+    valid_name,
+)
+from fedray.tracking.results import find_results
+from fedray.tracking.store import Store, check_installed, reason
+
+Record = dict[str, Any]
+
+
+def make_record(round_: int, seconds: float = 2.0) -> Record:
+    return {
+        "round": round_,
+        "seconds": seconds,
+        "metrics": {
+            "local_accuracy": 0.1 * round_,
+            "train_loss": 1.0 / (1 + round_),
+            "per_client": {"0": 0.1, "1": 0.2 * round_, "10": 0.3},
+        },
+        "up_bytes": 100 * round_,
+        "down_bytes": 10 * round_,
+        "up_params": 25,
+        "down_params": 5,
+        "up_bytes_by_kind": {"prototypes": 60 * round_, "weights": 40 * round_},
+        "down_bytes_by_kind": {"prototypes": 10 * round_},
+        "up_params_by_kind": {"prototypes": 15, "weights": 10},
+        "down_params_by_kind": {"prototypes": 5},
+        "participants": [0, 1],
+        "events": [{"client": 1, "what": "late"}],
+    }
+
+
+def make_result(rounds: int, of: int | None = None, seed: int = 0) -> Record:
+    experiment = Experiment(name="digits", rounds=of or rounds, seed=seed)
+    return {
+        "name": "digits",
+        "scale": "laptop",
+        "algorithm": "fedtsp",
+        "config": experiment.tree(),
+        "seed": seed,
+        "identity": experiment.identity(),
+        "versions": {"torch": "2.15.0", "git": "abc"},
+        "partition_sha256": "f" * 64,
+        "rounds": [make_record(r) for r in range(rounds + 1)],
+        "wall_seconds": 2.0 * (rounds + 1),
+    }
+
+
+def write_run(folder: Path, result: Record) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "config.yaml").write_text("rounds: 3\n")
+    (folder / "partition.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with its tables, which takes seconds to make."""
+    path = tmp_path_factory.mktemp("database") / "mlflow.db"
+    Store(f"sqlite:///{path}", "empty").connect()
+    return path
+
+
+@pytest.fixture
+def uri(tmp_path: Path, empty_database: Path) -> str:
+    path = tmp_path / "store" / "mlflow.db"
+    path.parent.mkdir()
+    shutil.copy(empty_database, path)
+    return f"sqlite:///{path}"
+
+
+class Held:
+    """What a store holds."""
+
+    def __init__(self, uri: str) -> None:
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(tracking_uri=uri)
+
+    def runs(self, experiment: str) -> list[Any]:
+        found = self.client.get_experiment_by_name(experiment)
+        return [] if found is None else list(self.client.search_runs([found.experiment_id]))
+
+    def run(self, experiment: str = "digits") -> Any:
+        (only,) = self.runs(experiment)
+        return only
+
+    def history(self, run: Any, name: str) -> list[tuple[int, float]]:
+        points = self.client.get_metric_history(run.info.run_id, name)
+        return sorted((point.step, point.value) for point in points)
+
+    def artifact(self, run: Any, path: str) -> str:
+        return Path(self.client.download_artifacts(run.info.run_id, path)).read_text()
+
+    def artifacts(self, run: Any, folder: str | None = None) -> set[str]:
+        return {item.path for item in self.client.list_artifacts(run.info.run_id, folder)}
+
+    def assert_every_metric_once_per_round(self, run: Any, rounds: range) -> None:
+        assert "seconds" in run.data.metrics
+        for name in run.data.metrics:
+            steps = [step for step, _ in self.history(run, name)]
+            assert steps == list(rounds), name
+
+
+# --- names, params, metrics ----------------------------------------------------------------------
+
+
+def test_importing_tracking_is_light() -> None:
+    code = (
+        "import sys, fedray.tracking; "
+        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_configuration_is_flattened_by_dotted_keys() -> None:
+    tree = {"data": {"partition": {"alpha": 0.1}, "root": None}, "lr": 1e-3, "on": True}
+    assert flatten({**tree, "name": "a", "empty": "", "list": [1, 2], "none": {}}) == {
+        "data.partition.alpha": "0.1",
+        "data.root": "null",
+        "lr": "0.001",
+        "on": "true",
+        "name": "a",
+        "empty": '""',
+        "list": "[1, 2]",
+        "none": "{}",
+    }
+
+
+def test_long_values_are_cut_and_say_so() -> None:
+    (value,) = flatten({"text": "x" * 7000}).values()
+    assert len(value) == MAX_PARAM
+    assert value.endswith("... (7000 characters)")
+
+
+def test_names_are_valid_and_stay_distinct() -> None:
+    assert valid_name("up_bytes/prototypes") == "up_bytes/prototypes"
+    long = [valid_name("a" * 300 + end) for end in "xy"]
+    odd = [valid_name(name) for name in ("λ", "τ", "../up", "a//b", "/")]
+    assert all(len(name) <= 250 and name.isascii() for name in long + odd)
+    assert len(set(long + odd)) == 7
+
+
+def test_metrics_are_flat_and_without_clients() -> None:
+    found = metrics_of(make_record(3))
+    assert found["local_accuracy"] == pytest.approx(0.3)
+    assert (found["up_bytes"], found["up_bytes/prototypes"]) == (300.0, 180.0)
+    assert (found["down_params/prototypes"], found["faults"], found["participants"]) == (5, 1, 2)
+    assert not [name for name in found if "client" in name]
+    assert "round" not in found
+    assert "faults" not in metrics_of({"round": 0, "metrics": {}})
+
+
+def test_totals_count_each_round_once() -> None:
+    totals = Totals()
+    points = [totals.point(make_record(r)) for r in (0, 1, 2, 2, 1, 3)]
+    assert [None if p is None else p.step for p in points] == [0, 1, 2, None, None, 3]
+    assert points[5] is not None
+    assert points[5].metrics["total_up_bytes"] == 600
+    assert points[5].total_seconds == 8
+
+
+def test_per_client_table_is_clients_by_rounds() -> None:
+    tables = json.loads(per_client_json({"per_client": {2: {"10": 0.5, "9": 0.1}, 0: {"9": 0.2}}}))
+    expected = {"rounds": [0, 2], "clients": [9, 10], "values": [[0.2, 0.1], [None, 0.5]]}
+    assert tables == {"per_client": expected}
+    assert per_client_json({}) == ""
+
+
+def test_a_run_is_described_by_its_whole_configuration() -> None:
+    experiment = Experiment.model_validate(
+        {"algorithm": {"name": "fedtsp", "lambda": 7}, "seed": 3}
+    )
+    params, tags = describe_run(experiment)
+    assert params["algorithm.lambda"] == "7"
+    assert params["data.partition.name"] == "fedtsp_dirichlet"
+    assert (tags["algorithm"], tags["scale"], tags["seed"]) == ("fedtsp", "laptop", "3")
+    assert tags["fedray.identity"] == experiment.identity()
+    assert tags["version.torch"][0].isdigit()
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_keeps_its_key_when_it_moves(tmp_path: Path) -> None:
+    key = run_key(tmp_path / "a b", "1" * 64)
+    assert run_key(tmp_path / "a b", "1" * 64) == key
+    (tmp_path / "a b").rename(tmp_path / "c")
+    assert run_key(tmp_path / "c", "1" * 64, name="c") == key
+    assert read_card(tmp_path / "c")["name"] == "c"
+    assert run_key(tmp_path / "c", "1" * 64) == key
+    assert read_card(tmp_path / "c")["name"] == "c"
+
+
+def test_a_folder_that_is_run_anew_gets_a_new_key(tmp_path: Path) -> None:
+    keys = {run_key(tmp_path / "a", "1" * 64), run_key(tmp_path / "a", "2" * 64)}
+    shutil.rmtree(tmp_path / "a")
+    keys.add(run_key(tmp_path / "a", "1" * 64))
+    assert len(keys) == 3
+
+
+def test_a_broken_card_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "tracking.json").write_text("{")
+    with pytest.raises(UserError, match=r"tracking.json cannot be read.*delete it"):
+        run_key(tmp_path, "1")
+    (tmp_path / "tracking.json").write_text("{}")
+    with pytest.raises(UserError, match="holds no key"):
+        run_key(tmp_path, "1")
+
+
+# --- where ---------------------------------------------------------------------------------------
+
+
+def test_default_store_lies_beside_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/results/mlflow.db"
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "home"))
+    tracker = tracker_for("digits")
+    assert ui_hint(tracker) == (
+        f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/home/mlflow.db --port 5000"
+    )
+    assert ui_hint(NullTracker()) is None
+    assert not (tmp_path / "home").exists()
+
+
+def test_environment_decides_and_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
+    assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/my.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert ui_command(resolve_uri(Path("results"))) == "http://host:5000"
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns"])
+def test_a_folder_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(UserError, match=f"MLFLOW_TRACKING_URI={uri} is a folder"):
+        resolve_uri(Path("results"))
+
+
+def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = SimpleNamespace(origin=None, submodule_search_locations=["/here/mlflow"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: folder)
+    with pytest.raises(UserError, match=r"finds only the folder /here/mlflow.*--no-track"):
+        MlflowTracker("http://host", "e")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="mlflow is not installed"):
+        check_installed()
+
+
+# --- a run in a database -------------------------------------------------------------------------
+
+
+def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
+    folder = write_run(tmp_path / "run", make_result(3))
+    tracker: Tracker = MlflowTracker(uri, "digits")
+    params = {**flatten(make_result(3)["config"]), "extra": 5}
+    tracker.start("k", "my run", params=params, tags={"algorithm": "fedtsp"})
+    for r in range(4):
+        tracker.round("k", make_record(r))
+    files = [folder / n for n in ("result.json", "config.yaml", "matrices.json")]
+    tracker.finish("k", "FINISHED", files, {"best": 0.3})
+    tracker.close()
+
+    held = Held(uri)
+    run = held.run()
+    assert (run.info.run_name, run.info.status) == ("my run", "FINISHED")
+    assert run.data.params["extra"] == "5"
+    assert {k: run.data.params[k] for k in params} == {k: str(v) for k, v in params.items()}
+    assert run.data.tags["algorithm"] == "fedtsp"
+    assert run.data.tags["fedray.key"] == "k"
+    assert run.data.tags["partition_sha256"] == "f" * 64
+    assert held.history(run, "best") == [(3, 0.3)]
+    accuracy = [(r, make_record(r)["metrics"]["local_accuracy"]) for r in range(4)]
+    assert held.history(run, "local_accuracy") == accuracy
+    assert held.history(run, "up_bytes/prototypes") == [(0, 0), (1, 60), (2, 120), (3, 180)]
+    assert held.history(run, "total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
+    assert held.history(run, "total_seconds") == [(0, 2), (1, 4), (2, 6), (3, 8)]
+    assert held.artifacts(run) == {"result.json", "config.yaml", "per_client.json"}
+    assert json.loads(held.artifact(run, "per_client.json"))["per_client"] == {
+        "rounds": [0, 1, 2, 3],
+        "clients": [0, 1, 10],
+        "values": [[0.1] * 4, [0.2 * r for r in range(4)], [0.3] * 4],
+    }
+    assert (tmp_path / "store" / "mlartifacts").is_dir()
+
+
+def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
+    record = make_record(0)
+    record["metrics"] |= {f"m{i}": float(i) for i in range(2100)} | {"λ": 3.0}
+    params: dict[str, Any] = {f"p{i}": i for i in range(250)}
+    params |= {"k" * 400: "x" * 9000}
+    tracker = MlflowTracker(uri, "digits")
+    tracker.start("k", "n", params=params, tags={f"t{i}": "y" * 9000 for i in range(120)})
+    tracker.round("k", record)
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    assert tracker.failure is None
+    run = Held(uri).run()
+    assert len(run.data.params) == 251
+    assert run.data.metrics["m2099"] == 2099
+    assert run.data.metrics[valid_name("λ")] == 3.0
+    assert run.data.tags["t119"].endswith("... (9000 characters)")
+
+
+def test_only_per_client_of_the_process_without_a_result_file(uri: str) -> None:
+    tracker = MlflowTracker(uri, "digits")
+    tracker.start("k", "n", params={}, tags={})
+    tracker.round("k", make_record(1))
+    tracker.finish("k", "FAILED")
+    tracker.close()
+    held = Held(uri)
+    assert held.run().info.status == "FAILED"
+    assert json.loads(held.artifact(held.run(), "per_client.json"))["per_client"]["rounds"] == [1]
+
+
+@pytest.mark.parametrize("passed_again", [range(0), range(3), range(2, 3)])
+def test_a_resumed_run_goes_on_in_the_same_run(
+    passed_again: range, tmp_path: Path, uri: str
+) -> None:
+    first = MlflowTracker(uri, "digits")
+    first.start("k", "n", params={"workers": 2}, tags={"git": "a"})
+    for r in range(4):
+        first.round("k", make_record(r))
+    first.close()  # killed: it was never finished
+    assert first.failure is None
+    before = Held(uri).run()
+    assert before.info.status == "RUNNING"
+
+    second = MlflowTracker(uri, "digits")
+    second.start("k", "n", params={"workers": 4, "new": 1}, tags={"git": "b", "host": "x"})
+    for r in [*passed_again, 3, 4, 5]:  # round 3 is after the checkpoint, so it is done again
+        second.round("k", make_record(r, seconds=2.0 if r in passed_again else 7.0))
+    result = make_result(5)
+    second.finish("k", "FINISHED", [write_run(tmp_path / "run", result) / "result.json"])
+    second.close()
+
+    held = Held(uri)
+    run = held.run()
+    assert second.failure is None
+    assert run.info.run_id == before.info.run_id
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"workers": "2", "new": "1"}
+    assert (run.data.tags["git"], run.data.tags["host"]) == ("a", "x")
+    held.assert_every_metric_once_per_round(run, range(6))
+    assert second.rounds_logged == 2
+    assert dict(held.history(run, "total_up_bytes"))[5] == 1500
+    tables = json.loads(held.artifact(run, "per_client.json"))
+    assert tables["per_client"]["rounds"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_run_started_twice_in_one_process_is_one_run(uri: str) -> None:
+    tracker = MlflowTracker(uri, "digits")
+    for rounds in (range(3), range(6)):  # a trial that dies is started again
+        tracker.start("k", "n", params={"a": 1}, tags={})
+        for r in rounds:
+            tracker.round("k", make_record(r))
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    held = Held(uri)
+    held.assert_every_metric_once_per_round(held.run(), range(6))
+
+
+def test_children_belong_to_their_parent_and_orphans_are_closed(uri: str) -> None:
+    first = MlflowTracker(uri, "sweep")
+    parent = first.start_parent("sweep 1", {"search": "grid"}, {"sweep": "s"}, key="p")
+    for key in ("a", "b"):
+        first.start(key, key, params={}, tags={})
+        first.round(key, make_record(0))
+    first.finish("a", "FINISHED", metrics={"objective": 0.5})
+    first.close()  # killed: b is left running
+    assert first.failure is None
+
+    held = Held(uri)
+    assert {run.info.run_name: run.info.status for run in held.runs("sweep")} == {
+        "sweep 1": "RUNNING",
+        "a": "FINISHED",
+        "b": "RUNNING",
+    }
+    second = MlflowTracker(uri, "sweep")
+    assert second.start_parent("sweep 1", {"search": "grid"}, {}, key="p") == parent
+    assert {run.info.run_name: run.info.status for run in held.runs("sweep")}["b"] == "KILLED"
+    assert second.start("c", "c", params={}, tags={}) is None
+    second.finish("c", "KILLED")
+    second.finish_parent("FINISHED", metrics={"best": 0.5})
+    second.close()
+
+    runs = {run.info.run_name: run for run in held.runs("sweep")}
+    assert {name: run.info.status for name, run in runs.items()} == {
+        "sweep 1": "FINISHED",
+        "a": "FINISHED",
+        "b": "KILLED",
+        "c": "KILLED",
+    }
+    assert second.run_id("c") == runs["c"].info.run_id
+    assert runs["sweep 1"].data.metrics == {"best": 0.5}
+    parents = {name: run.data.tags.get("mlflow.parentRunId") for name, run in runs.items()}
+    assert parents == {"sweep 1": None, "a": parent, "b": parent, "c": parent}
+
+
+def test_files_of_the_same_name_are_kept_apart(tmp_path: Path, uri: str) -> None:
+    folders = [write_run(tmp_path / f"seed_{s}", make_result(s + 1, seed=s)) for s in (0, 1)]
+    tracker = MlflowTracker(uri, "digits")
+    tracker.start("k", "n", params={}, tags={})
+    tracker.finish("k", "FINISHED", [f / "result.json" for f in folders])
+    tracker.close()
+    held = Held(uri)
+    run = held.run()
+    assert held.artifacts(run) == {"seed_0", "seed_1"}
+    assert held.artifacts(run, "seed_1") == {"seed_1/result.json", "seed_1/per_client.json"}
+    tables = json.loads(held.artifact(run, "seed_1/per_client.json"))
+    assert tables["per_client"]["rounds"] == [0, 1, 2]
+
+
+def test_an_odd_folder_name_is_no_obstacle(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/re sults 50%/mlflow.db"
+    folder = write_run(tmp_path / "it's", make_result(1))
+    tracker = MlflowTracker(uri, "it's an experiment")
+    tracker.start("it's", "n", params={}, tags={})
+    tracker.finish("it's", "FINISHED", [folder / "result.json"])
+    tracker.close()
+    assert tracker.failure is None
+    held = Held(uri)
+    assert held.artifacts(held.run("it's an experiment")) == {"result.json", "per_client.json"}
+    assert (tmp_path / "re sults 50%" / "mlartifacts").is_dir()
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_a_request_that_arrived_although_it_failed_is_not_logged_twice(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = MlflowTracker(uri, "digits", retry_seconds=0.05)
+    tracker._store.connect()
+    real = tracker._store._client.log_batch
+    fails = Counter[str]()
+
+    def log_batch(run_id: str, **what: Any) -> None:
+        real(run_id, **what)
+        for metric in what.get("metrics", ()):
+            if metric.key == "seconds" and metric.step in (1, 3) and fails["n"] < 2:
+                fails["n"] += 1
+                raise TimeoutError("no answer")
+
+    tracker._store._client.log_batch = log_batch
+    tracker.start("k", "n", params={"a": 1}, tags={})
+    for r in range(5):
+        tracker.round("k", make_record(r))
+    deadline = time.monotonic() + 20
+    while tracker.rounds_logged < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    held = Held(uri)
+    assert fails["n"] == 2
+    held.assert_every_metric_once_per_round(held.run(), range(5))
+    assert held.run().info.status == "FINISHED"
+    assert capsys.readouterr().err.count("TimeoutError: no answer") == 1
+
+
+def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
+    tracker = MlflowTracker(uri, "digits")
+    tracker.start("a", "a", params={}, tags={})
+    tracker.round("a", make_record(0))
+    held = Held(uri)
+    deadline = time.monotonic() + 20
+    while tracker.run_id("a") is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    held.client.delete_run(tracker.run_id("a"))
+    tracker.start("b", "b", params={}, tags={})
+    tracker.round("a", make_record(1))
+    tracker.round("b", make_record(0))
+    tracker.finish("b", "FINISHED")
+    tracker.close()
+    runs = {run.info.run_name: run for run in held.runs("digits")}
+    assert runs["b"].info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(runs["b"], range(1))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_a_dead_server_costs_nothing_and_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = MlflowTracker(
+        f"http://127.0.0.1:{free_port()}", "digits", folder=tmp_path, retry_seconds=0.01
+    )
+    slowest = 0.0
+    tracker.start("k", "n", params={}, tags={})
+    for r in range(200):
+        began = time.monotonic()
+        tracker.round("k", make_record(r))
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.01)
+    tracker.finish("k", "FINISHED")
+    began = time.monotonic()
+    tracker.close()
+    assert time.monotonic() - began < 10
+    assert slowest < 1
+    said = capsys.readouterr().err
+    assert said.count("tracking:") == 1
+    assert "Connection refused" in said
+    assert f"python -m fedray.tracking upload {tmp_path}" in said
+    with pytest.raises(RuntimeError, match="closed"):
+        tracker.round("k", make_record(201)) if "k" in tracker._totals else tracker.start(
+            "k", "n", params={}, tags={}
+        )
+
+
+def test_a_server_that_never_answers_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 0.5)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        tracker = MlflowTracker(f"http://127.0.0.1:{listener.getsockname()[1]}", "digits")
+        tracker.start("k", "n", params={}, tags={})
+        tracker.round("k", make_record(0))
+        tracker.finish("k", "FINISHED")
+        began = time.monotonic()
+        tracker.close()
+        assert time.monotonic() - began < 3
+    assert "not ready after 0.5 s" in capsys.readouterr().err
+
+
+def test_a_sweep_starts_without_its_server(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = MlflowTracker(uri, "sweep", retry_seconds=0.2)
+    connect = Store.connect
+    monkeypatch.setattr(Store, "connect", lambda self: 1 / 0)
+    assert tracker.start_parent("sweep 1", {}, {}, key="p") == "key:p"
+    monkeypatch.setattr(Store, "connect", connect)
+    child = MlflowTracker(uri, "sweep", parent="key:p")
+    child.start("a", "a", params={}, tags={})
+    child.finish("a", "FINISHED")
+    child.close()
+    tracker.finish_parent("FINISHED")
+    tracker.close()
+    runs = {run.data.tags["fedray.key"]: run for run in Held(uri).runs("sweep")}
+    assert set(runs) == {"p", "a"}
+    assert runs["a"].data.tags["mlflow.parentRunId"] == runs["p"].info.run_id
+    assert runs["p"].info.status == "FINISHED"
+
+
+def test_the_innermost_cause_is_named() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            raise ConnectionRefusedError("nobody is there")
+        except OSError as error:
+            raise RuntimeError("wrapped") from error
+    assert reason(caught.value) == "ConnectionRefusedError: nobody is there"
+
+
+# --- upload --------------------------------------------------------------------------------------
+
+
+def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str) -> None:
+    folder = write_run(tmp_path / "runs" / "one", make_result(5))
+    tracker = MlflowTracker(uri, "digits")
+    tracker.start(run_key(folder, make_result(5)["identity"]), "one", params={"lr": 1}, tags={})
+    for r in range(3):
+        tracker.round(run_key(folder, make_result(5)["identity"]), make_record(r))
+    tracker.close()
+
+    (done,) = upload([tmp_path / "runs"], uri)
+    params = len(flatten(make_result(5)["config"]))
+    assert (done.folder, done.rounds, done.params, done.files) == (folder, 3, params - 1, 4)
+    held = Held(uri)
+    run = held.run()
+    assert run.info.run_id == done.run_id
+    assert run.info.status == "FINISHED"
+    assert (run.data.params["lr"], run.data.params["rounds"]) == ("1", "5")
+    held.assert_every_metric_once_per_round(run, range(6))
+    assert dict(held.history(run, "total_up_bytes"))[5] == 1500
+    assert {"result.json", "per_client.json"} < held.artifacts(run)
+
+    (again,) = upload([tmp_path / "runs", folder], uri)
+    assert (again.rounds, again.params, again.files) == (0, 0, 0)
+    assert str(again) == f"{folder}: nothing was missing"
+    held.assert_every_metric_once_per_round(held.run(), range(6))
+
+
+def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
+    write_run(tmp_path / "runs" / "whole", make_result(2))
+    write_run(tmp_path / "runs" / "half", make_result(2, of=4))
+    run_key(tmp_path / "runs" / "half", make_result(2, of=4)["identity"], experiment="mine")
+    done = upload([tmp_path / "runs"], uri)
+    assert [(d.folder.name, d.rounds) for d in done] == [("half", 3), ("whole", 3)]
+    held = Held(uri)
+    whole, half = held.run("digits"), held.run("mine")
+    assert (whole.info.run_name, whole.info.status) == ("whole", "FINISHED")
+    assert (half.info.run_name, half.info.status) == ("half", "KILLED")
+    assert whole.data.tags["partition_sha256"] == "f" * 64
+    assert whole.info.end_time - whole.info.start_time == 6000
+    began = (tmp_path / "runs" / "whole" / "partition.json").stat().st_mtime
+    assert whole.info.start_time == int(began * 1000)
+
+
+def test_upload_of_a_sweep_tells_all_of_it_again(tmp_path: Path, uri: str) -> None:
+    home = tmp_path / "sweep"
+    write_run(home / "trial_0" / "seed_0", make_result(2))
+    (home / "sweep.json").write_text(json.dumps({"sweep": "question"}))
+
+    def replay(folder: Path, tracker: Tracker) -> None:
+        assert folder == home
+        tracker.start("t0", "trial_0", params={}, tags={})
+        for r in range(3):
+            tracker.round("t0", make_record(r))
+        tracker.finish("t0", "FINISHED", [home / "trial_0" / "seed_0" / "result.json"])
+
+    added = [upload([home / "trial_0"], uri, replay=replay)[0].rounds for _ in range(2)]
+    assert added == [3, 0]
+    held = Held(uri)
+    assert held.runs("digits") == []
+    held.assert_every_metric_once_per_round(held.run("question"), range(3))
+    with pytest.raises(FedrayError, match="is a sweep"):
+        upload([home], uri)
+
+
+def test_upload_says_what_is_wrong(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*folders: Path, uri: str = uri) -> str:
+        assert main(["upload", *map(str, folders), "--uri", uri]) in (1, 2)
+        return capsys.readouterr().err.strip()
+
+    assert said(tmp_path / "none").endswith(
+        "none is not a folder; pass a run's or a sweep's folder"
+    )
+    assert "there is no result.json in or below" in said(tmp_path)
+    folder = write_run(tmp_path / "run", make_result(1))
+    port = free_port()
+    message = said(folder, uri=f"http://127.0.0.1:{port}")
+    assert "Connection refused" in message
+    assert "--uri" in message
+    (folder / "result.json").write_text("{")
+    assert said(folder).startswith(f"error: {folder / 'result.json'} cannot be read")
+    (folder / "result.json").write_text('{"config": {}}')
+    assert "it has no 'rounds'" in said(folder)
+    assert main(["upload", str(tmp_path / "none")]) == 2
+
+
+def test_the_upload_command(tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", make_result(1))
+    assert main(["upload", str(folder), "--uri", uri]) == 0
+    assert f"{folder}: added 2 rounds" in capsys.readouterr().out
+
+
+def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
+    for name, text in {
+        "empty": "",
+        "one": '{"trial_id": "1", "training_iteration": 1}\n',
+        "two": '{"trial_id": "1"}\n{"trial_id": "1"}\n',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(text)
+    with pytest.raises(UserError, match=r"no result.json"):
+        find_results([tmp_path])
+    write_run(tmp_path / "ours", make_result(1))
+    assert [folder.name for folder, _ in find_results([tmp_path])] == ["ours"]
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+def _log_fifty_rounds(uri: str, process: int) -> None:
+    tracker = MlflowTracker(uri, "many")
+    key = f"process {process}"
+    tracker.start(key, key, params={"process": process}, tags={})
+    for r in range(50):
+        tracker.round(key, make_record(r))
+    tracker.finish(key, "FINISHED")
+    tracker.close(wait_seconds=200)
+    assert tracker.failure is None
+
+
+@pytest.mark.slow
+def test_four_processes_share_a_database_that_none_of_them_finds(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_log_fifty_rounds, args=(uri, i)) for i in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(250)
+    assert [process.exitcode for process in processes] == [0] * 4
+    held = Held(uri)
+    runs = held.runs("many")
+    assert {run.data.params["process"] for run in runs} == {"0", "1", "2", "3"}
+    for run in runs:
+        assert run.info.status == "FINISHED"
+        held.assert_every_metric_once_per_round(run, range(50))
+
+
+def test_many_runs_at_once_in_one_process(uri: str) -> None:
+    tracker = MlflowTracker(uri, "many")
+    keys = [f"trial {i}" for i in range(20)]
+    for key in keys:
+        tracker.start(key, key, params={"key": key}, tags={})
+    for r in range(5):
+        for key in keys:
+            tracker.round(key, make_record(r))
+    for key in keys:
+        tracker.finish(key, "FINISHED")
+    tracker.close()
+    held = Held(uri)
+    runs = held.runs("many")
+    assert sorted(run.data.params["key"] for run in runs) == sorted(keys)
+    for run in runs:
+        assert run.info.status == "FINISHED"
+        assert held.history(run, "seconds") == [(r, 2.0) for r in range(5)]
+
+
+# --- a real server -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def serve(
+    tmp_path: Path, empty_database: Path
+) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    """Start `mlflow server` on a port, each time with the same database."""
+    shutil.copy(empty_database, tmp_path / "server.db")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db"]
+        command += ["--artifacts-destination", str(tmp_path / "kept")]
+        with (tmp_path / "server.log").open("ab") as log:
+            server = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=tmp_path,
+                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                start_new_session=True,
+            )
+        started.append(server)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                return server
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError((tmp_path / "server.log").read_text())
+
+    yield start
+    for server in started:
+        kill(server)
+
+
+def kill(server: subprocess.Popen[bytes]) -> None:
+    """End a server and the processes that it started."""
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_and_comes_back(
+    tmp_path: Path,
+    serve: Serve,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    server = serve(port)
+    result = make_result(9)
+    folder = write_run(tmp_path / "run", result)
+    key = run_key(folder, result["identity"])
+    tracker = MlflowTracker(uri, "digits", folder=folder, retry_seconds=0.5)
+    tracker.start(key, "run", params=flatten(result["config"]), tags={})
+    for r in range(4):
+        tracker.round(key, make_record(r))
+    deadline = time.monotonic() + 60
+    while tracker.rounds_logged < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert tracker.failure is None
+    kill(server)
+    for r in range(4, 10):
+        began = time.monotonic()
+        tracker.round(key, make_record(r))
+        assert time.monotonic() - began < 1
+        time.sleep(0.3)
+    tracker.finish(key, "FINISHED", [folder / "result.json"])
+    tracker.close()
+    assert tracker.rounds_logged == 4
+    said = capsys.readouterr().err
+    assert said.count("tracking:") == 1
+    assert f"python -m fedray.tracking upload {folder}" in said
+
+    serve(port)
+    held = Held(uri)
+    assert held.run().info.status == "RUNNING"
+    assert main(["upload", str(folder), "--uri", uri]) == 0
+    assert f"{folder}: added 6 rounds, 0 params, 4 files" in capsys.readouterr().out
+    assert main(["upload", str(folder), "--uri", uri]) == 0
+    assert f"{folder}: nothing was missing" in capsys.readouterr().out
+    run = held.run()
+    assert run.info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(run, range(10))
+    assert held.artifacts(run) == {
+        "config.yaml",
+        "partition.json",
+        "per_client.json",
+        "result.json",
+    }
+    assert json.loads(held.artifact(run, "result.json")) == result
+    assert (tmp_path / "kept").is_dir()
+
+
+@pytest.mark.slow
+def test_a_server_that_comes_late_gets_everything_without_an_upload(
+    tmp_path: Path, serve: Serve
+) -> None:
+    port = free_port()
+    tracker = MlflowTracker(f"http://127.0.0.1:{port}", "digits", retry_seconds=0.2)
+    tracker.start("k", "n", params={"a": 1}, tags={})
+    for r in range(3):
+        tracker.round("k", make_record(r))
+    deadline = time.monotonic() + 60
+    while tracker.failure is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert tracker.failure is not None
+    serve(port)
+    tracker.finish("k", "FINISHED", [write_run(tmp_path / "run", make_result(2)) / "result.json"])
+    tracker.close(wait_seconds=60)
+    held = Held(f"http://127.0.0.1:{port}")
+    run = held.run()
+    assert run.info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(run, range(3))
+    assert held.artifacts(run) == {"result.json", "per_client.json"}
