@@ -425,16 +425,23 @@ def _sentence(model: type[BaseModel], error: ValidationError, prefix: str) -> st
 
 
 def load_experiment(tree: Tree) -> Experiment:
-    """Validate a tree as an experiment and make its data root absolute.
+    """Validate a tree as an experiment and make its paths absolute: actors run elsewhere.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
     experiment = validate(Experiment, tree)
-    if experiment.data.root is None:
-        return experiment
-    data = experiment.data.model_copy(update={"root": str(resolve_root(experiment.data.root))})
-    return experiment.model_copy(update={"data": data})
+    data, text = experiment.data, experiment.text
+    if data.root is not None:
+        data = data.model_copy(update={"root": str(resolve_root(data.root))})
+    if text.descriptions is not None and text.descriptions.endswith(".json"):
+        path = str(Path(text.descriptions).expanduser().absolute())
+        text = text.model_copy(update={"descriptions": path})
+    if "path" in text.encoder.params:
+        path = str(Path(text.encoder.params["path"]).expanduser().absolute())
+        encoder = Component(name=text.encoder.name, **{**text.encoder.params, "path": path})
+        text = text.model_copy(update={"encoder": encoder})
+    return experiment.model_copy(update={"data": data, "text": text})
 
 
 def resolve_root(root: str) -> Path:

@@ -83,9 +83,7 @@ class Run:
 
     def same_clients_as(self, other: Run) -> bool:
         """Whether every client's weights, and its accuracy in every round, are equal bit for bit."""
-        accuracies = [
-            [result.per_client for result in run.results] for run in (self, other)
-        ]
+        accuracies = [[result.per_client for result in run.results] for run in (self, other)]
         return accuracies[0] == accuracies[1] and all(
             same(self.models[client], other.models[client]) for client in self.models
         )

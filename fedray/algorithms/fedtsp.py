@@ -132,11 +132,6 @@ class FedTSP(Algorithm):
         m, tower = self.hp.prompt_length, server.tower
         state = {"log_scale": -torch.tensor(self.hp.tau).log()}
         if m > 0:
-            if not tower.encoder.promptable:
-                raise UserError(
-                    f"algorithm.prompt_length={m} needs an encoder that reads tokens, and "
-                    f"text.encoder={tower.spec.name} has none; set algorithm.prompt_length=0"
-                )
             random = server.streams.torch("prompts")
             state["prompts"] = initial_prompts(
                 self.setting.num_classes, m, tower.token_width, random

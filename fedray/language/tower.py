@@ -39,9 +39,10 @@ class TextTower:
         """The loaded encoder."""
         if self._encoder is None:
             self._encoder = build_encoder(self.spec).to(self.device)
-            self._tokens = self._encoder.tokenize(self.texts)
-            with torch.no_grad():
-                self._embeddings = self._encoder.embed(self._tokens)
+            if self._encoder.promptable:
+                self._tokens = self._encoder.tokenize(self.texts)
+                with torch.no_grad():
+                    self._embeddings = self._encoder.embed(self._tokens)
         return self._encoder
 
     @property

@@ -73,7 +73,8 @@ class Session:
     def rounds(self) -> Iterator[Record]:
         """Yield each round as result.json holds it; after a resume, only the new ones.
 
-        Nothing is written before the first round has shown that the experiment works. The files are up to date whenever a round that is due for a checkpoint has been yielded.
+        Nothing is written before the first round has shown that the experiment works. The files
+        are up to date whenever a round that is due for a checkpoint has been yielded.
         """
         found = self._store.load()
         result = self._fresh()

@@ -50,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
         "set", nargs="*", metavar="key=value", help="for every trial's experiment: rounds=5 seed=1"
     )
     cli.add_argument(
-        "--num-samples", type=_positive, metavar="N",
+        "--num-samples",
+        type=_positive,
+        metavar="N",
         help="try so many configurations; of a grid, so many evenly spread ones",
     )
     cli.add_argument("--scale", choices=["laptop", "paper"], help="default: laptop")
@@ -120,9 +122,7 @@ def _resume(args: argparse.Namespace) -> Ledger:
     if ledger.status == "finished":
         raise UserError(f"{home} is finished; start without --resume")
     if args.set or args.scale or args.num_samples:
-        now = ask(
-            args.sweep, args.set, args.scale or before.scale, args.num_samples
-        )
+        now = ask(args.sweep, args.set, args.scale or before.scale, args.num_samples)
         for key in ("scale", "set", "seeds", "num_samples"):
             was, given = getattr(before, key), getattr(now, key)
             if was != given:
@@ -164,7 +164,6 @@ def prepare(question: Question, configs: Sequence[Config]) -> dict[str, str]:
 
     from fedray.language.encoders import encoder_identity
     from fedray.runtime.assembly import Assembly, encoder_spec
-
     from fedray.sweep.runs import partition_key
 
     hashes: dict[str, str] = {}
@@ -263,8 +262,11 @@ def run(ledger: Ledger, configs: Sequence[Config], hashes: Mapping[str, str], tr
     left = total - sum(trial.is_over for trial in ledger.ordered)
     print(f"{left} trials, {min(concurrent, left)} at a time", flush=True)
     if question.asha is not None and question.search != "grid":
-        print(f"note: {question.search} takes a trial that ASHA stops as complete, with the value "
-              "it had then", flush=True)
+        print(
+            f"note: {question.search} takes a trial that ASHA stops as complete, with the value "
+            "it had then",
+            flush=True,
+        )
     ledger.write()
     runs = SweepRuns(ledger, hashes) if track else None
     ending: Status = "KILLED"

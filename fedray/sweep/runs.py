@@ -48,9 +48,7 @@ class SweepRuns:
         name = f"{question.sweep}-{home.name}"
         key = run_key(home, identity, experiment=question.sweep, name=name)
         parent = self.parent.start_parent(name, params, tags, key=key)
-        self._children = MlflowTracker(
-            self.parent.uri, question.sweep, parent=parent, folder=home
-        )
+        self._children = MlflowTracker(self.parent.uri, question.sweep, parent=parent, folder=home)
 
     def start(self, trial: Trial, experiment: Experiment, ray_id: str) -> None:
         """Open a trial's run, or the one that it had before an interruption."""

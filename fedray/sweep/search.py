@@ -129,9 +129,7 @@ def _storage(home: Path) -> BaseStorage:
     return JournalStorage(JournalFileBackend(str(path)))
 
 
-def make_study(
-    ledger: Ledger, space: dict[str, BaseDistribution], storage: BaseStorage
-) -> Study:
+def make_study(ledger: Ledger, space: dict[str, BaseDistribution], storage: BaseStorage) -> Study:
     """An Optuna study that holds the ledger's trials under their numbers."""
     question = ledger.question
     optuna.logging.set_verbosity(optuna.logging.ERROR)

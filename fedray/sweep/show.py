@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,11 @@ def write_csv(ledger: Ledger, path: Path) -> None:
     question = ledger.question
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            ["trial", *question.space, question.metric, "std", "round", "final", "rounds",
-             "bytes", "startup_seconds", "seconds", "status", "reason"]
-        )
-        for t in ledger.ordered:
-            writer.writerow(
-                [t.number, *(t.config[key] for key in question.space), t.objective, t.std,
-                 t.best_round, t.final, t.last_round, t.bytes, t.startup_seconds, t.seconds,
-                 t.status, t.reason]
-            )
+        names = [field.name for field in fields(Trial) if field.name not in ("number", "config")]
+        writer.writerow(["trial", *question.space, *names])
+        for trial in ledger.ordered:
+            swept = [trial.config[key] for key in question.space]
+            writer.writerow([trial.number, *swept, *(getattr(trial, name) for name in names)])
 
 
 def draw(ledger: Ledger, path: Path) -> Path | None:

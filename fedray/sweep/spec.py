@@ -69,7 +69,7 @@ class Scale(Frozen):
 
     experiment: str
     """A shipped experiment, or a YAML file."""
-    set: Tree = {}
+    set: Tree = Field(default_factory=dict)
     """Keys laid on the experiment, for every trial."""
     seeds: list[int] | None = None
     """Replaces the sweep's seeds."""
@@ -99,7 +99,7 @@ class Sweep(Frozen):
     """Whether more is better."""
     num_samples: int = Field(16, ge=1)
     """Configurations that tpe, random and cmaes try."""
-    seeds: list[int] = [0]
+    seeds: list[int] = Field(default_factory=lambda: [0])
     """Seeds of every configuration, run in lockstep within a trial; the objective is of their
     mean."""
     asha: Asha | None = None
@@ -224,9 +224,9 @@ def ask(
             pairs.pop(key, None)
             pairs[key] = value
     check_seeds(seeds, f"sweep {path.stem}")
-    wanted = samples or chosen.num_samples or sweep.num_samples
-    if sweep.search == "grid":
-        wanted = samples
+    wanted = samples
+    if wanted is None and sweep.search != "grid":
+        wanted = chosen.num_samples or sweep.num_samples
     return Question(
         sweep=path.stem,
         scale=scale,
@@ -248,6 +248,11 @@ def ask(
 
 
 def check_seeds(seeds: Sequence[Any], name: str) -> None:
+    """Refuse seeds that are none, negative or twice there.
+
+    Raises:
+        UserError: with what was found.
+    """
     bad = [seed for seed in seeds if not isinstance(seed, int) or seed < 0]
     if bad or not seeds or len(set(seeds)) < len(seeds):
         raise UserError(

@@ -73,7 +73,6 @@ def reports(question: Question, values: Mapping[str, Any], folder: Path) -> Iter
     last round always is.
     """
     import torch
-
     from filelock import FileLock, Timeout
 
     began = time.time()

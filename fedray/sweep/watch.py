@@ -69,8 +69,9 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             return
         if own.startup_seconds is None:
             own.startup_seconds = time.monotonic() - self._started[own.number]
-        for row in result["records"] if self._runs else ():
-            self._runs.round(own, row)
+        if self._runs is not None:
+            for row in result["records"]:
+                self._runs.round(own, row)
         own.objective, own.std = result["objective"], result["objective_std"]
         own.best_round, own.last_round = result["best_round"], result["round"]
         self._show.round(own, self._ledger)
@@ -161,7 +162,8 @@ class SweepProgress:
         if self._bar is None and time.monotonic() - self._spoke >= QUIET_SECONDS:
             self._say(
                 f"trial {trial.number}  {words(trial.config)}  round "
-                f"{trial.last_round}/{self._rounds}  best {trial.objective:.4f} so far", ledger
+                f"{trial.last_round}/{self._rounds}  best {trial.objective:.4f} so far",
+                ledger,
             )
 
     def end(self, trial: Trial, ledger: Ledger) -> None:

@@ -180,15 +180,20 @@ class Store:
 
         path = sqlite_path(self.uri)
         location = None
-        guard: AbstractContextManager[object] = nullcontext()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             location = (path.parent / "mlartifacts").as_uri()
-            guard = FileLock(path.with_name(f".{path.name}.lock"), timeout=120)
-        with guard:
+        with self._alone():
             client = MlflowClient(tracking_uri=self.uri)
             self._experiment_id = self._experiment(client, location)
         self._client = client
+
+    def _alone(self) -> AbstractContextManager[object]:
+        """Keeps other processes of this machine from making the same thing in the database."""
+        path = sqlite_path(self.uri)
+        if path is None:
+            return nullcontext()
+        return FileLock(path.with_name(f".{path.name}.lock"), timeout=120)
 
     def _experiment(self, client: Any, location: str | None) -> str:
         found = client.get_experiment_by_name(self.experiment)
@@ -228,21 +233,11 @@ class Store:
             reopen: whether a run that is found is running again.
             everywhere: look for it in all experiments.
         """
-        run_id = self.find(spec.key, everywhere=everywhere)
-        if run_id is None:
-            tags = {**spec.tags, KEY_TAG: spec.key}
-            parent = self._parent_id(spec.parent)
-            if parent is not None:
-                tags[PARENT_TAG] = parent
-            run = self._client.create_run(
-                self._experiment_id,
-                start_time=spec.started_ms,
-                tags={name: shorten(value, MAX_TAG) for name, value in tags.items()},
-                run_name=spec.name,
-            )
-            opened = OpenRun(run.info.run_id, spec.started_ms, True, "RUNNING", tags=tags)
-            opened.new_params = self._add_params(opened.run_id, spec.params, {})
-            return opened
+        parent = self._parent_id(spec.parent)
+        with self._alone() if not self.find(spec.key, everywhere=everywhere) else nullcontext():
+            run_id = self.find(spec.key, everywhere=everywhere)
+            if run_id is None:
+                return self._create(spec, parent)
         run = self._client.get_run(run_id)
         opened = OpenRun(run_id, run.info.start_time, False, run.info.status)
         opened.tags = dict(run.data.tags)
@@ -255,6 +250,20 @@ class Store:
             self._client.update_run(run_id, status="RUNNING")
             opened.status = "RUNNING"
         return opened
+
+    def _create(self, spec: RunSpec, parent: str | None) -> OpenRun:
+        tags = {**spec.tags, KEY_TAG: spec.key}
+        if parent is not None:
+            tags[PARENT_TAG] = parent
+        run = self._client.create_run(
+            self._experiment_id,
+            start_time=spec.started_ms,
+            tags={name: shorten(value, MAX_TAG) for name, value in tags.items()},
+            run_name=spec.name,
+        )
+        made = OpenRun(run.info.run_id, spec.started_ms, True, "RUNNING", tags=tags)
+        made.new_params = self._add_params(made.run_id, spec.params, {})
+        return made
 
     def _parent_id(self, parent: str | None) -> str | None:
         """A parent's run id; one of which only the key is known is made when it is missing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import exp, log, log1p
 
 import numpy as np
@@ -51,8 +52,9 @@ def fedtsp(**hparams) -> FedTSP:
 
 @pytest.fixture
 def server(tiny_bert) -> Server:
-    own = [[f"a photo of {name} : with {what} line ." for what in ("thin", "dark")]
-           for name in NAMES]
+    own = [
+        [f"a photo of {name} : with {what} line ." for what in ("thin", "dark")] for name in NAMES
+    ]
     tower = TextTower(EncoderSpec(name="bert", path=str(tiny_bert)), own, CPU)
     return Server(1, SETTING, tower, CPU, lambda name: {}, ("mlp",) * 4)
 
@@ -233,13 +235,13 @@ def test_a_server_step_leaves_absent_classes_and_the_language_model_alone(server
 
 
 def test_server_loss_falls_over_prompt_steps(server):
-    method = fedtsp(prompt_length=2, server_epochs=1, prompt_lr=3.0, tau=0.5)
+    method = fedtsp(prompt_length=2, server_epochs=1, prompt_lr=0.5, tau=0.5)
     state, losses = method.init_server(server), []
     for _ in range(8):
         state = method.server_update(state, UPLINKS, server)
         losses.append(float(state["loss"]))
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.9 * losses[0]
+    assert all(later < earlier for earlier, later in pairwise(losses))
+    assert losses[0] - losses[-1] > 0.03
 
 
 def test_server_epochs_are_steps_in_a_row(server):
@@ -285,9 +287,11 @@ def test_a_zero_feature_gives_no_nan():
     assert loss.item() == pytest.approx(log(C))
     (gradient,) = torch.autograd.grad(loss, features)
     assert bool(torch.isfinite(gradient).all())
-    assert float(normalised_l2_loss(features, torch.tensor([0, 1]), text)) == pytest.approx(1 / D)
-    zero_row = server_loss(text, text * torch.tensor([[0.0], [1], [1], [1], [1]]),
-                           torch.tensor(0.0), "t2i")
+    l2 = normalised_l2_loss(features, torch.tensor([0, 1]), text)
+    assert l2.item() == pytest.approx(1 / D)
+    zero_row = server_loss(
+        text, text * torch.tensor([[0.0], [1], [1], [1], [1]]), torch.tensor(0.0), "t2i"
+    )
     assert bool(torch.isfinite(zero_row))
 
 
@@ -379,8 +383,9 @@ def test_m_0_keeps_the_text_constant(run):
 def test_the_order_of_the_paper_and_of_the_code(run):
     paper = run("fedtsp", {"rounds": 1, "algorithm.tau": 0.1})
     code = run("fedtsp", {"rounds": 1, "algorithm.tau": 0.1, "algorithm.init_order": "code"})
-    held = [len(np.unique(paper.assembly.data.images.labels[own]))
-            for own in paper.assembly.data.train]
+    held = [
+        len(np.unique(paper.assembly.data.images.labels[own])) for own in paper.assembly.data.train
+    ]
     assert paper.results[0].up.params["prototypes"] == sum(held) * 16
     assert code.results[0].up.total_params == 0
     assert bool((paper.servers[0]["present"]).all())
@@ -424,23 +429,32 @@ def test_official_code_runs(run):
 
 def test_a_longer_prompt_than_the_text_is_refused(run):
     # "[CLS] a photo of a zero . [SEP]" has 8 tokens
-    with pytest.raises(UserError, match=r"algorithm\.prompt_length=9 .* \(8 tokens\); set "
-                       r"algorithm\.prompt_length to 8 or less"):
+    with pytest.raises(
+        UserError,
+        match=r"algorithm\.prompt_length=9 .* \(8 tokens\); set "
+        r"algorithm\.prompt_length to 8 or less",
+    ):
         run("fedtsp", {"algorithm.prompt_length": 9})
     with pytest.raises(UserError, match=r"algorithm\.prompt_length to 7 or less"):
         run("fedtsp", {"algorithm.prompt_length": 8, "algorithm.keep_special": True})
 
 
 def test_another_width_than_the_encoders_is_refused(run):
-    with pytest.raises(UserError, match=r"prototypes of width 16, but model\.feature_dim=24; "
-                       r"set model\.feature_dim=16"):
+    with pytest.raises(
+        UserError,
+        match=r"prototypes of width 16, but model\.feature_dim=24; "
+        r"set model\.feature_dim=16",
+    ):
         run("fedtsp", {"model.feature_dim": 24})
 
 
 def test_prompts_without_tokens_are_refused(run):
     controls = {"text.encoder": {"name": "orthogonal", "dim": 16}}
-    with pytest.raises(UserError, match=r"text\.encoder=orthogonal reads no tokens.*; set "
-                       r"algorithm\.prompt_length=0"):
+    with pytest.raises(
+        UserError,
+        match=r"text\.encoder=orthogonal reads no tokens.*; set "
+        r"algorithm\.prompt_length=0",
+    ):
         run("fedtsp", controls)
 
 

@@ -1,0 +1,109 @@
+"""FedProto's equations by hand, and the properties that follow from them."""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.algorithms.fedproto import FedProto, prototype_loss
+from fedray.algorithms.prototypes import (
+    GlobalPrototypes,
+    LocalPrototypes,
+    aggregate,
+    local_prototypes,
+    prototype_distance,
+)
+from fedray.client import Batch
+from fedray.data import FederatedData
+from fedray.models import ClassifierOutput
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+LABELS = torch.tensor([0, 1])
+BATCH = Batch(torch.zeros(2, 1, 8, 8), LABELS)
+
+
+def model(images):
+    """Two classes, undecided: the cross-entropy is ln 2."""
+    return ClassifierOutput(FEATURES, torch.zeros(2, 2))
+
+
+def prototypes(*present: bool) -> GlobalPrototypes:
+    return GlobalPrototypes(torch.tensor([[0.0, 0.0], [3.0, 2.0]]), torch.tensor(present))
+
+
+def test_eq6_weighs_by_samples_of_the_class():
+    uplinks = {
+        0: LocalPrototypes(
+            torch.tensor([0, 1]), torch.tensor([[1.0, 0], [4, 4]]), torch.tensor([3, 5])
+        ),
+        1: LocalPrototypes(torch.tensor([0]), torch.tensor([[0.0, 8]]), torch.tensor([1])),
+    }
+    found, present = aggregate(uplinks, 3, "weighted")
+    assert found.tolist() == [[0.75, 2.0], [4.0, 4.0], [0.0, 0.0]]
+    assert present.tolist() == [True, True, False]
+    assert aggregate(uplinks, 3, "uniform")[0][0].tolist() == [0.5, 4.0]
+
+
+def test_eq7_by_hand():
+    # squared distances: 1 + 4 and 0 + 4, over B*d = 4 entries
+    found = prototype_loss(model, BATCH, prototypes(True, True), 2.0)
+    assert float(found) == pytest.approx(log(2) + 2 * 9 / 4)
+
+
+def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
+    features = FEATURES.clone().requires_grad_()
+    loss = prototype_distance(features, LABELS, prototypes(False, True))
+    assert loss.item() == pytest.approx(4 / 4)
+    (gradient,) = torch.autograd.grad(loss, features)
+    assert gradient.tolist() == [[0.0, 0.0], [0.0, 2 * 2 / 4]]
+    assert float(prototype_loss(model, BATCH, prototypes(False, False), 2.0)) == pytest.approx(
+        log(2)
+    )
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_lambda_0_is_local_bit_for_bit(run, participation):
+    changes = {"participation": participation, "rounds": 3}
+    local = run("local", changes)
+    assert local.same_clients_as(run("fedproto", {**changes, "algorithm.lambda": 0}))
+    assert not local.same_clients_as(run("fedproto", {**changes, "algorithm.lambda": 1}))
+
+
+def test_the_first_round_has_no_regulariser(run):
+    changes = {"rounds": 1}
+    assert run("local", changes).same_clients_as(
+        run("fedproto", {**changes, "algorithm.lambda": 5})
+    )
+
+
+def test_identical_clients_have_the_global_prototypes(run, assemble):
+    changes = {"data.clients": 2, "shuffle": False, "model.group": "cnn2"}
+    data = assemble("fedproto", changes).data
+    twins = FederatedData(data.images, (data.train[0],) * 2, (data.test[0],) * 2)
+    pair = run("fedproto", changes, data=twins)
+    client = ClientRuntime(pair.assembly, CPU).client(0, 2)
+    own = local_prototypes(client, client.load(pair.models[0]))
+    state = pair.servers[-1]
+    assert state["present"].nonzero().flatten().tolist() == own.classes.tolist()
+    torch.testing.assert_close(state["vectors"][own.classes], own.vectors)
+
+
+def test_a_class_that_nobody_uploads_keeps_its_prototype(assemble):
+    assembly = assemble("fedproto")
+    method, server = assembly.algorithm, assembly.server(CPU)
+    first = LocalPrototypes(torch.tensor([1, 2]), torch.ones(2, 16), torch.tensor([3, 3]))
+    second = LocalPrototypes(torch.tensor([2]), torch.zeros(1, 16), torch.tensor([3]))
+    state = method.server_update(method.init_server(server), {0: first}, server)
+    state = method.server_update(state, {1: second}, server)
+    assert np.flatnonzero(state["present"]).tolist() == [1, 2]
+    assert state["vectors"][1].tolist() == [1.0] * 16
+    assert state["vectors"][2].tolist() == [0.0] * 16
+
+
+def test_lambda_is_the_papers_symbol():
+    assert FedProto.HParams.model_validate({"lambda": 3}).lambda_ == 3

@@ -1,0 +1,162 @@
+"""FedTGP's equations by hand, and the properties that follow from them."""
+
+from __future__ import annotations
+
+from math import exp, log, sqrt
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.algorithms.base import Server
+from fedray.algorithms.fedtgp import FedTGP, adaptive_margin, generate, margin_logits
+from fedray.algorithms.prototypes import LocalPrototypes, aggregate, local_prototypes
+from fedray.client import ClientState, LocalTraining, Setting
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+C, D = 4, 6
+SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=LocalTraining(), seed=0)
+SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2)
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def upload(classes: list[int], seed: int) -> LocalPrototypes:
+    vectors = 3 * gaussian(len(classes), D, seed=seed)
+    return LocalPrototypes(torch.tensor(classes), vectors, torch.ones(len(classes)).long())
+
+
+UPLINKS = {0: upload([0, 1, 2], seed=1), 1: upload([0, 2], seed=2)}
+
+
+def trained(**hparams):
+    method = FedTGP(FedTGP.HParams(**hparams), SETTING)
+    before = method.init_server(SERVER)
+    return before, method.server_update(before, UPLINKS, SERVER)
+
+
+def loss(state) -> float:
+    """The server's loss on all uploads, with the margin it trains with."""
+    vectors = torch.cat([u.vectors for u in UPLINKS.values()])
+    labels = torch.cat([u.classes for u in UPLINKS.values()])
+    means, present = aggregate(UPLINKS, C, "uniform")
+    margin = adaptive_margin(means[present], 100)
+    return float(F.cross_entropy(margin_logits(vectors, labels, generate(state), margin), labels))
+
+
+def test_eq7_margin_lengthens_the_own_distance():
+    vectors, labels = torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1])
+    centres = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    found = margin_logits(vectors, labels, centres, 2.0)
+    torch.testing.assert_close(found, torch.tensor([[-7.0, 0.0], [-4.0, -5.0]]), atol=1e-5, rtol=0)
+    by_hand = (log(1 + exp(7)) + log(1 + exp(1))) / 2
+    assert float(F.cross_entropy(found, labels)) == pytest.approx(by_hand, abs=1e-5)
+
+
+def test_eq7_without_margin_is_the_ordinary_distance_softmax():
+    vectors, centres, labels = gaussian(5, D), gaussian(C, D, seed=1), torch.tensor([0, 1, 2, 3, 0])
+    found = margin_logits(vectors, labels, centres, 0.0)
+    torch.testing.assert_close(found, -torch.cdist(vectors, centres))
+
+
+def test_eq7_has_a_finite_gradient_at_distance_zero():
+    centres = gaussian(C, D).requires_grad_()
+    logits = margin_logits(centres.detach(), torch.arange(C), centres, 1.0)
+    assert logits.diagonal().tolist() == pytest.approx([-1.0] * C, abs=1e-5)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(logits, torch.arange(C)), centres)
+    assert bool(torch.isfinite(gradient).all())
+
+
+def test_eq8_is_the_largest_distance_to_the_nearest_other_mean():
+    means = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 3.0]])
+    # nearest others: 1, 1 and 3
+    assert adaptive_margin(means, 100.0) == pytest.approx(3.0)
+    assert adaptive_margin(means * 50, 100.0) == 100.0
+    assert adaptive_margin(means[:2] * 2, 100.0) == pytest.approx(2.0)
+    assert adaptive_margin(means[:1], 100.0) == 0.0
+    assert adaptive_margin(means, 0.0) == 0.0
+
+
+def test_eq8_averages_the_clients_prototypes_without_weights():
+    means, _ = aggregate(UPLINKS, C, "uniform")
+    both = (UPLINKS[0].vectors[0] + UPLINKS[1].vectors[0]) / 2
+    torch.testing.assert_close(means[0], both)
+
+
+def test_the_generator_by_hand():
+    weights = {
+        "embedding": torch.tensor([[1.0, -2.0]]),
+        "w1": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        "b1": torch.tensor([0.5, 0.5]),
+        "w2": torch.tensor([[2.0, 7.0], [1.0, 7.0]]),
+        "b2": torch.tensor([0.0, 10.0]),
+    }
+    # W1 e + b1 = (1.5, -1.5); ReLU gives (1.5, 0)
+    assert generate(weights).tolist() == [[3.0, 11.5]]
+
+
+def test_the_loss_falls_over_the_inner_epochs():
+    before = loss(trained(server_epochs=1)[0])
+    losses = [before] + [loss(trained(server_epochs=epochs)[1]) for epochs in (1, 10, 100)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_one_epoch_is_one_sgd_step_on_the_uploads():
+    before, after = trained(server_epochs=1, server_lr=0.1)
+    weights = {name: before[name].clone().requires_grad_() for name in ("w1", "b2")}
+    vectors = torch.cat([u.vectors for u in UPLINKS.values()])
+    labels = torch.cat([u.classes for u in UPLINKS.values()])
+    means, present = aggregate(UPLINKS, C, "uniform")
+    distance = torch.stack([(vectors - p).norm(dim=1) for p in generate({**before, **weights})], 1)
+    gap = torch.cdist(means[present], means[present]) + 1e9 * torch.eye(3)
+    distance = distance + gap.min(1).values.max() * F.one_hot(labels, C)
+    objective = F.cross_entropy(-distance, labels)
+    for name, gradient in zip(
+        weights, torch.autograd.grad(objective, [*weights.values()]), strict=True
+    ):
+        torch.testing.assert_close(after[name], before[name] - 0.1 * gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_all_classes_are_sent_after_the_first_step():
+    before, after = trained()
+    assert not bool(before["present"].any())
+    assert bool(after["present"].all())
+    assert torch.equal(after["vectors"], generate(after))
+
+
+def test_the_generator_starts_like_the_layers_it_stands_for():
+    state, _ = trained(server_epochs=1)
+    for name in ("w1", "b1", "w2", "b2"):
+        assert 0.8 / sqrt(D) < float(state[name].abs().max()) <= 1 / sqrt(D)
+    assert float(state["embedding"].std()) == pytest.approx(1, abs=0.4)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_lambda_0_is_local_bit_for_bit(run, participation, stale):
+    changes = {"participation": participation, "rounds": 3}
+    own = {"algorithm.stale": stale, "algorithm.server_epochs": 2}
+    local = run("local", changes)
+    assert local.same_clients_as(run("fedtgp", {**changes, **own, "algorithm.lambda": 0}))
+    assert not local.same_clients_as(run("fedtgp", {**changes, **own, "algorithm.lambda": 1}))
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, stale):
+    assembly = assemble("fedtgp", {"algorithm.stale": stale})
+    runtime = ClientRuntime(assembly, CPU)
+    method, server = assembly.algorithm, assembly.server(CPU)
+    down = method.downlink(method.init_server(server), [2], server)[2]
+    architecture = assembly.architectures[2]
+    before = ClientState(assembly.initial(architecture, 2))
+    reply, after = runtime.step("client_update", 1, 2, before, down)
+    assert reply.failure is None
+    client = runtime.client(2, 1)
+    old = local_prototypes(client, client.load(before.model)).vectors
+    new = local_prototypes(client, client.load(after.model)).vectors
+    assert torch.equal(reply.uplink.vectors, old if stale else new)
+    assert not torch.equal(old, new)

@@ -1,0 +1,79 @@
+"""The sweeps in tune/: each is valid, says how to run it, and every configuration resolves."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedray.config import parse_assignments
+from fedray.sweep.spec import ask, check_configurations, read_sweep
+
+TUNE = Path(__file__).parents[1] / "tune"
+FILES = sorted(TUNE.glob("*.yaml"))
+EXPECTED = {
+    "fedtsp_lambda",
+    "fedtsp_tau",
+    "fedtsp_prompt_length",
+    "fedtsp_server_epochs",
+    "fedtsp_local_epochs",
+    "fedtsp_joint",
+    "fedproto_lambda",
+    "fedtgp_lambda",
+}
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path, monkeypatch):
+    """Empty folders of the data sets that the paper's experiments name."""
+    for name in ("cifar10", "cifar100", "tiny_imagenet"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+
+
+def test_the_folder_holds_what_it_should_and_no_python():
+    assert {path.stem for path in FILES} >= EXPECTED
+    assert not list(TUNE.glob("**/*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_configuration_of_every_scale_resolves(path):
+    sweep = read_sweep(path)
+    assert "laptop" in sweep.scales
+    for scale in sweep.scales:
+        question = ask(str(path), scale=scale)
+        configs = check_configurations(question)
+        assert len(configs) >= 4
+        experiment = question.experiment_of(configs[0], question.seeds[0])
+        assert experiment.scale == scale
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_header_has_a_command_and_an_override_that_work(path):
+    header = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    commands = [
+        found.group(1).split()
+        for line in header
+        if (found := re.fullmatch(r"#\s+python -m fedray\.sweep (.+)", line))
+    ]
+    assert [path.stem] in commands
+    overrides = [command for command in commands if len(command) > 1]
+    assert overrides
+    for name, *words in overrides:
+        assert name == path.stem
+        keys = [word for word in words if "=" in word]
+        assert parse_assignments(keys)
+        check_configurations(ask(str(path), keys))
+
+
+def test_a_laptop_trial_asks_for_one_core():
+    for path in FILES:
+        question = ask(str(path))
+        for config in check_configurations(question):
+            experiment = question.experiment_of(config, question.seeds[0])
+            assert (experiment.workers, experiment.gpus) == (1, 0)
+
+
+def test_the_demo_has_eight_trials():
+    assert len(check_configurations(ask(str(TUNE / "fedtsp_lambda.yaml")))) >= 8
