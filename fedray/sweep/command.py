@@ -17,11 +17,20 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from fedray.cli import INTERRUPTED, RUN_ERROR, guard, results_home
-from fedray.config import Experiment, dump_yaml
+from fedray.config import dump_yaml, find_yaml
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.sweep.ledger import Ledger, unfinished
-from fedray.sweep.spec import Config, Question, ask, check_configurations, grid, shipped, words
+from fedray.sweep.spec import (
+    Config,
+    Question,
+    ask,
+    check_configurations,
+    folders,
+    grid,
+    shipped,
+    words,
+)
 from fedray.tracking import Status, resolve_uri
 from fedray.tracking.store import sqlite_path
 
@@ -80,8 +89,11 @@ def main(argv: list[str] | None = None) -> int:
     ledger = begin_or_resume(args)
     configs = check_configurations(ledger.question)
     hashes = prepare(ledger.question, configs)
+    print(headline(ledger), flush=True)
+    concurrent = places(ledger, configs, tracks=not args.no_track)
     with hold(ledger.home):
-        return run(ledger, configs, hashes, track=not args.no_track)
+        keep_file(args.sweep, ledger.home)
+        return run(ledger, concurrent, hashes, tracks=not args.no_track)
 
 
 # --- which invocation ----------------------------------------------------------------------------
@@ -105,6 +117,8 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
     else:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         home = results_home() / question.sweep / stamp
+        while home.exists():
+            home = home.with_name(f"{home.name}-2")
     ledger = Ledger(home, question)
     if question.search == "grid":
         for number, config in enumerate(grid(question.axes, question.num_samples)):
@@ -148,6 +162,13 @@ def hold(home: Path) -> Iterator[None]:
         lock.release()
 
 
+def keep_file(name: str, home: Path) -> None:
+    """Keep the sweep's file, comments and all, with its first results."""
+    if not (home / "sweep.yaml").exists():
+        text = find_yaml(name, folders(), "sweep").read_text(encoding="utf-8")
+        write_atomic(home / "sweep.yaml", text)
+
+
 # --- before anything starts ----------------------------------------------------------------------
 
 
@@ -185,44 +206,51 @@ def prepare(question: Question, configs: Sequence[Config]) -> dict[str, str]:
     return hashes
 
 
-def headline(ledger: Ledger, experiment: Experiment) -> str:
+def headline(ledger: Ledger) -> str:
     """What is going to be swept, in two lines."""
     question = ledger.question
-    whole = len(grid(question.axes)) if question.search == "grid" else None
-    if whole is not None and len(ledger.trials) < whole:
-        how = f"{len(ledger.trials)} of the grid's {whole} configurations"
-    elif whole is not None:
-        how = f"a grid of {whole} configurations"
-    else:
+    experiment = question.some_experiment()
+    if question.search != "grid":
         how = f"{question.num_samples} configurations by {question.search}"
+    else:
+        whole, some = len(grid(question.axes)), len(ledger.trials)
+        how = f"a grid of {whole}" if some == whole else f"{some} of the grid's {whole}"
     seeds = ", ".join(str(seed) for seed in question.seeds)
     return (
         f"{question.sweep} [{question.scale} scale]: {question.answers}\n"
-        f"{how} over {', '.join(question.space)}; seed(s) {seeds}; {question.experiment}: "
-        f"{experiment.algorithm.name} on {experiment.data.source}, {experiment.data.clients} "
-        f"clients, {experiment.rounds} rounds"
+        f"{how} over {', '.join(question.space)}; seed{'s' * (len(question.seeds) > 1)} {seeds}; "
+        f"{question.experiment}: {experiment.algorithm.name} on {experiment.data.source}, "
+        f"{experiment.data.clients} clients, {experiment.rounds} rounds"
     )
 
 
-def places(
-    question: Question, configs: Sequence[Config], nodes: Sequence[Mapping[str, float]]
-) -> int:
-    """Print what a trial asks of the cluster; return how many trials run at a time.
+def places(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) -> int:
+    """Connect to the cluster and print what is asked of it.
+
+    Returns:
+        How many trials run at a time.
 
     Raises:
-        UserError: when a trial can never be placed.
+        UserError: when a trial can never be placed, or results or runs would be lost.
     """
+    for name, value in TUNE_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from fedray.runtime.cluster import check_storage, connect
     from fedray.runtime.resources import at_a_time, preflight
 
-    said, least = set(), 10_000
-    for config in configs:
-        experiment = question.experiment_of(config, question.seeds[0])
-        line = preflight(experiment, nodes)
-        if line not in said:
-            print(line, flush=True)
-            said.add(line)
-        least = min(least, at_a_time(experiment, nodes))
-    return min(least, question.max_concurrent or least)
+    question = ledger.question
+    nodes = connect()
+    check_storage(ledger.home, len(nodes))
+    if tracks:
+        check_tracking(len(nodes))
+    experiments = [question.experiment_of(config, question.seeds[0]) for config in configs]
+    lines = [preflight(experiment, nodes) for experiment in experiments]
+    fit = min(at_a_time(experiment, nodes) for experiment in experiments)
+    concurrent = max(1, min(fit, question.max_concurrent or fit, ledger.left))
+    for line in dict.fromkeys(lines):
+        print(line)
+    print(f"{ledger.left} trials, {concurrent} at a time", flush=True)
+    return concurrent
 
 
 def check_tracking(nodes: int) -> None:
@@ -242,38 +270,25 @@ def check_tracking(nodes: int) -> None:
 # --- the sweep -----------------------------------------------------------------------------------
 
 
-def run(ledger: Ledger, configs: Sequence[Config], hashes: Mapping[str, str], track: bool) -> int:
+def run(ledger: Ledger, concurrent: int, hashes: Mapping[str, str], *, tracks: bool) -> int:
     """Run what is left of a sweep and say how it ended; returns the exit code."""
-    for name, value in TUNE_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    from fedray.runtime.cluster import check_storage, connect
     from fedray.sweep.runs import SweepRuns
     from fedray.sweep.watch import SweepProgress, Watcher
 
     question = ledger.question
-    experiment = question.experiment_of(configs[0], question.seeds[0])
-    print(headline(ledger, experiment), flush=True)
-    nodes = connect()
-    check_storage(ledger.home, len(nodes))
-    if track:
-        check_tracking(len(nodes))
-    concurrent = places(question, configs, nodes)
-    total = len(ledger.trials) if question.search == "grid" else question.num_samples or 0
-    left = total - sum(trial.is_over for trial in ledger.ordered)
-    print(f"{left} trials, {min(concurrent, left)} at a time", flush=True)
     if question.asha is not None and question.search != "grid":
         print(
             f"note: {question.search} takes a trial that ASHA stops as complete, with the value "
-            "it had then",
-            flush=True,
+            "it had then"
         )
+    experiment = question.some_experiment()
     ledger.write()
-    runs = SweepRuns(ledger, hashes) if track else None
+    runs = SweepRuns(ledger, hashes) if tracks else None
     ending: Status = "KILLED"
     try:
-        with SweepProgress(total, experiment.rounds) as show:
+        with SweepProgress(ledger.total, experiment.rounds) as show:
             fit(ledger, Watcher(ledger, runs, show), concurrent, experiment.faults.max_failures)
-        if not ledger.open:
+        if not ledger.left:
             ledger.status = "finished"
             ledger.write()
             ending = "FINISHED" if ledger.best is not None else "FAILED"
@@ -293,7 +308,7 @@ def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) ->
     from fedray.sweep.search import tune_config
     from fedray.sweep.trial import run_trial
 
-    if not ledger.open and ledger.question.search == "grid":
+    if not ledger.left:
         return
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
@@ -331,7 +346,7 @@ def conclude(ledger: Ledger, runs: SweepRuns | None) -> int:
     for reason in reasons(ledger):
         print(reason)
     write_csv(ledger, home / "trials.csv")
-    if ledger.open:
+    if ledger.left:
         print(f"interrupted; go on with: python -m fedray.sweep {question.sweep} --resume")
         return INTERRUPTED
     best = ledger.best

@@ -114,6 +114,17 @@ class Ledger:
         return [trial for trial in self.ordered if not trial.is_over]
 
     @property
+    def total(self) -> int:
+        """How many trials there will be."""
+        question = self.question
+        return len(self.trials) if question.search == "grid" else question.num_samples or 0
+
+    @property
+    def left(self) -> int:
+        """How many trials are still to be run, those included that have no configuration yet."""
+        return self.total - sum(trial.is_over for trial in self.ordered)
+
+    @property
     def best(self) -> Trial | None:
         """The best trial; the first of equals. Failed ones do not count, stopped ones do."""
         sign = 1 if self.question.mode == "max" else -1

@@ -46,7 +46,7 @@ def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.T
     question = ledger.question
     scheduler = None
     if question.asha is not None:
-        rounds = question.experiment_of(_any_config(ledger), question.seeds[0]).rounds
+        rounds = question.some_experiment().rounds
         scheduler = ASHAScheduler(
             time_attr="round",
             max_t=rounds,
@@ -58,14 +58,8 @@ def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.T
     if question.search == "grid":
         space = {"trial": tune.grid_search([entry(trial) for trial in ledger.open])}
         return space, tune.TuneConfig(**common)
-    assert question.num_samples is not None
-    over = sum(trial.is_over for trial in ledger.ordered)
-    left = max(question.num_samples - over, len(ledger.open))
-    return {}, tune.TuneConfig(search_alg=OptunaTrials(ledger), num_samples=left, **common)
-
-
-def _any_config(ledger: Ledger) -> dict[str, Any]:
-    return {axis.key: axis.values[0] for axis in ledger.question.axes}
+    samples = ledger.left
+    return {}, tune.TuneConfig(search_alg=OptunaTrials(ledger), num_samples=samples, **common)
 
 
 def _dirname(trial: Any) -> str:

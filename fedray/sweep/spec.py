@@ -142,6 +142,10 @@ class Question(Frozen):
         """The swept keys, in the file's order."""
         return [parse_axis(key, value) for key, value in self.space.items()]
 
+    def some_experiment(self) -> Experiment:
+        """The experiment of the space's first configuration."""
+        return self.experiment_of({axis.key: axis.values[0] for axis in self.axes}, self.seeds[0])
+
     def experiment_of(self, config: Mapping[str, Any], seed: int) -> Experiment:
         """The experiment of one configuration and seed.
 

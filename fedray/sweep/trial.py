@@ -14,10 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedray.errors import FedrayError, RunFailed, UserError, nearest
 from fedray.sweep.spec import Question, folder_name
+
+if TYPE_CHECKING:
+    from fedray.config import Experiment
+    from fedray.runtime.session import Session
+    from fedray.runtime.workers import WorkerPool
 
 Record = dict[str, Any]
 TRAFFIC = ("up_bytes", "down_bytes", "up_params", "down_params")
@@ -87,7 +92,7 @@ def reports(question: Question, values: Mapping[str, Any], folder: Path) -> Iter
             raise UserError(f"{folder} is still in use by another process") from None
         outs = [folder / f"seed_{seed}" for seed in question.seeds]
         known = min(len(earlier(out)) for out in outs) - 1
-        pool = _pool(experiments[0])
+        pool = pool_of(experiments[0])
         stack.callback(pool.close)
         streams = [
             whole(_session(experiment, out, pool, began), earlier(out))
@@ -119,7 +124,8 @@ def reports(question: Question, values: Mapping[str, Any], folder: Path) -> Iter
             )
 
 
-def _pool(experiment: Any) -> Any:
+def pool_of(experiment: Experiment) -> WorkerPool:
+    """The trial's workers, each in its own bundle of the trial's placement group."""
     from ray.util import get_current_placement_group
 
     from fedray.runtime.resources import first_worker_bundle
@@ -129,7 +135,7 @@ def _pool(experiment: Any) -> Any:
     return WorkerPool(experiment, group=group, first_bundle=first_worker_bundle(experiment))
 
 
-def _session(experiment: Any, out: Path, pool: Any, began: float) -> Any:
+def _session(experiment: Experiment, out: Path, pool: WorkerPool, began: float) -> Session:
     from fedray.runtime.session import Session
     from fedray.runtime.workers import RayExecutor
 
@@ -146,7 +152,7 @@ def earlier(out: Path) -> list[Record]:
     return rounds
 
 
-def whole(session: Any, before: Sequence[Record]) -> Iterator[Record]:
+def whole(session: Session, before: Sequence[Record]) -> Iterator[Record]:
     """Every round of a session from 0: what its folder holds, then what it runs."""
     new = session.rounds()
     first = next(new, None)

@@ -233,11 +233,13 @@ class Store:
             reopen: whether a run that is found is running again.
             everywhere: look for it in all experiments.
         """
-        parent = self._parent_id(spec.parent)
-        with self._alone() if not self.find(spec.key, everywhere=everywhere) else nullcontext():
-            run_id = self.find(spec.key, everywhere=everywhere)
-            if run_id is None:
-                return self._create(spec, parent)
+        run_id = self.find(spec.key, everywhere=everywhere)
+        if run_id is None:
+            parent = self._parent_id(spec.parent)
+            with self._alone():
+                run_id = self.find(spec.key, everywhere=everywhere)
+                if run_id is None:
+                    return self._create(spec, parent)
         run = self._client.get_run(run_id)
         opened = OpenRun(run_id, run.info.start_time, False, run.info.status)
         opened.tags = dict(run.data.tags)

@@ -100,9 +100,9 @@ def test_the_generator_by_hand():
 
 def test_the_loss_falls_over_the_inner_epochs():
     before = loss(trained(server_epochs=1)[0])
-    losses = [before] + [loss(trained(server_epochs=epochs)[1]) for epochs in (1, 10, 100)]
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.7 * losses[0]
+    after = [loss(trained(server_epochs=epochs, server_lr=0.1)[1]) for epochs in (1, 10, 100)]
+    assert before > after[0] > after[1] > after[2]
+    assert after[2] < 0.7 * before
 
 
 def test_one_epoch_is_one_sgd_step_on_the_uploads():
@@ -130,7 +130,7 @@ def test_all_classes_are_sent_after_the_first_step():
 
 def test_the_generator_starts_like_the_layers_it_stands_for():
     state, _ = trained(server_epochs=1)
-    for name in ("w1", "b1", "w2", "b2"):
+    for name in ("w1", "w2"):
         assert 0.8 / sqrt(D) < float(state[name].abs().max()) <= 1 / sqrt(D)
     assert float(state["embedding"].std()) == pytest.approx(1, abs=0.4)
 

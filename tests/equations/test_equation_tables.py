@@ -1,0 +1,69 @@
+"""Every method's file lists its equations; each is a tagged function with a test of its number."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import fedray
+
+PACKAGE = Path(fedray.__file__).parent
+TESTS = Path(__file__).parent
+ROW = re.compile(r"^ {4}(\S.*?) +-> (.+?)(?: {2,}(.*))?$", re.MULTILINE)
+FILE = re.compile(r"\((\w+(?:/\w+)*\.py)\)")
+
+
+def rows(module: str) -> list[tuple[str, str, list[str]]]:
+    """(label, file, names) of every line `label -> names (file)` of a module's docstring."""
+    path = PACKAGE / "algorithms" / f"{module}.py"
+    head = ast.get_docstring(ast.parse(path.read_text()), clean=False) or ""
+    found = []
+    for label, target, note in ROW.findall(head):
+        elsewhere = FILE.search(f"{target} {note}")
+        names = re.findall(r"[\w.]+", FILE.sub("", target))
+        found.append((label, elsewhere[1] if elsewhere else f"algorithms/{module}.py", names))
+    return found
+
+
+METHODS = [
+    path.stem
+    for path in sorted((PACKAGE / "algorithms").glob("*.py"))
+    if "@algorithms.add" in path.read_text() and path.stem != "local"
+]
+ROWS = [(method, *row) for method in METHODS for row in rows(method)]
+
+
+def lookup(file: str, name: str):
+    thing = importlib.import_module("fedray." + file.removesuffix(".py").replace("/", "."))
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    return thing
+
+
+def test_every_method_has_a_table():
+    assert {"alignfed", "fedavg", "fedproto", "fedtgp", "fedtsp"} <= set(METHODS)
+    assert [method for method in METHODS if not rows(method)] == []
+    assert [label for label, _, _ in rows("fedtsp")] == [f"Eq. ({n})" for n in range(2, 9)]
+
+
+@pytest.mark.parametrize(("method", "label", "file", "names"), ROWS)
+def test_what_the_table_names_is_there(method, label, file, names):
+    assert names
+    for name in names:
+        assert callable(lookup(file, name))
+
+
+NUMBERED = [row for row in ROWS if row[1].startswith("Eq. (")]
+
+
+@pytest.mark.parametrize(("method", "label", "file", "names"), NUMBERED)
+def test_a_numbered_equation_is_tagged_and_has_a_test_of_its_number(method, label, file, names):
+    number = re.fullmatch(r"Eq\. \((\d+)\)", label)[1]
+    assert any(label in (lookup(file, name).__doc__ or "") for name in names)
+    tests = ast.parse((TESTS / f"test_{method}.py").read_text()).body
+    functions = [node.name for node in tests if isinstance(node, ast.FunctionDef)]
+    assert [name for name in functions if re.match(rf"test_(eq\d+_)*eq{number}_", name)]

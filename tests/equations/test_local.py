@@ -1,0 +1,91 @@
+"""Local is a bare training loop, and the common loop does what its knobs say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+
+
+def bare_loop(assembly, client: int, rounds: int) -> dict[str, torch.Tensor]:
+    """What a client's weights are after plain SGD on its images, in the client's own orders."""
+    knobs = assembly.setting.training
+    model = ClientRuntime(assembly, CPU).client(client, 0).skeleton.model
+    model.load_state_dict(assembly.initial(assembly.architectures[client], client))
+    model.train()
+    own = assembly.data.train[client]
+    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[own])
+    for round_ in range(1, rounds + 1):
+        sgd = torch.optim.SGD(
+            model.parameters(), knobs.lr, knobs.momentum, weight_decay=knobs.weight_decay
+        )
+        random = assembly.streams.torch("batches", round_=round_, client=client)
+        for _ in range(knobs.epochs):
+            order = torch.randperm(len(labels), generator=random)
+            if not knobs.shuffle:
+                order = torch.arange(len(labels))
+            for index in order.split(knobs.batch_size):
+                if knobs.drop_last and len(index) < knobs.batch_size:
+                    continue
+                sgd.zero_grad()
+                F.cross_entropy(model(images[index]).logits, labels[index]).backward()
+                sgd.step()
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"local_epochs": 2, "momentum": 0.9, "weight_decay": 0.01},
+        {"shuffle": False, "drop_last": True, "batch_size": 7},
+        {"model.group": "cnn3", "batch_size": 11},
+    ],
+)
+def test_is_the_bare_loop_bit_for_bit(run, changes):
+    done = run("local", changes)
+    sizes = [
+        len(own) % done.assembly.setting.training.batch_size for own in done.assembly.data.train
+    ]
+    assert 1 not in sizes  # a last batch of one image joins the one before
+    for client in range(4):
+        expected = bare_loop(done.assembly, client, rounds=2)
+        assert expected.keys() == done.models[client].keys()
+        for name, tensor in expected.items():
+            assert torch.equal(done.models[client][name], tensor), name
+
+
+def test_nothing_travels(run):
+    done = run("local")
+    assert all(r.up.total_bytes == r.down.total_bytes == 0 for r in done.results)
+
+
+def test_every_local_epoch_counts(run):
+    one, two = run("local", {"rounds": 1}), run("local", {"rounds": 1, "local_epochs": 2})
+    assert not one.same_clients_as(two)
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 33])
+def test_every_image_is_seen_once_an_epoch_and_no_batch_has_one_left_over(assemble, count):
+    from fedray.data import FederatedData
+
+    assembly = assemble("local", {"data.clients": 1})
+    data = assembly.data
+    assembly.__dict__["data"] = FederatedData(data.images, (data.train[0][:count],), data.test)
+    client = ClientRuntime(assembly, CPU).client(0, 1)
+    batches = []
+
+    def loss(model, batch):
+        batches.append(batch.images.flatten(1))
+        return model(batch.images).logits.sum() * 0
+
+    client.fit(client.load(client.initial()), loss)
+    seen = torch.cat(batches)
+    expected = torch.from_numpy(data.images.images[data.train[0][:count]]).flatten(1) * (2 / 255)
+    assert sorted(seen.tolist()) == sorted((expected - 1).tolist())
+    assert [len(batch) for batch in batches] == {1: [1], 16: [16], 17: [17], 33: [16, 17]}[count]

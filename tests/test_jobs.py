@@ -1,0 +1,161 @@
+"""`ray job submit` against a real head node on the loopback address, with token authentication."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+TINY = """
+answers: "does a sweep run as a job"
+search: grid
+space:
+  algorithm.lambda: {grid: [0, 1]}
+scales:
+  laptop:
+    experiment: fedtsp_digits
+    set:
+      {rounds: 1, local_epochs: 1, data.clients: 4, workers: 1, algorithm.prompt_length: 0,
+       text.encoder: orthogonal}
+"""
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A head node that asks for a token, and the environment that talks to it."""
+    home = tmp_path_factory.mktemp("home")
+    scratch = Path("/tmp") / f"fr{os.getpid()}"  # Ray's socket paths must stay short
+    gcs, dashboard, client, agent = (free_port() for _ in range(4))
+    env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    env |= {
+        "HOME": str(home),
+        "RAY_AUTH_MODE": "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "FEDRAY_RESULTS": str(home / "results"),
+        "FEDRAY_CACHE": str(home / "cache"),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "HF_HUB_OFFLINE": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    subprocess.run(["ray", "get-auth-token", "--generate"], env=env, check=True, timeout=120)
+    assert (home / ".ray" / "auth_token").exists()
+    before = set(psutil.pids())
+    start = [
+        "ray", "start", "--head", "--block", f"--port={gcs}", "--node-ip-address=127.0.0.1",
+        f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--num-cpus=2",
+        f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}",
+        f"--temp-dir={scratch}", "--disable-usage-stats",
+    ]  # fmt: skip
+    process = subprocess.Popen(start, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    env["RAY_API_SERVER_ADDRESS"] = f"http://127.0.0.1:{dashboard}"
+    try:
+        deadline = time.monotonic() + 120
+        while subprocess.run(["ray", "job", "list"], env=env, capture_output=True).returncode:
+            assert process.poll() is None, "the head node did not start"
+            assert time.monotonic() < deadline, "the head node does not answer"
+            time.sleep(1)
+        yield env
+    finally:
+        family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(True))]
+        for pid in family:
+            if pid not in before and psutil.pid_exists(pid):
+                psutil.Process(pid).kill()
+        process.wait(timeout=60)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def submit(env: dict[str, str], folder: Path, *command: str, **job_env: str) -> str:
+    """Submit a job from `folder` and return its log."""
+    keep = ("FEDRAY_RESULTS", "FEDRAY_CACHE", "MLFLOW_DISABLE_TELEMETRY", "HF_HUB_OFFLINE")
+    runtime = {"env_vars": {key: env[key] for key in keep} | job_env}
+    deadline = time.monotonic() + 120
+    while True:
+        done = subprocess.run(
+            ["ray", "job", "submit", "--working-dir", str(folder),
+             "--runtime-env-json", json.dumps(runtime), "--", *command],
+            env=env, cwd=folder, capture_output=True, text=True, timeout=280,
+        )  # fmt: skip
+        log = done.stdout + done.stderr
+        starting = "No available agent" in log and time.monotonic() < deadline
+        if not starting:
+            break
+        time.sleep(2)
+    assert done.returncode == 0, log[-3000:]
+    return log
+
+
+def result_files(env: dict[str, str]) -> set[Path]:
+    return set(Path(env["FEDRAY_RESULTS"]).rglob("result.json"))
+
+
+def test_a_sweep_runs_as_a_job_from_the_repository(head: dict[str, str]) -> None:
+    log = submit(
+        head, ROOT, "python", "-m", "fedray.sweep", "fedtsp_lambda",
+        "rounds=1", "local_epochs=1", "data.clients=4", "algorithm.prompt_length=0",
+        "text.encoder=orthogonal",
+    )  # fmt: skip
+    assert re.search(r"python -m fedray\.run \S+ .*algorithm\.lambda=", log), log[-2000:]
+    results = [json.loads(path.read_text()) for path in result_files(head)]
+    weights = {result["config"]["algorithm"]["lambda"] for result in results}
+    assert len(weights) >= 8
+    assert all(result["final"]["round"] == 1 for result in results)
+    assert (Path(head["FEDRAY_RESULTS"]) / "mlflow.db").exists()
+
+
+def test_a_sweep_runs_as_a_job_from_an_installed_wheel(
+    head: dict[str, str], tmp_path: Path
+) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT)],
+        check=True, timeout=200,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("fedray-*.whl")
+    site = tmp_path / "site"
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True, timeout=200
+    )
+    assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"fedray"}
+    assert (site / "fedray" / "sweeps" / "fedtsp_lambda.yaml").exists()
+    folder = tmp_path / "empty"
+    (folder / "tune").mkdir(parents=True)
+    (folder / "tune" / "tiny.yaml").write_text(TINY)
+    where = submit(
+        head, folder, "python", "-c", "import fedray; print(fedray.__file__)",
+        PYTHONPATH=str(site),
+    )  # fmt: skip
+    assert str(site) in where
+    before = result_files(head)
+    log = submit(head, folder, "python", "-m", "fedray.sweep", "tiny", PYTHONPATH=str(site))
+    assert "algorithm.lambda=" in log
+    assert len(result_files(head) - before) == 2
+
+
+def test_a_job_without_the_token_is_refused(head: dict[str, str], tmp_path: Path) -> None:
+    stranger = {**head, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(
+        ["ray", "job", "list"], env=stranger, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0
+    assert "401" in done.stdout + done.stderr or "auth" in (done.stdout + done.stderr).lower()

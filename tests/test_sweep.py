@@ -1,0 +1,614 @@
+"""Sweeps: what is refused, what Optuna sees, and small real ones through Ray and MLflow."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from fedray.config import dump_yaml
+from fedray.errors import UserError
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session, read_result
+from fedray.sweep import main
+from fedray.sweep.ledger import Ledger, unfinished
+from fedray.sweep.show import best_command, table
+from fedray.sweep.spec import (
+    Question,
+    ask,
+    check_configurations,
+    folder_name,
+    grid,
+    parse_axis,
+    read_sweep,
+)
+from fedray.sweep.trial import judge, merge
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENT = {
+    "name": "tiny",
+    "algorithm": "fedproto",
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 16,
+    "lr": 0.05,
+    "workers": 1,
+    "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"feature_dim": 16},
+}
+SWEEP = {
+    "answers": "nothing",
+    "space": {"algorithm.lambda": {"grid": [0, 1]}},
+    "scales": {"laptop": {"experiment": "tiny.yaml"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A working directory with tiny.yaml and a folder of sweeps; results and MLflow beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tiny.yaml").write_text(dump_yaml(EXPERIMENT))
+    return tmp_path
+
+
+def write(here: Path, name: str = "tiny", **changes: object) -> Path:
+    """Write a sweep; `changes` replace its keys."""
+    path = here / "tune" / f"{name}.yaml"
+    path.write_text(dump_yaml({**SWEEP, **changes}))
+    return path
+
+
+def laptop(**changes: object) -> dict[str, object]:
+    """The scales of a sweep whose laptop scale has these keys too."""
+    return {"laptop": {"experiment": "tiny.yaml", **changes}}
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"serach": "grid"}, "unknown key 'serach' in sweep tiny. Did you mean 'search'?"),
+        ({"search": "gird"}, "sweep tiny.search: .*'grid', 'tpe'"),
+        ({"space": {}}, "space is empty; name what is swept"),
+        ({"space": {"lr": {"gird": [1]}}}, "space.lr: there is no 'gird'. Did you mean 'grid'?"),
+        ({"space": {"lr": [0.1]}}, "space.lr is .*expected one of grid, choice"),
+        ({"space": {"lr": {"grid": []}}}, r"space.lr.grid is \[\], expected a list"),
+        ({"space": {"lr": {"grid": [1, 1]}}}, "lists a value twice"),
+        ({"space": {"lr": {"uniform": [0, 1]}}}, "search: grid needs lists, and space.lr is unif"),
+        ({"search": "tpe", "space": {"lr": {"uniform": [1, 0]}}}, "expected .lowest, highest"),
+        ({"search": "tpe", "space": {"lr": {"loguniform": [0, 1]}}}, "expected more than 0"),
+        ({"search": "tpe", "space": {"lr": {"randint": [0, 1.5]}}}, "two whole numbers"),
+        ({"search": "tpe", "space": {"workers": {"choice": [1, 2]}}}, "use search: grid"),
+        ({"search": "tpe", "space": {"wire": {"choice": [{}, {"up_bits": 8}]}}}, "plain values"),
+        ({"search": "cmaes"}, "cmaes walks continuous spaces, and space.algorithm.lambda is grid"),
+        ({"search": "cmaes", "space": {"lr": {"uniform": [0, 1]}}}, "at least two swept keys"),
+        ({"space": {"seed": {"grid": [0, 1]}}}, "seeds are not swept"),
+        ({"seeds": [0, 0]}, r"seeds=\[0, 0\], expected different"),
+        ({"seeds": []}, r"seeds=\[\], expected different"),
+        ({"scales": {}}, "scales is empty"),
+        ({"scales": {"desk": {"experiment": "tiny.yaml"}}}, "'desk' is neither laptop nor paper"),
+        ({"scales": laptop(sed={})}, "unknown key 'sed' in sweep tiny.scales.laptop.*seeds"),
+        ({"scales": laptop(experiment="tiny_digits")}, "there is no experiment 'tiny_digits'"),
+        ({"scales": laptop(set={"runds": 3})}, "unknown key 'runds' .*'rounds'"),
+        ({"space": {"algorithm.lamda": {"grid": [1]}}}, "unknown key 'lamda' in algorithm.*lambda"),
+        (
+            {"space": {"algorithm.lambda": {"grid": [1, -1]}}},
+            "lambda=-1: algorithm.lambda: .*greater than or equal to 0",
+        ),
+        (
+            {"search": "tpe", "space": {"algorithm.lambda": {"uniform": [-1, 1]}}},
+            "lambda=-1: algorithm.lambda: .*greater than or equal to 0",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, message):
+    write(here, **changes)
+    assert main(["tiny"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(message, said)
+    assert said.count("\n") == 1
+    assert not (here / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a sweep: .*tiny"),
+        (["tinny"], "there is no sweep 'tinny'. Did you mean 'tiny'?"),
+        (["tiny", "--scale", "paper"], "sweep tiny has no paper scale, only laptop"),
+        (["tiny", "rounds"], "'rounds' is not key=value"),
+        (["tiny", "seed=-1"], r"seeds=\[-1\], expected different whole numbers"),
+        (["tiny", "algorithm.lambda=3"], "algorithm.lambda is what sweep tiny varies; leave"),
+        (["tiny", "algorithm=local"], "unknown key 'lambda' in algorithm"),
+        (["tiny", "data.clients=5000"], "5000 clients"),
+        (["tiny", "data.source=parquet", "data.root=/nowhere"], "data.root=/nowhere is not"),
+        (["tiny", "--resume"], "no sweep below .*tiny is unfinished; start without --resume"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, arguments, message):
+    write(here)
+    assert main(arguments) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (here / "results").exists()
+
+
+def test_a_partition_that_cannot_be_made_is_found_before_anything_starts(here, capsys):
+    write(here, space={"data.clients": {"grid": [3, 5000]}})
+    assert main(["tiny"]) == 2
+    assert re.search("clients=5000: .*clients", capsys.readouterr().err)
+
+
+# --- questions and grids -------------------------------------------------------------------------
+
+
+def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
+    write(here, seeds=[0, 1], scales=laptop(set={"rounds": 4, "lr": 0.1}))
+    question = ask("tiny", ["rounds=3", "seed=5"])
+    assert (question.seeds, question.set) == ([5], {"lr": 0.1, "rounds": 3})
+    experiment = question.experiment_of({"algorithm.lambda": 2}, 5)
+    assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
+    assert experiment.algorithm.params == {"lambda": 2}
+    assert Question.model_validate_json(question.model_dump_json()) == question
+
+
+def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
+    axes = [parse_axis("a", {"grid": [1, 2, 3]}), parse_axis("b", {"choice": ["x", "y"]})]
+    every = grid(axes)
+    assert len(every) == 6
+    assert every[:2] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
+    assert grid(axes, 99) == every
+    some = grid(axes, 3)
+    assert len(some) == 3
+    assert (some[0], some[-1]) == (every[0], every[-1])
+
+
+def test_of_a_range_the_ends_are_checked(here):
+    write(here, search="tpe", space={"lr": {"loguniform": [0.01, 0.1]}, "rounds": {"choice": [1]}})
+    assert check_configurations(ask("tiny")) == [
+        {"lr": 0.01, "rounds": 1},
+        {"lr": 0.1, "rounds": 1},
+        {"lr": 0.01, "rounds": 1},
+    ]
+
+
+def test_folders_tell_configurations_apart():
+    assert folder_name(3, {"algorithm.lambda": 7}) == "trial_00003_lambda=7"
+    assert folder_name(0, {"a.x": 0.25, "b.x": "p q"}) == "trial_00000_a.x=0.25,b.x=p_q"
+
+
+def test_installed_sweeps_are_found_beside_the_package(here):
+    assert read_sweep(ROOT / "tune" / "fedtsp_lambda.yaml").search == "grid"
+    assert ask("fedtsp_lambda").sweep == "fedtsp_lambda"
+
+
+# --- seeds and objectives ------------------------------------------------------------------------
+
+
+def record(round_: int, accuracy: float | None, **metrics: float) -> dict[str, object]:
+    traffic = dict.fromkeys(("up_bytes", "down_bytes", "up_params", "down_params"), 10)
+    kinds = {f"{name}_by_kind": {"weights": 10} for name in traffic}
+    measured = {} if accuracy is None else {"local_accuracy": accuracy, "per_client": {"0": 1.0}}
+    return {
+        "round": round_, "seconds": 1.0, "metrics": {**measured, **metrics}, "events": [],
+        **traffic, **kinds,
+    }  # fmt: skip
+
+
+def test_seeds_are_averaged_and_their_spread_is_kept():
+    row = merge([record(1, 0.5, tau=0.1), record(1, 0.7)], "local_accuracy")
+    assert row["metrics"]["local_accuracy"] == pytest.approx(0.6)
+    assert row["metrics"]["local_accuracy_seed_std"] == pytest.approx(0.02**0.5)
+    assert set(row["metrics"]) == {"local_accuracy", "local_accuracy_seed_std"}
+    assert (row["up_bytes"], row["up_bytes_by_kind"], row["seconds"]) == (10, {"weights": 10}, 2)
+
+
+def test_the_objective_is_the_best_round_or_the_last(here):
+    write(here)
+    best = ask("tiny")
+    rows = [merge([record(r, a)], "local_accuracy") for r, a in enumerate([0.1, 0.6, 0.6, None])]
+    assert judge(rows, best).round == 1
+    assert judge(rows, best.model_copy(update={"mode": "min"})).value == 0.1
+    assert judge(rows, best.model_copy(update={"at": "final"})).round == 2
+    assert judge(rows[3:], best) is None
+
+
+def test_the_table_fits_80_columns_and_shows_failures(here):
+    space = {key: {"grid": [1]} for key in ("algorithm.lambda", "lr", "momentum", "local_epochs")}
+    write(here, space=space, seeds=[0, 1])
+    ledger = Ledger(here, ask("tiny"))
+    for number in range(2):
+        trial = ledger.add(number, dict.fromkeys(space, 0.123456))
+        trial.measure([merge([record(1, 0.5), record(1, 0.6)], "local_accuracy")], ledger.question)
+        trial.status = "finished"
+    failed = ledger.add(2, dict.fromkeys(space, 1))
+    failed.status, failed.reason = "failed", "client 0, round 1: the loss became nan; " + "x" * 80
+    lines = table(ledger).splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    assert "* 0" in lines[1]
+    assert "0.5500" in lines[1]
+    assert "failed: client 0" in lines[3]
+
+
+def test_the_best_configuration_is_a_command_that_resolves(here):
+    from fedray.runtime.assembly import resolve
+
+    write(here, scales=laptop(set={"data": {"clients": 2}, "text": {"template": "a {label}"}}))
+    question = ask("tiny", ["rounds=7", "seed=4"])
+    config = {"algorithm.lambda": 0.30000000000000004}
+    import shlex
+
+    words = shlex.split(best_command(question, config))
+    assert words[:3] == ["python", "-m", "fedray.run"]
+    assert resolve(words[3], words[4:]) == question.experiment_of(config, 4)
+
+
+# --- Optuna --------------------------------------------------------------------------------------
+
+
+def suggestions(ledger: Ledger, objective, count: int, tell: bool = True) -> list[dict]:
+    """Ask the search for `count` trials one after the other, as Ray Tune does."""
+    from fedray.sweep.search import OptunaTrials
+
+    search = OptunaTrials(ledger)
+    found = []
+    for index in range(count):
+        given = search.suggest(f"ray{index}")["trial"]
+        found.append(given)
+        if not tell:
+            continue
+        trial = ledger.trials[given["number"]]
+        trial.objective, trial.status = objective(trial.config), "finished"
+        result = {"objective": trial.objective, "training_iteration": 1}
+        search.on_trial_complete(f"ray{index}", result)
+    return found
+
+
+SPACES = {
+    "tpe": {"lr": {"loguniform": [0.01, 1]}, "algorithm.lambda": {"choice": [0, 1, 5]}},
+    "random": {"lr": {"uniform": [0.01, 1]}, "local_epochs": {"randint": [1, 4]}},
+    "cmaes": {"lr": {"uniform": [0.01, 1]}, "algorithm.lambda": {"uniform": [0, 10]}},
+}
+
+
+@pytest.mark.parametrize("search", SPACES)
+def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
+    write(here, search=search, space=SPACES[search], num_samples=12)
+    question = ask("tiny")
+
+    def objective(config: dict) -> float:
+        return -((config["lr"] - 0.3) ** 2) - 0.01 * list(config.values())[1]
+
+    whole = Ledger(here, question)
+    expected = suggestions(whole, objective, 12)
+    assert [trial["number"] for trial in expected] == list(range(12))
+    assert len({str(trial["values"]) for trial in expected}) > 6
+
+    (here / "cut").mkdir()
+    cut = Ledger(here / "cut", question)
+    first = suggestions(cut, objective, 7)
+    asked = suggestions(cut, objective, 1, tell=False)  # in flight when the driver dies
+    again = Ledger.read(cut.home)
+    assert again.left == 5
+    assert (here / "cut" / "optuna.journal").exists()
+    rest = suggestions(again, objective, 5)
+    assert rest[0] == asked[0]
+    assert first + rest == expected
+
+
+def test_optuna_takes_a_failed_trial_as_failed(here):
+    from optuna.trial import TrialState
+
+    from fedray.sweep.search import OptunaTrials
+
+    write(here, search="tpe", space=SPACES["tpe"])
+    ledger = Ledger(here, ask("tiny"))
+    search = OptunaTrials(ledger)
+    search.suggest("a")
+    search.on_trial_complete("a", {"objective": float("nan"), "failed": "it diverged"})
+    assert [trial.state for trial in search._study.trials] == [TrialState.FAIL]
+
+
+# --- real sweeps ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ray_here():
+    """One local Ray for the sweeps of this file."""
+    ray = pytest.importorskip("ray")
+    from fedray.runtime.cluster import connect
+
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    connect(num_cpus=2)
+    yield ray
+    ray.shutdown()
+
+
+def alone(question: Question, config: dict, seed: int, out: Path) -> list[dict]:
+    """One configuration and seed by itself, in this process: the rounds of its result.json."""
+    experiment = question.experiment_of(config, seed)
+    session = Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+    return list(session.rounds())
+
+
+def only_sweep(results: Path, name: str) -> dict:
+    [path] = results.glob(f"{name}/*/sweep.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_sweep_from_question_to_mlflow(here, capsys, ray_here):
+    write(here, space={"lr": {"grid": [0.05, 0.1, 1e30]}}, seeds=[0, 1])
+    assert main(["tiny", "algorithm.lambda=0.5"]) == 0
+    said = capsys.readouterr().out
+    [home] = (here / "results" / "tiny").iterdir()
+    sweep = json.loads((home / "sweep.json").read_text())
+    assert sweep["status"] == "finished"
+    assert [trial["status"] for trial in sweep["trials"]] == ["finished", "finished", "failed"]
+
+    # two seeds in lockstep are two single runs, bit for bit
+    question = ask("tiny", ["algorithm.lambda=0.5"])
+    for trial in sweep["trials"][:2]:
+        runs = [alone(question, trial["config"], s, here / f"{trial['number']}{s}") for s in (0, 1)]
+        means = [sum(r[i]["metrics"]["local_accuracy"] for r in runs) / 2 for i in range(3)]
+        assert trial["objective"] == pytest.approx(max(means), abs=1e-12)
+        assert trial["final"] == pytest.approx(means[-1], abs=1e-12)
+        assert trial["std"] > 0
+        for seed, rounds in enumerate(runs):
+            stored = read_result(home / trial["folder"] / f"seed_{seed}")["rounds"]
+            assert [r["metrics"] for r in stored] == [r["metrics"] for r in rounds]
+        assert 0 < trial["startup_seconds"] < trial["seconds"]
+    failure = sweep["trials"][2]
+    assert "client 0, round 1, step client_update: FloatingPointError" in failure["reason"]
+    assert (home / failure["folder"] / "error.txt").exists()
+
+    # what is said
+    assert "laptop scale" in said
+    assert "3 trials, 2 at a time" in said
+    assert "the cluster has 2 CPU" in said
+    assert "trial 3/3" in said
+    assert "failed: client 0, round 1" in said
+    best = max(sweep["trials"][:2], key=lambda trial: trial["objective"])
+    assert sweep["best"] == best["number"]
+    command = f"python -m fedray.run tiny.yaml algorithm.lambda=0.5 lr={best['config']['lr']}"
+    assert command in said
+    assert f"mlflow ui --backend-store-uri sqlite:///{here}/results/mlflow.db" in said
+    assert str(home) in said
+    assert (home / "sweep.png").stat().st_size > 5000
+    with (home / "trials.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2 + ["failed"]
+
+    # the same in MLflow
+    parent, children = runs_of(here / "results", "tiny")
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["best_objective"] == pytest.approx(best["objective"])
+    assert len(children) == 3
+    for trial in sweep["trials"]:
+        run = children[trial["folder"]]
+        tags = run.data.tags
+        assert tags["algorithm"] == "fedproto"
+        assert (tags["scale"], tags["seed"], tags["trial"]) == ("laptop", "0,1", str(trial["number"]))
+        assert len(tags["partition_sha256"].split(",")) == 2
+        if trial["status"] == "failed":
+            assert run.info.status == "FAILED"
+            continue
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics["objective"] == pytest.approx(trial["objective"])
+        assert steps_of(here / "results", run) == [0, 1, 2]
+
+
+def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
+    """The parent run of the only invocation, and its children by name."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
+    number = client.get_experiment_by_name(experiment).experiment_id
+    runs = client.search_runs([number])
+    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    children = {run.info.run_name: run for run in runs if run is not parent}
+    assert {r.data.tags["mlflow.parentRunId"] for r in children.values()} == {parent.info.run_id}
+    assert len(children) == len(runs) - 1
+    return parent, children
+
+
+def steps_of(results: Path, run: object) -> list[int]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
+    return [point.step for point in client.get_metric_history(run.info.run_id, "local_accuracy")]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_when_every_trial_fails_the_sweep_fails(here, capsys, ray_here):
+    write(here, metric="local_acuracy", space={"algorithm.lambda": {"grid": [1]}})
+    assert main(["tiny", "rounds=1", "--no-track"]) == 1
+    said = capsys.readouterr()
+    assert "no round has 'local_acuracy'. Did you mean 'local_accuracy'?" in said.out
+    assert "no trial of tiny came through" in said.err
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, ray_here):
+    write(
+        here,
+        search="tpe",
+        num_samples=3,
+        space={"lr": {"choice": [0.2, 1e-9]}},
+        asha={"grace_rounds": 1, "reduction_factor": 2},
+        scales=laptop(max_concurrent=1, set={"rounds": 3}),
+    )
+    assert main(["tiny", "--no-track"]) == 0
+    said = capsys.readouterr().out
+    assert "note: tpe takes a trial that ASHA stops as complete" in said
+    assert "3 trials, 1 at a time" in said
+    trials = only_sweep(here / "results", "tiny")["trials"]
+    assert [trial["number"] for trial in trials] == [0, 1, 2]
+    rounds = {trial["status"]: trial["last_round"] for trial in trials}
+    assert rounds["finished"] == 3
+    assert rounds.get("stopped", 1) < 3
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_trial_whose_process_dies_goes_on_after_its_checkpoint(here, ray_here):
+    write(here, scales=laptop(set={"rounds": 6, "local_epochs": 8}), seeds=[0])
+    driver = psutil.Process()
+    killed = []
+
+    def kill_once() -> None:
+        """Kill the first trial's actor once it has finished a round."""
+        while not killed:
+            if list((here / "results").glob("tiny/*/trial_*/seed_0/result.json")):
+                for process in driver.children(recursive=True):
+                    if process.name().startswith("ray::Implicit"):
+                        killed.append(process.pid)
+                        process.kill()
+                        return
+            time.sleep(0.02)
+
+    from threading import Thread
+
+    thread = Thread(target=kill_once, daemon=True)
+    thread.start()
+    assert main(["tiny", "--num-samples", "1"]) == 0
+    thread.join(5)
+    assert killed
+    [trial] = only_sweep(here / "results", "tiny")["trials"]
+    assert trial["status"] == "finished"
+    question = ask("tiny")
+    rounds = alone(question, trial["config"], 0, here / "alone")
+    best = max(r["metrics"]["local_accuracy"] for r in rounds)
+    assert trial["objective"] == best
+    _, children = runs_of(here / "results", "tiny")
+    assert steps_of(here / "results", children[trial["folder"]]) == list(range(7))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_killed_and_resumed_is_as_undisturbed(here):
+    write(here, scales=laptop(set={"rounds": 5}), space={"algorithm.lambda": {"grid": [0, 1, 5]}})
+    results = here / "results"
+    command = [sys.executable, "-m", "fedray.sweep", "tiny"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_worker_niceness": "0"}
+    first = subprocess.Popen(
+        command, cwd=here, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while True:
+        assert first.poll() is None
+        assert time.monotonic() < deadline
+        found = list(results.glob("tiny/*/sweep.json"))
+        if found:
+            states = [trial["status"] for trial in json.loads(found[0].read_text())["trials"]]
+            begun = {path.parents[1].name for path in results.glob("tiny/*/*/*/result.json")}
+            if "finished" in states and len(begun) == 3:
+                break
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    [home] = (results / "tiny").iterdir()
+    assert unfinished(results / "tiny") == home
+
+    second = subprocess.run(
+        [*command, "--resume"], cwd=here, env=environment, capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    assert second.returncode == 0, second.stdout + second.stderr
+    sweep = only_sweep(results, "tiny")
+    assert sweep["status"] == "finished"
+    question = ask("tiny")
+    for trial in sweep["trials"]:
+        rounds = alone(question, trial["config"], 0, here / f"alone{trial['number']}")
+        accuracies = [r["metrics"]["local_accuracy"] for r in rounds]
+        stored = read_result(home / trial["folder"] / "seed_0")
+        assert [r["metrics"] for r in stored["rounds"]] == [r["metrics"] for r in rounds]
+        assert trial["objective"] == max(accuracies)
+        assert trial["best_round"] == accuracies.index(max(accuracies))
+    parent, children = runs_of(results, "tiny")
+    assert parent.info.status == "FINISHED"
+    assert len(children) == 3
+    for run in children.values():
+        assert run.info.status == "FINISHED"
+        assert steps_of(results, run) == list(range(6))
+
+
+PLACEMENT = """
+import json, sys
+from pathlib import Path
+import ray
+from ray import tune
+from fedray.config import Experiment
+from fedray.runtime.cluster import connect
+from fedray.runtime.resources import at_a_time, preflight, trial_bundles
+from fedray.sweep.trial import pool_of
+
+def assigned(worker):
+    return ray.get_runtime_context().get_assigned_resources()
+
+def trial(config):
+    experiment = Experiment(**config["experiment"])
+    pool = pool_of(experiment)
+    workers = ray.get([worker.__ray_call__.remote(assigned) for worker in pool.workers])
+    own = ray.get_runtime_context().get_assigned_resources()
+    group = ray.util.get_current_placement_group()
+    pool.close()
+    tune.report({"server": own, "workers": workers, "bundles": group.bundle_specs})
+
+nodes = connect(num_cpus=4, num_gpus=2)
+found = []
+for keys in json.loads(sys.argv[1]):
+    experiment = Experiment(**keys)
+    print(preflight(experiment, nodes), file=sys.stderr)
+    bundles = tune.PlacementGroupFactory(trial_bundles(experiment))
+    tuner = tune.Tuner(
+        tune.with_resources(trial, bundles),
+        param_space={"experiment": keys},
+        run_config=tune.RunConfig(storage_path=sys.argv[2], verbose=0),
+    )
+    metrics = tuner.fit()[0].metrics
+    row = {name: metrics[name] for name in ("server", "workers", "bundles")}
+    found.append({**row, "at_a_time": at_a_time(experiment, nodes)})
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_fractions_of_gpus_are_placed_as_asked(here):
+    asked = [
+        {"workers": 2, "cpus": 1.0, "gpus": 0.5, "server_gpus": 0.1},
+        {"workers": 2, "gpus": 2.0},
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PLACEMENT, json.dumps(asked), str(here / "out")],
+        env=environment, cwd=here, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shared, whole = json.loads(done.stdout.splitlines()[-1])
+    assert shared["server"] == {"GPU": 0.1}
+    assert shared["workers"] == [{"CPU": 0.5, "GPU": 0.2}] * 2
+    assert shared["bundles"] == [{"GPU": 0.1}, {"CPU": 0.5, "GPU": 0.2}, {"CPU": 0.5, "GPU": 0.2}]
+    assert shared["at_a_time"] == 4
+    assert whole["server"] == {}
+    assert whole["workers"] == [{"CPU": 1.0, "GPU": 1.0}] * 2
+    assert whole["bundles"] == [{"CPU": 1.0, "GPU": 1.0}] * 2
+    assert whole["at_a_time"] == 1
