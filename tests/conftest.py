@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor
 
 from fedray.federation import Federation, RoundResult
 from fedray.runtime.assembly import Assembly, from_tree
 from fedray.runtime.serial import SerialExecutor
+
+settings.register_profile("fedray", deadline=None, derandomize=True)
+settings.load_profile("fedray")
 
 CPU = torch.device("cpu")
 
@@ -29,7 +33,7 @@ SMALL: dict[str, Any] = {
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of zero one two three four five six seven eight nine "
     ": . with small round long thin dark line loop"
-).split()
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +50,10 @@ def tiny_bert(tmp_path_factory) -> Path:
     from transformers import BertConfig, BertModel, BertTokenizer
 
     folder = tmp_path_factory.mktemp("tiny_bert")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(WORDS.split()) + "\n")
     BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=len(WORDS),
+        vocab_size=len(WORDS.split()),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -82,7 +86,7 @@ class Run:
     memories: dict[int, Mapping[str, Tensor]]
 
     def same_clients_as(self, other: Run) -> bool:
-        """Whether every client's weights, and its accuracy in every round, are equal bit for bit."""
+        """Whether all clients' weights, and accuracies in every round, are equal bit for bit."""
         accuracies = [[result.per_client for result in run.results] for run in (self, other)]
         return accuracies[0] == accuracies[1] and all(
             same(self.models[client], other.models[client]) for client in self.models

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ import pytest
 import torch
 
 from fedray.config import dump_yaml
-from fedray.errors import UserError
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, read_result
 from fedray.sweep import main
@@ -251,8 +251,6 @@ def test_the_best_configuration_is_a_command_that_resolves(here):
     write(here, scales=laptop(set={"data": {"clients": 2}, "text": {"template": "a {label}"}}))
     question = ask("tiny", ["rounds=7", "seed=4"])
     config = {"algorithm.lambda": 0.30000000000000004}
-    import shlex
-
     words = shlex.split(best_command(question, config))
     assert words[:3] == ["python", "-m", "fedray.run"]
     assert resolve(words[3], words[4:]) == question.experiment_of(config, 4)
@@ -403,7 +401,11 @@ def test_a_sweep_from_question_to_mlflow(here, capsys, ray_here):
         run = children[trial["folder"]]
         tags = run.data.tags
         assert tags["algorithm"] == "fedproto"
-        assert (tags["scale"], tags["seed"], tags["trial"]) == ("laptop", "0,1", str(trial["number"]))
+        assert (tags["scale"], tags["seed"], tags["trial"]) == (
+            "laptop",
+            "0,1",
+            str(trial["number"]),
+        )
         assert len(tags["partition_sha256"].split(",")) == 2
         if trial["status"] == "failed":
             assert run.info.status == "FAILED"

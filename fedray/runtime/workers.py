@@ -319,7 +319,10 @@ def _get(ref: Any) -> Any:
             raise error.cause from None
         raise
     except RayActorError as error:
+        lines = str(error).strip().splitlines()
+        if error.actor_init_failed:
+            raise RunFailed(f"a worker cannot start: {lines[-1]}") from error
         raise RunFailed(
             "a worker died again and again during one call "
-            f"(faults.max_failures retries are used up): {str(error).splitlines()[0]}"
+            f"(faults.max_failures retries are used up): {lines[0]}"
         ) from error

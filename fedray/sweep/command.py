@@ -355,12 +355,12 @@ def conclude(ledger: Ledger, runs: SweepRuns | None) -> int:
         return RUN_ERROR
     experiment = question.experiment_of(best.config, question.seeds[0])
     write_atomic(home / "best.yaml", dump_yaml(experiment.tree()))
-    figure = draw(ledger, home / "sweep.png")
+    draw(ledger, home / "sweep.png")
     print(
         f"\nbest: {words(best.config)}: {question.metric} {best.objective:.4f} "
         f"in round {best.best_round}  [{question.scale} scale]\n"
         f"  {best_command(question, best.config)}\n"
-        f"figure: {figure}\nresults: {home}"
+        f"figure: {home / 'sweep.png'}\nresults: {home}"
     )
     if runs is not None:
         print(f"compare: {ui_hint(runs.parent)}")

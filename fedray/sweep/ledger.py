@@ -188,9 +188,7 @@ def unfinished(folder: Path) -> Path:
     for path in sorted(folder.glob("*/sweep.json"), reverse=True):
         if _status(path) == "running":
             return path.parent
-    raise UserError(
-        f"--resume: there is no unfinished sweep below {folder}; start without --resume"
-    )
+    raise UserError(f"--resume: no sweep below {folder} is unfinished; start without --resume")
 
 
 def _status(path: Path) -> Any:

@@ -77,8 +77,7 @@ class OptunaTrials(OptunaSearch):  # type: ignore[misc]
         question = ledger.question
         space = distributions(question.axes)
         self._ledger = ledger
-        storage = _storage(ledger.home)
-        self._study = make_study(ledger, space, storage)
+        self._study, storage = make_study(ledger, space)
         super().__init__(
             space=space,
             metric="objective",
@@ -115,18 +114,30 @@ class OptunaTrials(OptunaSearch):  # type: ignore[misc]
         Path(checkpoint_path).touch()
 
 
-def _storage(home: Path) -> BaseStorage:
-    """A new journal in the invocation's folder, for Optuna's dashboard and nothing else."""
-    path = home / "optuna.journal"
-    for old in home.glob(f"{path.name}*"):
-        old.unlink()
-    return JournalStorage(JournalFileBackend(str(path)))
+def _journal(home: Path) -> tuple[BaseStorage, dict[int, dict[str, Any]]]:
+    """A new journal in the invocation's folder, and what the one before knew of its trials.
+
+    Returns:
+        The storage, and by trial number what the sampler had noted (CMA-ES: its state).
+    """
+    path, before = home / "optuna.journal", home / "optuna.journal.before"
+    notes: dict[int, dict[str, Any]] = {}
+    if path.exists():
+        path.replace(before)
+        (home / "optuna.journal.lock").unlink(missing_ok=True)
+        old = JournalStorage(JournalFileBackend(str(before)))
+        for study in optuna.get_all_study_names(old):
+            for trial in optuna.load_study(study_name=study, storage=old).get_trials():
+                notes[trial.number] = trial.system_attrs
+        before.unlink()
+    return JournalStorage(JournalFileBackend(str(path))), notes
 
 
-def make_study(ledger: Ledger, space: dict[str, BaseDistribution], storage: BaseStorage) -> Study:
+def make_study(ledger: Ledger, space: dict[str, BaseDistribution]) -> tuple[Study, BaseStorage]:
     """An Optuna study that holds the ledger's trials under their numbers."""
     question = ledger.question
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage, notes = _journal(ledger.home)
     study = optuna.create_study(
         storage=storage,
         study_name=f"{question.sweep}/{ledger.home.name}",
@@ -134,8 +145,10 @@ def make_study(ledger: Ledger, space: dict[str, BaseDistribution], storage: Base
         direction="maximize" if question.mode == "max" else "minimize",
     )
     for trial in ledger.ordered:
-        if not trial.is_over:
-            study.enqueue_trial(trial.config)
+        note = notes.get(trial.number, {})
+        if not trial.is_over:  # what `enqueue_trial` does, with the sampler's notes
+            note = {**note, "fixed_params": trial.config}
+            study.add_trial(create_trial(state=TrialState.WAITING, system_attrs=note))
             continue
         failed = trial.status == "failed"
         study.add_trial(
@@ -144,9 +157,10 @@ def make_study(ledger: Ledger, space: dict[str, BaseDistribution], storage: Base
                 value=None if failed else trial.objective,
                 params=trial.config,
                 distributions=space,
+                system_attrs=note,
             )
         )
-    return study
+    return study, storage
 
 
 def distributions(axes: Sequence[Axis]) -> dict[str, BaseDistribution]:

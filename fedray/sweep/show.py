@@ -123,6 +123,15 @@ def write_csv(ledger: Ledger, path: Path) -> None:
             writer.writerow([trial.number, *swept, *(getattr(trial, name) for name in names)])
 
 
-def draw(ledger: Ledger, path: Path) -> Path | None:
-    """The objective against what was swept, with its spread over seeds."""
-    return None
+def draw(ledger: Ledger, path: Path) -> None:
+    """The objective against what was swept, with its spread over seeds; one panel per key."""
+    from fedray.report import Row, figure_sweep
+
+    question = ledger.question
+    rows = [
+        Row(trial.config, trial.objective, trial.std, len(question.seeds))
+        for trial in ledger.ordered
+        if trial.objective is not None and trial.status != "failed"
+    ]
+    title = f"{question.sweep} [{question.scale} scale], {question.at} round"
+    figure_sweep(rows, list(question.space), path, question.metric, mode=question.mode, title=title)

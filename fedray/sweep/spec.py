@@ -322,6 +322,12 @@ def check_space(space: Tree, search: str, name: str) -> None:
                 f"{name}: search: cmaes walks continuous spaces, and space.{axis.key} is "
                 f"{axis.kind}; write {{uniform: [lo, hi]}}, or search: tpe"
             )
+        plain = all(v is None or isinstance(v, bool | int | float | str) for v in axis.values)
+        if search != "grid" and not plain:
+            raise UserError(
+                f"{name}: search: {search} chooses between plain values, and space.{axis.key} "
+                f"lists {list(axis.values)}; use search: grid"
+            )
         if search != "grid" and axis.key in EXECUTION_KEYS:
             raise UserError(
                 f"{name}: space.{axis.key} changes what a trial asks of the cluster, which is "
@@ -390,13 +396,13 @@ def show_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def words(config: Mapping[str, Any]) -> str:
+def words(config: Mapping[str, Any], between: str = " ") -> str:
     """A configuration in few words: "lambda=7 tau=0.1"."""
     names = short_names(config)
-    return " ".join(f"{names[key]}={show_value(value)}" for key, value in config.items())
+    return between.join(f"{names[key]}={show_value(value)}" for key, value in config.items())
 
 
 def folder_name(number: int, config: Mapping[str, Any]) -> str:
     """The folder of a trial: "trial_00003_lambda=7"."""
-    safe = re.sub(r"[^\w.=+,-]+", "_", words(config).replace(" ", ","))
+    safe = re.sub(r"[^\w.=+,-]+", "_", words(config, ","))
     return f"trial_{number:05d}_{safe[:80]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -65,8 +66,7 @@ def test_schedule_over_the_rounds(assemble):
     state = method.init_server(server)
 
     def weight(round_):
-        at = assembly.server(CPU).__class__(**{**vars(server), "round": round_})
-        return method.downlink(state, [0], at)[0].weight
+        return method.downlink(state, [0], replace(server, round=round_))[0].weight
 
     assert weight(0) == weight(1) == pytest.approx(20)
     assert weight(6) == pytest.approx(6.325, abs=5e-4)

@@ -102,7 +102,7 @@ def test_the_loss_falls_over_the_inner_epochs():
     before = loss(trained(server_epochs=1)[0])
     after = [loss(trained(server_epochs=epochs, server_lr=0.1)[1]) for epochs in (1, 10, 100)]
     assert before > after[0] > after[1] > after[2]
-    assert after[2] < 0.7 * before
+    assert after[2] < 0.8 * before
 
 
 def test_one_epoch_is_one_sgd_step_on_the_uploads():

@@ -44,7 +44,7 @@ def bare_loop(assembly, client: int, rounds: int) -> dict[str, torch.Tensor]:
         {},
         {"local_epochs": 2, "momentum": 0.9, "weight_decay": 0.01},
         {"shuffle": False, "drop_last": True, "batch_size": 7},
-        {"model.group": "cnn3", "batch_size": 11},
+        {"model.group": "cnn3", "batch_size": 12},
     ],
 )
 def test_is_the_bare_loop_bit_for_bit(run, changes):

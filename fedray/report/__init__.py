@@ -1,0 +1,14 @@
+"""Tables and figures out of results: `python -m fedray.report DIR [DIR ...]`.
+
+    runs.py      results on disk, grouped by what differs besides the seed; what is unfair
+    table.py     one line per group: for the terminal, as Markdown, as CSV
+    figures.py   curves, heat maps, an objective against what was swept
+    command.py   the command
+
+Importing this package imports neither matplotlib nor torch.
+"""
+
+from fedray.report.figures import Row, figure_sweep
+from fedray.report.runs import Group, Run, group, load, warnings_of
+
+__all__ = ["Group", "Row", "Run", "figure_sweep", "group", "load", "warnings_of"]

@@ -1,0 +1,140 @@
+"""`python -m fedray.report DIR [DIR ...]`: from results to a table and figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.cli import guard
+from fedray.errors import UserError, nearest
+from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
+from fedray.report.runs import At, Group, Run, differing, group, is_number, load, metrics_of
+from fedray.report.runs import warnings_of as unfair
+from fedray.report.table import ordered, print_table, write_csv, write_markdown
+
+MOST_HEAT_MAPS = 12
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.report`."""
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.report",
+        description="Compare runs: one line and one curve per configuration, over its seeds.",
+    )
+    cli.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="runs' folders, or folders of them"
+    )
+    cli.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: DIR/report, or ./report for several DIRs"
+    )
+    cli.add_argument("--metric", default="local_accuracy", help="default: local_accuracy")
+    cli.add_argument(
+        "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
+    )
+    return cli
+
+
+@guard
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_args(argv)
+    runs = load(args.folders)
+    known = metrics_of(runs)
+    if args.metric not in known:
+        raise UserError(f"no run has measured '{args.metric}'.{nearest(args.metric, known)}")
+    out = args.out or (args.folders[0] if len(args.folders) == 1 else Path()) / "report"
+    files = report(runs, out, args.metric, args.at)
+    print("wrote " + "\n      ".join(str(path) for path in files))
+    return 0
+
+
+def report(runs: Sequence[Run], out: Path, metric: str, at: At) -> list[Path]:
+    """Print the table; write it and the figures.
+
+    Args:
+        runs: what is compared.
+        out: the folder to write to; made when missing.
+        metric: a metric that some of the runs have.
+        at: whether groups are ranked by the metric's best or last value.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: when `out` cannot be written to.
+    """
+    groups, notes = group(runs)
+    groups = ordered(groups, metric, at)
+    warnings = [*unfair(groups), *notes]
+    print_table(groups, metric, warnings)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made: {error}") from None
+    table = [out / "table.md", out / "table.csv"]
+    write_markdown(groups, metric, warnings, table[0])
+    write_csv(groups, metric, differing(groups), table[1])
+    figures = [out / "by_round.png", out / "by_traffic.png"]
+    figure_rounds(groups, metric, figures[0])
+    figure_traffic(groups, metric, figures[1])
+    return [*table, *figures, *_sweeps(groups, out, metric, at), *_heat_maps(groups, out)]
+
+
+def _sweeps(groups: Sequence[Group], out: Path, metric: str, at: At) -> list[Path]:
+    """The metric against every key in which groups of one method differ by number."""
+    files = []
+    mode: Literal["max", "min"] = "min" if "loss" in metric else "max"
+    for method in sorted({member.method for member in groups}):
+        members = [member for member in groups if member.method == method]
+        keys = differing(members)
+        rows = [
+            Row({key: member.keys.get(key) for key in keys}, stat.mean, stat.std, stat.n)
+            for member in members
+            if (stat := member.stat(metric, at)) is not None
+        ]
+        for key in keys:
+            values = [row.config[key] for row in rows]
+            if len(set(map(repr, values))) > 2 and all(is_number(value) for value in values):
+                path = out / f"sweep_{_safe(method)}_{_safe(key)}.png"
+                figure_sweep(rows, key, path, metric, mode=mode, title=f"{method}, {at}")
+                files.append(path)
+    return files
+
+
+def _heat_maps(groups: Sequence[Group], out: Path) -> list[Path]:
+    """The matrices of each group's first seed."""
+    files: list[Path] = []
+    for index, member in enumerate(groups):
+        run = member.runs[0]
+        names = (_json(run.folder / "partition.json") or {}).get("class_names", [])
+        for name, matrix in (_json(run.folder / "matrices.json") or {}).items():
+            if len(files) == MOST_HEAT_MAPS:
+                print(f"only the first {MOST_HEAT_MAPS} heat maps are drawn")
+                return files
+            path = out / f"heatmap_{index + 1:02d}_{_safe(member.method)}_{_safe(name)}.png"
+            title = f"{name.replace('_', ' ')}: {member.label}, seed {run.seed}"
+            figure_matrix(matrix, names, title, path)
+            files.append(path)
+    return files
+
+
+def _json(path: Path) -> Any:
+    """A file's content; None when there is no such file.
+
+    Raises:
+        UserError: when it is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=-]", "_", text)

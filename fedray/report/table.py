@@ -1,0 +1,140 @@
+"""One line per group: for the terminal, as Markdown, as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedray.files import write_atomic
+from fedray.report.runs import At, Group, Stat
+
+NOTHING = "–"
+
+
+def in_percent(metric: str) -> bool:
+    """Whether a metric is a share, shown in percent."""
+    return "accuracy" in metric and not metric.endswith("jain")
+
+
+def pretty(metric: str) -> str:
+    """A metric's name for people, with its unit."""
+    return metric.replace("_", " ") + (" (%)" if in_percent(metric) else "")
+
+
+def cell(stat: Stat | None, metric: str) -> str:
+    """Mean ± standard deviation; without the latter for one seed."""
+    if stat is None:
+        return NOTHING
+    if in_percent(metric):
+        mean, std = f"{100 * stat.mean:.2f}", f"{100 * stat.std:.2f}"
+    else:
+        mean, std = f"{stat.mean:.4g}", f"{stat.std:.2g}"
+    return f"{mean} ± {std}" if stat.n > 1 else mean
+
+
+def megabytes(count: float) -> str:
+    """Bytes as MB (10^6), with three digits that count."""
+    size = count / 1e6
+    return f"{size:.0f}" if size >= 100 or size == 0 else f"{size:.3g}"
+
+
+HEADER = ("method", "n", "best", "final", "MB up", "MB down")
+
+
+def cells(groups: Sequence[Group], metric: str) -> list[tuple[str, ...]]:
+    """The table's rows: label, number of seeds, best, final, MB per round up and down."""
+    return [
+        (
+            member.label,
+            str(len(member.runs)),
+            cell(member.stat(metric, "best"), metric),
+            cell(member.stat(metric, "final"), metric),
+            megabytes(member.per_round("up_bytes")),
+            megabytes(member.per_round("down_bytes")),
+        )
+        for member in groups
+    ]
+
+
+def ordered(groups: Sequence[Group], metric: str, at: At) -> list[Group]:
+    """Groups by their mean, the best first; those without the metric last."""
+
+    def worth(member: Group) -> tuple[bool, float]:
+        stat = member.stat(metric, at)
+        sign = 1 if "loss" in metric else -1
+        return stat is None, sign * stat.mean if stat else 0.0
+
+    return sorted(groups, key=worth)
+
+
+def caption(groups: Sequence[Group], metric: str) -> str:
+    """What the numbers are."""
+    scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
+    many = any(len(member.runs) > 1 for member in groups)
+    spread = ", mean ± standard deviation over n seeds" if many else ""
+    return f"{pretty(metric)}{spread}; MB per round of all clients [{scales} scale]"
+
+
+def print_table(
+    groups: Sequence[Group], metric: str, warnings: Sequence[str], console: Console | None = None
+) -> None:
+    """Print the table and the warnings below it."""
+    console = console or Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for name in HEADER:
+        table.add_column(
+            name,
+            justify="left" if name == "method" else "right",
+            overflow="fold",
+            no_wrap=name != "method",
+        )
+    for row in cells(groups, metric):
+        table.add_row(*row)
+    console.print(caption(groups, metric), markup=False)
+    console.print(table)
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def write_markdown(
+    groups: Sequence[Group], metric: str, warnings: Sequence[str], path: Path
+) -> None:
+    """The table for a page."""
+    lines = ["| " + " | ".join(HEADER) + " |", "|:--|" + "--:|" * (len(HEADER) - 1)]
+    for row in cells(groups, metric):
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
+    lines += ["", caption(groups, metric) + "."]
+    for warning in warnings:
+        lines += ["", f"**Warning:** {warning}."]
+    write_atomic(path, "\n".join(lines) + "\n")
+
+
+def write_csv(groups: Sequence[Group], metric: str, keys: Sequence[str], path: Path) -> None:
+    """The table for other programs: fractions and bytes, unrounded.
+
+    Args:
+        groups: the rows.
+        metric: what was measured.
+        keys: the configuration's keys that become columns.
+        path: where it goes.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "std")]
+        traffic = ["up_bytes_per_round", "down_bytes_per_round"]
+        head = ["label", "algorithm", *keys, "n", "seeds", "metric", *names, *traffic]
+        writer.writerow([*head, "partition_sha256"])
+        for member in groups:
+            row = [member.label, member.method, *(member.keys.get(key, "") for key in keys)]
+            row += [len(member.runs), " ".join(map(str, member.seeds)), metric]
+            for stat in (member.stat(metric, "best"), member.stat(metric, "final")):
+                row += ["", ""] if stat is None else [stat.mean, stat.std]
+            row += [member.per_round("up_bytes"), member.per_round("down_bytes")]
+            writer.writerow([*row, " ".join(str(run.partition or "?") for run in member.runs)])
+    temporary.replace(path)

@@ -1,0 +1,78 @@
+"""Methods whose clients misbehave, and workers that know them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fedray.algorithms.local import Local
+from fedray.algorithms.registry import algorithms
+from fedray.client import Client, ClientState
+from fedray.errors import UserError
+from fedray.runtime import workers
+
+
+class Sleepy(Local):
+    """Client 1 sleeps through round 1."""
+
+    name = "sleepy"
+
+    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
+        if (client.id, client.round) == (1, 1):
+            time.sleep(600)
+        return super().client_update(client, state, down)
+
+
+class Slow(Local):
+    """Every client takes its time, so that there is time to kill it."""
+
+    name = "slow"
+
+    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
+        time.sleep(0.2)
+        return super().client_update(client, state, down)
+
+
+class Broken(Local):
+    """Client 1 raises in round 2."""
+
+    name = "broken"
+
+    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
+        if (client.id, client.round) == (1, 2):
+            raise ArithmeticError("no such thing")
+        return super().client_update(client, state, down)
+
+
+class BrokenTest(Local):
+    """Client 1's model cannot be tested in round 2."""
+
+    name = "broken_test"
+
+    def start(self, client: Client, state: ClientState, down: Any) -> Any:
+        if (client.id, client.round) == (1, 2):
+            raise ArithmeticError("no such thing")
+        return super().start(client, state, down)
+
+
+class Mendable(Local):
+    """A client finds what only the user can mend."""
+
+    name = "mendable"
+
+    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
+        raise UserError("this.key=1 is too small; set this.key=2")
+
+
+def register() -> None:
+    """Make this process know the methods of this file."""
+    for method in (Sleepy, Slow, Broken, BrokenTest, Mendable):
+        algorithms.add(method)
+
+
+class Worker(workers.Worker):
+    """A worker whose process knows the methods of this file."""
+
+    def __init__(self, *args: Any) -> None:
+        register()
+        super().__init__(*args)

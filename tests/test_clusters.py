@@ -1,0 +1,784 @@
+"""clusters/ and .rayignore: manifests, scripts, tables and what travels with a job."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CLUSTERS = ROOT / "clusters"
+SCRIPTS = [
+    CLUSTERS / "laptop" / "start-head.sh",
+    CLUSTERS / "slurm" / "sweep.sbatch",
+    CLUSTERS / "slurm" / "sweep-manual.sbatch",
+]
+YAMLS = sorted(CLUSTERS.rglob("*.yaml"))
+READMES = sorted(CLUSTERS.rglob("README.md"))
+RAY_UP = [CLUSTERS / "cloud" / "aws.yaml", CLUSTERS / "cloud" / "local.yaml"]
+
+# Fields of KubeRay's ray.io/v1 that our manifests may use. The API server drops others in silence.
+RAYJOB_FIELDS = {
+    "activeDeadlineSeconds", "backoffLimit", "clusterSelector", "deletionStrategy", "entrypoint",
+    "entrypointNumCpus", "entrypointNumGpus", "entrypointResources", "jobId", "managedBy",
+    "metadata", "preRunningDeadlineSeconds", "rayClusterSpec", "runtimeEnvYAML",
+    "shutdownAfterJobFinishes", "submissionMode", "submitterConfig", "submitterPodTemplate",
+    "suspend", "ttlSecondsAfterFinished",
+}  # fmt: skip
+CLUSTER_FIELDS = {
+    "authOptions", "autoscalerOptions", "enableInTreeAutoscaling", "gcsFaultToleranceOptions",
+    "headGroupSpec", "headServiceAnnotations", "managedBy", "rayVersion", "suspend",
+    "upgradeStrategy", "workerGroupSpecs",
+}  # fmt: skip
+HEAD_FIELDS = {
+    "enableIngress", "headService", "labels", "rayStartParams", "resources", "serviceType",
+    "template",
+}  # fmt: skip
+GROUP_FIELDS = {
+    "groupName", "idleTimeoutSeconds", "labels", "maxReplicas", "minReplicas", "numOfHosts",
+    "rayStartParams", "replicas", "resources", "scaleStrategy", "suspend", "template",
+}  # fmt: skip
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def pinned(package: str) -> str:
+    """The version of a package in constraints.txt."""
+    found = re.search(rf"^{package}==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert found, f"{package} is not in constraints.txt"
+    return found.group(1)
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def run_with(keys: list[str]) -> Any:
+    """An experiment with these top-level keys, `workers=4` and the like, and defaults."""
+    from fedray.config import Experiment, parse_assignments
+
+    return Experiment(**dict(parse_assignments(keys)))
+
+
+def sweeps_in(text: str) -> list[list[str]]:
+    """The arguments of every `python -m fedray.sweep ...` in a text, placeholders left out."""
+    found = re.findall(r"python -m fedray\.sweep ([a-z][^`\n]*)", text)
+    return [shlex.split(line, comments=True) for line in found]
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+def test_there_is_something_to_check():
+    assert len(YAMLS) >= 6
+    assert len(READMES) == 5
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=short)
+def test_yaml_parses_to_a_mapping(path):
+    documents = list(yaml.safe_load_all(path.read_text()))
+    assert documents
+    assert all(isinstance(document, dict) and document for document in documents)
+
+
+def test_runtime_env_is_one_for_ray():
+    from ray.runtime_env import RuntimeEnv
+
+    given = load(CLUSTERS / "runtime-env.yaml")
+    assert RuntimeEnv(**given).env_vars() == given["env_vars"]
+    assert given["env_vars"]["HF_HUB_OFFLINE"] == "1"
+
+
+def test_runtime_env_becomes_valid_when_its_comments_are_taken_out():
+    from ray.runtime_env import RuntimeEnv
+
+    text = (CLUSTERS / "runtime-env.yaml").read_text()
+    opened = yaml.safe_load(re.sub(r"^  # (?=[A-Z_]+: )", "  ", text, flags=re.MULTILINE))
+    env = RuntimeEnv(**opened).env_vars()
+    names = {"MLFLOW_TRACKING_URI", "FEDRAY_RESULTS", "FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME"}
+    assert names <= env.keys()
+    assert all(env[name].startswith(("/", "http://")) for name in names)
+
+
+# --- ray up --------------------------------------------------------------------------------------
+
+
+def prepared(config: dict[str, Any]) -> dict[str, Any]:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    ready = prepare_config(config)
+    validate_config(ready)
+    return ready
+
+
+@pytest.mark.parametrize("path", RAY_UP, ids=short)
+def test_ray_up_accepts(path):
+    ready = prepared(load(path))
+    nodes = ready["available_node_types"].values()
+    assert ready["max_workers"] >= sum(node["min_workers"] for node in nodes) > 0
+
+
+@pytest.mark.parametrize("path", RAY_UP, ids=short)
+def test_ray_up_would_refuse_an_unknown_key(path):
+    with pytest.raises(jsonschema.ValidationError, match="idle_timeout"):
+        prepared({**load(path), "idle_timeout": 5})
+
+
+@pytest.mark.parametrize("path", RAY_UP, ids=short)
+def test_ray_up_copies_token_and_versions(path):
+    config = load(path)
+    mounts = {Path(remote).name: local for remote, local in config["file_mounts"].items()}
+    assert mounts == {"auth_token": "~/.ray/auth_token", "constraints.txt": "./constraints.txt"}
+    home = f"/home/{config['auth']['ssh_user']}/"
+    assert all(remote.startswith(home) for remote in config["file_mounts"])
+    assert any("RAY_AUTH_MODE=token" in line for line in config["initialization_commands"])
+    assert any("constraints.txt" in line for line in config["setup_commands"])
+
+
+def test_aws_has_an_idle_head_and_spot_workers_from_the_start():
+    config = load(CLUSTERS / "cloud" / "aws.yaml")
+    types = config["available_node_types"]
+    assert types[config["head_node_type"]]["resources"] == {"CPU": 0}
+    spot = types["gpu_spot"]
+    assert spot["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert spot["min_workers"] == spot["max_workers"] == config["max_workers"]
+    assert "InstanceMarketOptions" not in types["gpu_on_demand"]["node_config"]
+    assert len({node["node_config"]["ImageId"] for node in types.values()}) == 1
+
+
+def test_local_counts_its_workers():
+    config = load(CLUSTERS / "cloud" / "local.yaml")
+    workers = len(config["provider"]["worker_ips"])
+    assert config["min_workers"] == config["max_workers"] == workers
+    for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert any("ray start" in line for line in config[commands])
+
+
+# --- KubeRay -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["rayjob.yaml", "raycluster.yaml"])
+def manifest(request) -> dict[str, Any]:
+    return load(CLUSTERS / "kuberay" / request.param)
+
+
+def cluster_spec(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    spec = manifest["spec"]
+    return spec["rayClusterSpec"] if manifest["kind"] == "RayJob" else spec
+
+
+def pods(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The head's and the workers' pod specs."""
+    spec = cluster_spec(manifest)
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in groups]
+
+
+def test_manifest_has_only_known_fields(manifest):
+    assert manifest["apiVersion"] == "ray.io/v1"
+    assert set(manifest) == {"apiVersion", "kind", "metadata", "spec"}
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", manifest["metadata"]["name"])
+    if manifest["kind"] == "RayJob":
+        assert set(manifest["spec"]) <= RAYJOB_FIELDS
+    spec = cluster_spec(manifest)
+    assert set(spec) <= CLUSTER_FIELDS
+    assert set(spec["headGroupSpec"]) <= HEAD_FIELDS
+    for group in spec["workerGroupSpecs"]:
+        assert set(group) <= GROUP_FIELDS
+
+
+def test_manifest_runs_the_pinned_ray_with_tokens(manifest):
+    spec = cluster_spec(manifest)
+    assert spec["rayVersion"] == pinned("ray")
+    assert spec["authOptions"] == {"mode": "token"}
+
+
+def test_manifest_keeps_trials_off_the_head(manifest):
+    params = cluster_spec(manifest)["headGroupSpec"]["rayStartParams"]
+    assert params == {"num-cpus": "0"}
+
+
+def test_manifest_workers_are_there_from_the_start_and_have_gpus(manifest):
+    spec = cluster_spec(manifest)
+    assert not spec.get("enableInTreeAutoscaling")
+    for group in spec["workerGroupSpecs"]:
+        assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] > 0
+        (container,) = group["template"]["spec"]["containers"]
+        resources = container["resources"]
+        assert resources["requests"] == resources["limits"]
+        assert int(resources["limits"]["nvidia.com/gpu"]) > 0
+        tolerated = [one["key"] for one in group["template"]["spec"]["tolerations"]]
+        assert tolerated == ["nvidia.com/gpu"]
+
+
+def test_manifest_pods_share_image_volume_and_secret(manifest):
+    specs = pods(manifest)
+    containers = [container for pod in specs for container in pod["containers"]]
+    dockerfile = (CLUSTERS / "kuberay" / "Dockerfile").read_text()
+    (image,) = {container["image"] for container in containers}
+    assert image.endswith(f"/fedray:{project()['version']}")
+    assert f"-t {image} " in dockerfile
+    claim = load(CLUSTERS / "kuberay" / "storage.yaml")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for pod in specs:
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes["shared"]["persistentVolumeClaim"] == {
+            "claimName": claim["metadata"]["name"]
+        }
+        for container in pod["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
+            assert container["envFrom"] == [{"secretRef": {"name": "fedray-mlflow"}}]
+            assert all(isinstance(one["value"], str) for one in container.get("env", []))
+
+
+def test_manifest_paths_lie_on_mounted_volumes(manifest):
+    if manifest["kind"] == "RayJob":
+        env = yaml.safe_load(manifest["spec"]["runtimeEnvYAML"])["env_vars"]
+    else:
+        found = [
+            {one["name"]: one["value"] for one in container["env"]}
+            for pod in pods(manifest)
+            for container in pod["containers"]
+        ]
+        env = found[0]
+        assert all(one == env for one in found)
+    assert {name: env[name].split("/")[1] for name in env if env[name].startswith("/")} == {
+        "FEDRAY_RESULTS": "shared",
+        "FEDRAY_DATA": "shared",
+        "HF_HOME": "shared",
+        "FEDRAY_CACHE": "cache",
+    }
+
+
+def test_rayjob_starts_one_sweep_once_and_goes():
+    from ray.runtime_env import RuntimeEnv
+
+    from fedray.runtime.resources import at_a_time
+
+    manifest = load(CLUSTERS / "kuberay" / "rayjob.yaml")
+    spec = manifest["spec"]
+    assert manifest["kind"] == "RayJob"
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["ttlSecondsAfterFinished"] > 0
+    assert spec["backoffLimit"] == spec["submitterConfig"]["backoffLimit"] == 0
+    RuntimeEnv(**yaml.safe_load(spec["runtimeEnvYAML"]))
+    ((name, *rest),) = sweeps_in(spec["entrypoint"])
+    assert (ROOT / "tune" / f"{name}.yaml").is_file()
+    (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    nodes = [{"CPU": float(limits["cpu"]), "GPU": float(limits["nvidia.com/gpu"])}]
+    keys = [argument for argument in rest if "=" in argument]
+    experiment = run_with(keys)
+    assert experiment.gpus > 0
+    assert at_a_time(experiment, nodes * group["replicas"]) == 2
+
+
+def test_dockerfile_builds_what_is_here_on_the_pinned_ray():
+    lines = (CLUSTERS / "kuberay" / "Dockerfile").read_text().splitlines()
+    (base,) = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    assert base == f"rayproject/ray:{pinned('ray')}-py311-gpu"
+    assert project()["requires-python"] == ">=3.11"
+    copied = [
+        source
+        for line in lines
+        if line.startswith("COPY ")
+        for source in line.split()[1:-1]
+        if not source.startswith("--")
+    ]
+    assert set(copied) == {
+        "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "fedray", "tune"
+    }  # fmt: skip
+    assert all((ROOT / source).exists() for source in copied)
+
+
+# --- scripts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=short)
+def test_script_is_executable_bash(path):
+    assert path.stat().st_mode & stat.S_IXUSR
+    assert path.read_text().startswith("#!/usr/bin/env bash\n")
+    done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("path", SCRIPTS, ids=short)
+def test_script_passes_shellcheck(path):
+    done = subprocess.run(["shellcheck", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS, *YAMLS], ids=short)
+def test_nothing_is_ended_by_name(path):
+    ending = re.compile(r"\bray\s+stop\b|\bpkill\b|\bkillall\b|\bscancel\b")
+    assert not ending.search(path.read_text())
+    assert ending.search("ray stop --force")
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=short)
+def test_script_demands_tokens_and_hides_them(path):
+    text = path.read_text()
+    assert "export RAY_AUTH_MODE=token" in text
+    assert "(umask 077 && ray get-auth-token --generate >/dev/null)" in text
+    assert 'chmod 600 "$HOME/.ray/auth_token"' in text
+
+
+def put(folder: Path, name: str, text: str) -> None:
+    """An executable of this name."""
+    path = folder / name
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# A `ray` that does what the scripts need: it makes a token, and `start` stays until it is ended.
+RAY = r"""
+echo "ray $* mode=$RAY_AUTH_MODE" >> "$LOG"
+case "$1" in
+  get-auth-token) mkdir -p ~/.ray; [[ -e ~/.ray/auth_token ]] || echo secret > ~/.ray/auth_token ;;
+  start)
+    for a in "$@"; do [[ $a == --port=* ]] && port=${a#*=}; done
+    exec "$PYTHON" -c '
+import os, signal, socket, sys
+def end(*_):
+    open(os.environ["LOG"], "a").write("ended " + sys.argv[1] + "\n"); os._exit(0)
+signal.signal(signal.SIGTERM, end)
+if sys.argv[2]:
+    listening = socket.create_server(("127.0.0.1", int(sys.argv[2])))
+signal.pause()' "$(printf '%s ' "$@" | grep -o -- --head || echo worker)" "${port:-}" ;;
+esac
+"""
+
+
+@pytest.fixture
+def stage(tmp_path) -> Iterator[dict[str, str]]:
+    """An environment in which the scripts find stand-ins for ray, Slurm and python."""
+    tools = tmp_path / "bin"
+    (tmp_path / "submit" / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / "submit" / ".venv" / "bin" / "activate").write_text("")
+    (tmp_path / "home").mkdir()
+    tools.mkdir()
+    put(tools, "ray", RAY)
+    put(tools, "scontrol", "for name in $NODES; do echo $name; done")
+    put(
+        tools,
+        "python",
+        'echo "python $*" >> "$LOG"; [[ "$1" == - ]] && exit "${JOIN_STATUS:-0}";'
+        'exit "${SWEEP_STATUS:-0}"',
+    )
+    job = str(os.getpid())
+    env = {
+        "PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path / "home"),
+        "LOG": str(tmp_path / "log"),
+        "PYTHON": sys.executable,
+        "NODES": "localhost",
+        "SLURM_JOB_ID": job,
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NNODES": "1",
+        "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_SUBMIT_DIR": str(tmp_path / "submit"),
+        "MLFLOW_TRACKING_URI": "http://tracking.example.org:5000",
+    }
+    yield env
+    shutil.rmtree(f"/tmp/ray-{job}", ignore_errors=True)
+
+
+def bash(script: Path, *args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", script, *args], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+SYMMETRIC = CLUSTERS / "slurm" / "sweep.sbatch"
+MANUAL = CLUSTERS / "slurm" / "sweep-manual.sbatch"
+# srun that runs what symmetric-run would run on the head: all after the lone `--`.
+SRUN_SYMMETRIC = r"""
+echo "srun $*" >> "$LOG"
+[[ -n "${RAY_NEVER_STARTS:-}" ]] && exit 0
+while [[ "$1" != "--" ]]; do shift; done; shift; exec "$@"
+"""
+SRUN_MANUAL = r"""
+echo "srun $*" >> "$LOG"
+while [[ "$1" == -* ]]; do shift; done; exec "$@"
+"""
+
+
+def test_symmetric_sbatch_runs_the_sweep(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN_SYMMETRIC)
+    stage |= {"HEAD_IP": "192.0.2.7", "SLURM_NNODES": "2"}
+    done = bash(SYMMETRIC, "fedtsp_lambda", "--scale", "paper", "gpus=1", env=stage)
+    assert done.returncode == 0, done.stderr
+    log = lines_of(tmp_path / "log")
+    assert log[-1] == "python -m fedray.sweep fedtsp_lambda --scale paper gpus=1"
+    (srun,) = [line for line in log if line.startswith("srun ")]
+    port = 20000 + int(stage["SLURM_JOB_ID"]) % 12000
+    assert f" ray symmetric-run --address 192.0.2.7:{port} --min-nodes 2 " in srun
+    assert " --num-cpus=4 --num-gpus=2 " in srun
+    assert list((tmp_path / "home" / "fedray_results").iterdir()) == []
+
+
+def test_symmetric_sbatch_fails_when_the_sweep_fails(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN_SYMMETRIC)
+    done = bash(
+        SYMMETRIC, "fedtsp_lambda", env=stage | {"HEAD_IP": "192.0.2.7", "SWEEP_STATUS": "3"}
+    )
+    assert done.returncode not in (0, 2)
+
+
+def test_symmetric_sbatch_fails_when_ray_never_started(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN_SYMMETRIC)
+    done = bash(
+        SYMMETRIC, "fedtsp_lambda", env=stage | {"HEAD_IP": "192.0.2.7", "RAY_NEVER_STARTS": "1"}
+    )
+    assert done.returncode == 1
+    assert "did not finish" in done.stderr
+
+
+def test_symmetric_sbatch_asks_for_whole_nodes():
+    head = [line for line in SYMMETRIC.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert "#SBATCH --exclusive" in head
+    assert "#SBATCH --ntasks-per-node=1" in head
+
+
+@pytest.mark.parametrize("script", [SYMMETRIC, MANUAL], ids=short)
+@pytest.mark.parametrize(
+    ("args", "env", "says"),
+    [
+        ([], {}, "name a sweep"),
+        (["fedtsp_lambda"], {"SLURM_NNODES": "2"}, "set HEAD_IP"),
+        (["fedtsp_lambda"], {"NODES": "no.such.host.invalid", "SLURM_NNODES": "2"}, "set HEAD_IP"),
+    ],
+)
+def test_sbatch_says_what_is_missing(stage, tmp_path, script, args, env, says):
+    put(tmp_path / "bin", "srun", 'echo "srun $*" >> "$LOG"')
+    done = bash(script, *args, env=stage | env)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not [line for line in lines_of(tmp_path / "log") if line.startswith("srun")]
+
+
+@pytest.mark.parametrize("script", [SYMMETRIC, MANUAL], ids=short)
+def test_sbatch_needs_a_tracking_server(stage, script):
+    del stage["MLFLOW_TRACKING_URI"]
+    done = bash(script, "fedtsp_lambda", env=stage)
+    assert done.returncode == 1
+    assert "mlflow/README.md" in done.stderr
+
+
+def test_manual_sbatch_starts_waits_sweeps_and_ends_what_it_started(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN_MANUAL)
+    stage |= {"SLURM_MEM_PER_NODE": "1000"}
+    done = bash(MANUAL, "fedtsp_lambda", "--resume", env=stage)
+    assert done.returncode == 0, done.stderr
+    log = lines_of(tmp_path / "log")
+    port = 20000 + int(stage["SLURM_JOB_ID"]) % 1270 * 10
+    (start,) = [line for line in log if line.startswith("ray start")]
+    for option in (
+        "--head", "--block", f"--port={port}", f"--dashboard-port={port + 1}",
+        f"--ray-client-server-port={port + 2}", f"--dashboard-agent-listen-port={port + 3}",
+        "--num-cpus=4", "--num-gpus=2", f"--temp-dir=/tmp/ray-{stage['SLURM_JOB_ID']}/r",
+        f"--object-store-memory={1000 * 2**20 * 3 // 10}", "mode=token",
+    ):  # fmt: skip
+        assert option in start.split()
+    assert [line.split(" ", 2)[1] for line in log if line.startswith("python")] == ["-", "-m"]
+    assert "python -m fedray.sweep fedtsp_lambda --resume" in log
+    assert log[-1] == "ended --head"
+    private = Path(f"/tmp/ray-{stage['SLURM_JOB_ID']}")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(("which", "status"), [("SWEEP_STATUS", 3), ("JOIN_STATUS", 1)])
+def test_manual_sbatch_ends_the_head_also_after_a_failure(stage, tmp_path, which, status):
+    put(tmp_path / "bin", "srun", SRUN_MANUAL)
+    done = bash(MANUAL, "fedtsp_lambda", env=stage | {which: str(status)})
+    assert done.returncode == status
+    assert lines_of(tmp_path / "log")[-1] == "ended --head"
+
+
+def test_manual_sbatch_ends_the_head_when_it_is_ended_itself(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN_MANUAL)
+    put(tmp_path / "bin", "python", 'echo "python $*" >> "$LOG"; [[ $1 == - ]] || exec sleep 60')
+    running = subprocess.Popen(["bash", MANUAL, "fedtsp_lambda"], env=stage)
+    wait_until(lambda: "python -m fedray.sweep fedtsp_lambda" in lines_of(tmp_path / "log"))
+    running.terminate()
+    assert running.wait(30) == 143
+    assert lines_of(tmp_path / "log")[-1] == "ended --head"
+
+
+def test_manual_sbatch_stops_waiting_for_a_head_that_died(stage, tmp_path):
+    put(tmp_path / "bin", "srun", "exit 1")
+    done = bash(MANUAL, "fedtsp_lambda", env=stage)
+    assert done.returncode == 1
+    assert "the head ended" in done.stderr
+
+
+def test_job_ports_avoid_those_of_rays_workers_and_of_the_kernel():
+    from ray.scripts.scripts import cli
+
+    default = {option.name: option.default for option in cli.commands["start"].params}
+    bases = [
+        re.search(r"\$\(\( (\d+) \+ SLURM_JOB_ID % (\d+)(?: \* (\d+))? \)\)", script.read_text())
+        for script in (SYMMETRIC, MANUAL)
+    ]
+    for base in bases:
+        assert base
+        first, modulo, step = int(base[1]), int(base[2]), int(base[3] or 1)
+        assert first > default["max_worker_port"]
+        assert first + (modulo - 1) * step + step - 1 < 32768
+
+
+# --- laptop --------------------------------------------------------------------------------------
+
+START_HEAD = CLUSTERS / "laptop" / "start-head.sh"
+
+
+def wait_until(true: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def free_port() -> int:
+    """The first of three consecutive ports that are free now."""
+    for _ in range(100):
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        try:
+            for neighbour in (port, port + 1, port + 2):
+                with socket.socket() as other:
+                    other.bind(("127.0.0.1", neighbour))
+        except OSError:
+            continue
+        return int(port)
+    raise AssertionError("no three free ports")
+
+
+def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):
+    private = tmp_path / "ray"
+    env = stage | {"FEDRAY_RAY_TMP": str(private), "FEDRAY_RAY_PORT": str(free_port())}
+    running = subprocess.Popen(
+        ["bash", START_HEAD, "--num-cpus=3"], env=env, stdout=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: any("ray start" in line for line in lines_of(tmp_path / "log")))
+    running.terminate()
+    said, _ = running.communicate(timeout=30)
+    (start,) = [line for line in lines_of(tmp_path / "log") if line.startswith("ray start")]
+    port = int(env["FEDRAY_RAY_PORT"])
+    for option in (
+        "--head", "--block", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1",
+        f"--port={port}", f"--ray-client-server-port={port + 1}",
+        f"--dashboard-agent-listen-port={port + 2}", f"--temp-dir={private}/r", "--num-cpus=3",
+        "mode=token",
+    ):  # fmt: skip
+        assert option in start.split()
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "home/.ray/auth_token").stat().st_mode) == 0o600
+    assert "RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:8265" in said
+
+
+def test_start_head_needs_ray(stage, tmp_path):
+    (tmp_path / "bin" / "ray").unlink()
+    done = bash(START_HEAD, env=stage | {"FEDRAY_RAY_TMP": str(tmp_path / "ray")})
+    assert done.returncode == 2
+    assert "no 'ray' on PATH" in done.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_start_head_demands_the_token_and_ends_on_sigterm(tmp_path):
+    port, dashboard = free_port(), free_port()
+    private = tempfile.mkdtemp(prefix="fr", dir="/tmp")
+    env = {name: os.environ[name] for name in os.environ if not name.startswith("RAY_")} | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "FEDRAY_RAY_TMP": private,
+        "FEDRAY_RAY_PORT": str(port),
+        "FEDRAY_DASHBOARD_PORT": str(dashboard),
+    }
+
+    def ask(token: str | None) -> int:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        address = f"http://127.0.0.1:{dashboard}/api/jobs/"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as reply:
+                return int(reply.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    options = ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000"]
+    log = (tmp_path / "log").open("w")
+    running = subprocess.Popen(["bash", START_HEAD, *options], env=env, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: ask(None) != 0, 60)
+        assert ask(None) == 401
+        token = (tmp_path / ".ray" / "auth_token").read_text().strip()
+        wait_until(lambda: ask(token) == 200)
+        running.send_signal(signal.SIGTERM)
+        running.wait(45)
+        assert ask(token) == 0
+        with socket.socket() as one:
+            assert one.connect_ex(("127.0.0.1", port)) != 0
+    finally:
+        if running.poll() is None:
+            running.terminate()
+            running.wait(45)
+        shutil.rmtree(private, ignore_errors=True)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*READMES, *SCRIPTS, *YAMLS], ids=short)
+def test_sweeps_in_the_texts_exist_and_their_arguments_parse(path):
+    from fedray.sweep.command import parser
+
+    for arguments in sweeps_in(path.read_text()):
+        parsed = parser().parse_intermixed_args(arguments)
+        assert (ROOT / "tune" / f"{parsed.sweep}.yaml").is_file(), parsed.sweep
+        assert all("=" in key for key in parsed.set)
+
+
+def test_sweeps_are_found_in_texts():
+    text = "`python -m fedray.sweep a --scale paper gpus=1`\npython -m fedray.sweep NAME"
+    assert sweeps_in(text) == [["a", "--scale", "paper", "gpus=1"]]
+    everywhere = "\n".join(path.read_text() for path in [*READMES, *YAMLS])
+    assert ["fedtsp_lambda"] in sweeps_in(everywhere)
+
+
+def anchors(path: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", READMES, ids=short)
+def test_links_lead_somewhere(path):
+    for link in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if link.startswith("http"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_readme_names_every_kind_and_the_pinned_ray():
+    text = (CLUSTERS / "README.md").read_text()
+    for folder in ("laptop", "cloud", "kuberay", "slurm"):
+        assert f"]({folder}/README.md)" in text
+    assert f"same Ray, {pinned('ray')}," in text
+
+
+def fits() -> list[tuple[str, ...]]:
+    text = (CLUSTERS / "README.md").read_text()
+    table = text.split("| Cluster | nodes |")[1].split("\n\n")[0].splitlines()[2:]
+    return [tuple(cell.strip() for cell in row.strip("|").split("|")) for row in table]
+
+
+def test_the_table_of_trials_has_rows():
+    assert len(fits()) == 8
+
+
+@pytest.mark.parametrize("row", fits(), ids=lambda row: f"{row[0]}:{row[4]}")
+def test_how_many_trials_fit_is_what_fedray_counts(row):
+    from fedray.runtime.resources import at_a_time
+
+    _, nodes, cpus, gpus, keys, arithmetic = row
+    experiment = run_with(keys.strip("`").split())
+    cluster = [{"CPU": float(cpus), "GPU": float(gpus)}] * int(nodes)
+    parts, _, count = arithmetic.rpartition(" = ")
+    assert at_a_time(experiment, cluster) == int(count)
+    quotients = [(float(a), float(b)) for a, b in re.findall(r"([\d.]+)/([\d.]+)", parts)]
+    assert int(min(a / b for a, b in quotients)) == int(count)
+    assert quotients[0][0] == int(nodes) * int(cpus)
+    assert len(quotients) == 1 or quotients[1] == (int(nodes) * int(gpus), experiment.gpus)
+
+
+# --- what travels with a job ---------------------------------------------------------------------
+
+
+def packed(folder: Path, target: Path) -> set[str]:
+    """The files of the package that `ray job submit --working-dir FOLDER` uploads."""
+    from ray._private.ray_constants import get_runtime_env_default_excludes
+    from ray._private.runtime_env.packaging import create_package
+
+    excludes = get_runtime_env_default_excludes()
+    create_package(str(folder), target, include_gitignore=True, excludes=excludes)
+    return {name for name in zipfile.ZipFile(target).namelist() if not name.endswith("/")}
+
+
+def sources() -> set[str]:
+    return {
+        short(path)
+        for folder in ("fedray", "tune")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_package_is_small_and_has_all_code_and_sweeps(tmp_path):
+    names = packed(ROOT, tmp_path / "package.zip")
+    assert (tmp_path / "package.zip").stat().st_size < 5 * 2**20
+    assert sources() <= names
+    assert "tune/fedtsp_lambda.yaml" in names
+    assert any(name.startswith("fedray/data/") and name.endswith(".py") for name in names)
+    assert not [name for name in names if name.startswith((".git/", ".venv/", "tests/"))]
+
+
+def test_data_results_weights_and_passwords_stay_here(tmp_path):
+    here = tmp_path / "here"
+    travels = ["fedray/data/sources.py", "fedray/language/tiny.safetensors", "mine.yaml",
+               "tune/mine.yaml"]  # fmt: skip
+    stays = [
+        "data/cifar10/train.parquet", "data/a.py", "results/a/result.json", "fedray_results/x.json",
+        "mlruns/0/meta.yaml", "mlflow.db", "checkpoints/round_1/meta.json", "model.pt",
+        "runs/a/client_0.safetensors", ".env", "mlflow/.env", "key.pem", "clusters/laptop/a.sh",
+        "tests/test_a.py", "tune/__pycache__/a.pyc", "job.log", ".venv-gpu/lib/a.py",
+    ]  # fmt: skip
+    for name in (*travels, *stays):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("x")
+    for ignore in (".rayignore", ".gitignore"):
+        shutil.copy(ROOT / ignore, here)
+    names = packed(here, tmp_path / "package.zip")
+    assert names == {*travels, ".rayignore", ".gitignore"}
+
+
+def test_folders_without_python_shadow_nothing():
+    for folder in ("clusters", "mlflow", "tune"):
+        assert (ROOT / folder).is_dir()
+        assert list((ROOT / folder).rglob("*.py")) == []

@@ -1,0 +1,257 @@
+"""The gate: what it checks, counts and does to what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedray.comm import (
+    BadPayload,
+    Gate,
+    Payload,
+    Traffic,
+    clip_vectors,
+    quantise,
+    travels,
+    wire_bytes,
+)
+from fedray.streams import Streams
+
+C, D = 5, 8
+
+
+@dataclass(frozen=True)
+class Mixed(Payload):
+    """One field of every form."""
+
+    vectors: Tensor = travels("prototypes", "c d")
+    counts: Tensor = travels("statistics", "c")
+    weights: Mapping[str, Tensor] = travels("weights")
+    tau: float = travels("statistics")
+
+
+@dataclass(frozen=True)
+class Table(Payload):
+    """All classes."""
+
+    vectors: Tensor = travels("logits", "C d")
+
+
+def gaussian(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mixed(**changes) -> Mixed:
+    fields = {
+        "vectors": gaussian(3, D),
+        "counts": torch.tensor([4, 5, 6]),
+        "weights": {"layer": gaussian(2, 3, 4, seed=1), "steps": torch.tensor(7)},
+        "tau": 0.5,
+    }
+    return Mixed(**{**fields, **changes})
+
+
+def gate(**knobs) -> Gate:
+    return Gate({"C": C, "d": D}, Streams(0), **knobs)
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (Table(gaussian(C, D + 1)), r"Table\.vectors has shape \[5, 9\], expected d = 8"),
+        (Table(gaussian(C - 1, D)), r"Table\.vectors has shape \[4, 8\], expected C = 5"),
+        (Table(gaussian(D)), r"Table\.vectors has shape \[8\], expected \[C, d\]"),
+        (
+            mixed(counts=torch.tensor([1, 2])),
+            r"Mixed\.counts has shape \[2\], expected c = 3",
+        ),
+        (
+            mixed(vectors=gaussian(3, D) / 0),
+            r"Mixed\.vectors holds a NaN or an infinity",
+        ),
+        (
+            mixed(weights={"bias": torch.tensor([1.0, float("nan")])}),
+            r"Mixed\.weights\.bias holds a NaN or an infinity",
+        ),
+        (mixed(tau=float("nan")), r"Mixed\.tau is nan"),
+        (mixed(tau=float("inf")), r"Mixed\.tau is inf"),
+    ],
+)
+def test_a_bad_payload_passes_in_neither_direction(payload, message):
+    for knobs in ({}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1.0}):
+        with pytest.raises(BadPayload, match=message):
+            gate(**knobs).up(payload, round_=1, client=0)
+        with pytest.raises(BadPayload, match=message):
+            gate(**knobs).down(payload)
+
+
+def test_a_good_payload_passes_unchanged():
+    sent = mixed()
+    for received in (gate().down(sent)[0], gate().up(sent, round_=1, client=0)[0]):
+        assert torch.equal(received.vectors, sent.vectors)
+        assert torch.equal(received.counts, sent.counts)
+        assert torch.equal(received.weights["layer"], sent.weights["layer"])
+        assert int(received.weights["steps"]) == 7
+        assert received.tau == 0.5
+
+
+@pytest.mark.parametrize("knobs", [{}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1e9}])
+def test_no_memory_is_shared(knobs):
+    sent = mixed(vectors=gaussian(3, D).requires_grad_())
+    for received in (gate(**knobs).down(sent)[0], gate(**knobs).up(sent, round_=1, client=0)[0]):
+        assert not received.vectors.requires_grad
+        before = sent.vectors.detach().clone(), sent.weights["layer"].clone(), sent.counts.clone()
+        received.vectors.zero_()
+        received.weights["layer"].zero_()
+        received.weights["steps"].zero_()
+        received.counts.zero_()
+        assert torch.equal(sent.vectors, before[0])
+        assert torch.equal(sent.weights["layer"], before[1])
+        assert torch.equal(sent.counts, before[2])
+        assert int(sent.weights["steps"]) == 7
+
+
+# --- counting ------------------------------------------------------------------------------------
+
+
+def test_numbers_and_bytes_by_kind():
+    _, traffic = gate().down(mixed())
+    assert traffic.params == {"prototypes": 3 * D, "statistics": 3 + 1, "weights": 24 + 1}
+    # int64 counts and steps take 8 bytes, a plain number 4
+    assert traffic.bytes == {"prototypes": 4 * 3 * D, "statistics": 24 + 4, "weights": 4 * 24 + 8}
+    assert traffic.total_params == 24 + 4 + 25
+    assert traffic.total_bytes == 96 + 28 + 104
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+def test_bytes_of_quantised_tensors(bits):
+    _, traffic = gate(up_bits=bits).up(mixed(), round_=1, client=0)
+    assert traffic.params == gate().down(mixed())[1].params
+    assert traffic.bytes["prototypes"] == 3 * D * bits // 8 + 3 * 4  # a scale a vector
+    assert traffic.bytes["weights"] == 24 * bits // 8 + 4 + 8  # one tensor, one scale; steps
+    assert traffic.bytes["statistics"] == 28  # never quantised
+
+
+def test_bytes_are_rounded_up():
+    assert wire_bytes("prototypes", torch.zeros(1, 3), 2) == 1 + 4
+    assert wire_bytes("statistics", torch.zeros(3), 2) == 12
+
+
+def test_directions_have_bits_of_their_own():
+    up_only = gate(up_bits=2)
+    assert torch.equal(up_only.down(mixed())[0].vectors, mixed().vectors)
+    assert torch.equal(
+        up_only.up(mixed(), round_=1, client=0)[0].vectors, quantise(mixed().vectors, 2)
+    )
+    down_only = gate(down_bits=2)
+    assert torch.equal(down_only.down(mixed())[0].vectors, quantise(mixed().vectors, 2))
+    assert torch.equal(down_only.up(mixed(), round_=1, client=0)[0].vectors, mixed().vectors)
+
+
+def test_traffic_adds_up_by_kind():
+    total = Traffic({"weights": 2}, {"weights": 8}) + Traffic(
+        {"weights": 1, "prototypes": 5}, {"weights": 4, "prototypes": 20}
+    )
+    assert total.params == {"prototypes": 5, "weights": 3}
+    assert total.bytes == {"prototypes": 20, "weights": 12}
+
+
+def test_at_least_2_bits():
+    with pytest.raises(ValueError, match="at least 2 bits"):
+        quantise(torch.ones(3), 1)
+
+
+def test_a_zero_vector_is_quantised_to_itself():
+    assert torch.equal(quantise(torch.zeros(2, 3), 4), torch.zeros(2, 3))
+
+
+# --- clipping and noise --------------------------------------------------------------------------
+
+
+@given(st.floats(0.01, 100), st.integers(0, 1000))
+def test_no_vector_is_longer_than_the_clip_norm(norm, seed):
+    rows = gaussian(4, D, seed=seed) * torch.tensor([[0.0], [1e-3], [1.0], [1e3]])
+    clipped = clip_vectors(rows, norm)
+    assert bool((clipped.norm(dim=1) <= norm * (1 + 1e-6)).all())
+    short = rows.norm(dim=1) <= norm * (1 - 1e-6)
+    assert torch.equal(clipped[short], rows[short])
+    directions = torch.nn.functional.cosine_similarity(clipped[1:], rows[1:])
+    torch.testing.assert_close(directions, torch.ones(3))
+
+
+def test_matrices_are_clipped_by_row_and_other_tensors_as_one_vector():
+    rows = clip_vectors(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+    torch.testing.assert_close(rows, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+    kernel = clip_vectors(torch.full((2, 2, 2), 3.0), 1.0)
+    assert float(kernel.norm()) == pytest.approx(1.0)
+
+
+def test_clipping_is_for_uploads_and_spares_statistics():
+    clipping = gate(clip_norm=0.5)
+    received, _ = clipping.up(mixed(), round_=1, client=0)
+    assert bool((received.vectors.norm(dim=1) <= 0.5 + 1e-6).all())
+    assert float(received.weights["layer"].norm()) == pytest.approx(0.5)
+    assert received.counts.tolist() == [4, 5, 6]
+    assert int(received.weights["steps"]) == 7
+    assert torch.equal(clipping.down(mixed())[0].vectors, mixed().vectors)
+
+
+def noise(sigma: float, norm: float, *, round_: int = 1, client: int = 0, seed: int = 0) -> Tensor:
+    noisy = Gate({}, Streams(seed), clip_norm=norm, noise_multiplier=sigma)
+    zeros = mixed(vectors=torch.zeros(100, 200), counts=torch.zeros(100))
+    return noisy.up(zeros, round_=round_, client=client)[0].vectors
+
+
+def test_noise_has_deviation_sigma_times_the_clip_norm():
+    drawn = noise(sigma=0.7, norm=3.0)
+    assert float(drawn.std()) == pytest.approx(2.1, rel=0.02)  # 20,000 numbers: 0.5 % is 1 sd
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.06)
+    assert float(torch.corrcoef(drawn[:2])[0, 1]) == pytest.approx(0, abs=0.3)
+
+
+def test_noise_is_added_after_clipping():
+    clipped = gate(clip_norm=0.5).up(mixed(), round_=1, client=0)[0].vectors
+    noisy = gate(clip_norm=0.5, noise_multiplier=1e-3).up(mixed(), round_=1, client=0)[0].vectors
+    assert 0 < float((noisy - clipped).abs().max()) < 5 * 0.5e-3
+
+
+def test_noise_is_a_function_of_seed_round_and_client():
+    first = noise(1.0, 1.0, round_=3, client=2, seed=5)
+    assert torch.equal(first, noise(1.0, 1.0, round_=3, client=2, seed=5))
+    for other in ({"round_": 4}, {"client": 1}, {"seed": 6}):
+        changed = noise(1.0, 1.0, **{"round_": 3, "client": 2, "seed": 5, **other})
+        assert not torch.equal(first, changed)
+        assert (
+            abs(float(torch.corrcoef(torch.stack([first.ravel(), changed.ravel()]))[0, 1])) < 0.05
+        )
+
+
+def test_noise_in_a_run_comes_again(run):
+    noisy = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}
+    first, again, plain = (run("fedproto", c) for c in (noisy, noisy, {"wire.clip_norm": 1.0}))
+    assert first.same_clients_as(again)
+    assert torch.equal(first.servers[-1]["vectors"], again.servers[-1]["vectors"])
+    assert not torch.equal(first.servers[1]["vectors"], plain.servers[1]["vectors"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_comes_from_a_gpu_arrives_on_the_cpu():
+    def on_gpu(kind, tensor):
+        return tensor.cuda()
+
+    for knobs in ({}, {"up_bits": 8}, {"clip_norm": 1.0, "noise_multiplier": 0.1}):
+        here, _ = gate(**knobs).up(mixed(), round_=1, client=0)
+        there, _ = gate(**knobs).up(mixed().map(on_gpu), round_=1, client=0)
+        assert there.vectors.device.type == "cpu"
+        assert torch.equal(here.vectors, there.vectors)
+        assert there.weights["layer"].device.type == "cpu"

@@ -1,0 +1,330 @@
+"""The typed experiment: what is refused and with which words, and how files and keys are laid."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.config import (
+    EXPERIMENTS,
+    Experiment,
+    Frozen,
+    dump_yaml,
+    load_experiment,
+    merge,
+    override,
+    parse_assignments,
+    parse_yaml,
+    read_experiment,
+    validate,
+)
+from fedray.errors import UserError
+from fedray.language.descriptions import FOLDER, find_descriptions
+from fedray.runtime.assembly import from_tree, resolve
+
+BASE = {
+    "algorithm": {"name": "fedtsp", "lambda": 1, "tau": 0.1},
+    "rounds": 3,
+    "data": {"clients": 4, "partition": {"name": "dirichlet", "alpha": 0.1}},
+    "text": {"encoder": {"name": "bert", "pooling": "mean"}},
+}
+
+
+def asked(*assignments: str) -> Experiment:
+    return from_tree(BASE, parse_assignments(assignments))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("round=5", r"unknown key 'round' in the experiment\. Did you mean 'rounds'\?"),
+        ("data.client=5", r"unknown key 'client' in data\. Did you mean 'clients'\?"),
+        ("data.partition.alhpa=1", r"unknown key 'alhpa' in data\.partition\. .*'alpha'\?"),
+        ("algorithm.lamda=1", r"unknown key 'lamda' in algorithm\. Did you mean 'lambda'\?"),
+        ("text.encoder.polling=cls", r"unknown key 'polling' in text\.encoder\. .*'pooling'\?"),
+        ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: clip_norm, down_bits, "),
+        ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
+        ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
+        ("algorithm.lambda=-1", r"algorithm\.lambda: .*greater than or equal to 0 \(got -1\)"),
+        ("algorithm.tau=0", r"algorithm\.tau: .*greater than 0 \(got 0\)"),
+        ("algorithm.proto_agg=mean", r"algorithm\.proto_agg: .*'weighted'.*\(got 'mean'\)"),
+        ("participation=1.5", r"participation: .*less than or equal to 1 \(got 1\.5\)"),
+        ("data.clients=0", r"data\.clients: .*greater than or equal to 1 \(got 0\)"),
+        ("rounds=2.5", r"rounds: .*valid integer.*\(got 2\.5\)"),
+        ("lr=fast", r"lr: .*valid number.*\(got 'fast'\)"),
+        ("wire.noise_multiplier=1", r"wire: noise_multiplier > 0 needs wire\.clip_norm"),
+        ("server_gpus=1", r"server_gpus=1 leaves nothing of gpus=0 to the workers"),
+        ("algorithm.preset=official", r"preset 'official'\. Did you mean 'official_code'\?"),
+    ],
+)
+def test_what_is_refused(assignment, message):
+    with pytest.raises(UserError, match=message):
+        asked(assignment)
+
+
+@pytest.mark.parametrize("value", ["1", "0", "'yes'", "'False'", "null"])
+@pytest.mark.parametrize("key", ["shuffle", "algorithm.learn_tau", "data.download"])
+def test_a_switch_is_true_or_false_and_nothing_else(key, value):
+    with pytest.raises(UserError, match=rf"{key}: .*valid boolean"):
+        asked(f"{key}={value}")
+
+
+def test_false_is_false():
+    assert asked("shuffle=false").shuffle is False
+    assert asked("shuffle=true").shuffle is True
+
+
+@pytest.mark.parametrize(
+    "key", ["rounds", "seed", "lr", "wire.clip_norm", "algorithm.lambda", "data.partition.alpha"]
+)
+@pytest.mark.parametrize("value", ["yes", "false"])
+def test_a_number_is_no_switch(key, value):
+    with pytest.raises(UserError, match=f"{key}: expected a number, found (true|false)"):
+        asked(f"{key}={value}")
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "wire.clip_norm"])
+def test_a_number_is_finite(key, value):
+    with pytest.raises(UserError, match=f"{key}: .*finite number"):
+        asked(f"{key}={value}")
+
+
+def test_an_algorithm_has_a_name():
+    with pytest.raises(UserError, match=r"algorithm: has no name; write algorithm: \{name: "):
+        load_experiment({"algorithm": {"lambda": 1}})
+
+
+@pytest.mark.parametrize("text", ["rounds", "=5", "data.=5", ".rounds=5"])
+def test_what_is_no_assignment(text):
+    with pytest.raises(UserError, match=r"is not key=value, for example rounds=5"):
+        parse_assignments([text])
+
+
+def test_an_experiment_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        asked().rounds = 5
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 0.001), ("1E5", 1e5), ("-2e3", -2000.0), ("2.5e-1", 0.25), ("3", 3), ("e3", "e3")],
+)
+def test_numbers_as_everybody_writes_them(text, value):
+    found = parse_yaml(text, "here")
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_1e_3_reaches_the_experiment():
+    assert asked("lr=1e-3").lr == 0.001
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rounds: 3\nlr: 1\nrounds: 4", r"x\.yaml .*key 'rounds' stands twice .* line 1"),
+        ("data:\n  root: a\n  root: b", r"key 'root' stands twice in the mapping at line 2"),
+        ("data: {root: a", r"x\.yaml is not valid YAML"),
+        ("- a\n- b", r"x\.yaml holds list, expected a mapping of keys"),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_experiment(str(tmp_path / "x.yaml"))
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(UserError, match=r"there is no experiment 'fedtsp_digit'\. .*fedtsp_digits"):
+        read_experiment("fedtsp_digit")
+    with pytest.raises(UserError, match=r"nowhere\.yaml does not exist"):
+        read_experiment(str(tmp_path / "nowhere.yaml"))
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    experiment = asked("algorithm.lambda=1e-7", "text.template='λ {label}: {description}'")
+    (tmp_path / "config.yaml").write_text(dump_yaml(experiment.tree()), encoding="utf-8")
+    assert from_tree(read_experiment(str(tmp_path / "config.yaml"))) == experiment
+    assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
+
+
+# --- laying one tree on another ------------------------------------------------------------------
+
+
+def test_another_algorithm_keeps_all_else():
+    before, after = asked().tree(), asked("algorithm=local").tree()
+    assert after.pop("algorithm") == {"name": "local"}
+    before.pop("algorithm")
+    assert after == before
+
+
+@pytest.mark.parametrize("same", ["algorithm=fedtsp", "algorithm={name: fedtsp}"])
+def test_the_same_algorithm_keeps_its_hyper_parameters(same):
+    assert asked(same) == asked()
+
+
+def test_other_components_are_replaced_whole_too():
+    found = asked("data.partition={name: shards, shards_per_client: 3}", "text.encoder=minilm")
+    assert found.data.partition.params == {"shards_per_client": 3}
+    assert found.text.encoder.params == {}
+    assert found.data.clients == 4
+
+
+def test_a_key_of_a_component_keeps_the_others():
+    found = asked("algorithm.lambda=7", "data.partition.min_samples=5").tree()
+    assert found["algorithm"] == {"name": "fedtsp", "lambda": 7, "tau": 0.1}
+    assert found["data"]["partition"] == {"name": "dirichlet", "alpha": 0.1, "min_samples": 5}
+
+
+def test_a_component_given_by_name_takes_keys():
+    tree = override({"algorithm": "fedproto"}, "algorithm.lambda", 3)
+    assert tree == {"algorithm": {"name": "fedproto", "lambda": 3}}
+
+
+def test_the_order_of_a_component_and_its_keys_does_not_matter():
+    forth = asked("algorithm=fedproto", "algorithm.lambda=7")
+    back = asked("algorithm.lambda=7", "algorithm=fedproto")
+    assert forth == back
+    assert forth.algorithm.params == {"lambda": 7}
+
+
+def test_the_last_assignment_of_a_key_counts():
+    assert asked("rounds=5", "rounds=6").rounds == 6
+
+
+def test_merge_leaves_its_arguments_alone():
+    base, over = {"a": {"b": 1}}, {"a": {"c": [2]}}
+    merged = merge(base, over)
+    assert merged == {"a": {"b": 1, "c": [2]}}
+    merged["a"]["c"].append(3)
+    assert (base, over) == ({"a": {"b": 1}}, {"a": {"c": [2]}})
+
+
+def test_extends(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "rounds: 3\nlr: 0.5\nalgorithm: {name: fedproto, lambda: 2}\ndata: {clients: 7}"
+    )
+    (tmp_path / "middle.yaml").write_text("extends: base\nlr: 0.25\ndata: {samples: 90}")
+    (tmp_path / "top.yaml").write_text(f"extends: {tmp_path}/middle.yaml\nalgorithm: local")
+    found = resolve(str(tmp_path / "top.yaml"))
+    assert (found.rounds, found.lr, found.name) == (3, 0.25, "top")
+    assert (found.data.clients, found.data.samples) == (7, 90)
+    assert found.algorithm.params == {}
+
+
+def test_extends_itself(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b")
+    (tmp_path / "b.yaml").write_text("extends: a")
+    with pytest.raises(UserError, match=r"a\.yaml extends itself"):
+        read_experiment(str(tmp_path / "a.yaml"))
+
+
+def test_a_preset_lies_between_file_and_assignments():
+    plain = asked("algorithm.preset=official_code")
+    assert (plain.shuffle, plain.algorithm.params["proto_agg"]) == (False, "uniform")
+    assert plain.algorithm.params["lambda"] == 1
+    own = asked("algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=literal")
+    assert (own.shuffle, own.algorithm.params["proto_agg"]) == (True, "literal")
+    assert own.drop_last is True
+
+
+# --- identity ------------------------------------------------------------------------------------
+
+
+def test_identity_is_what_determines_the_numbers(tmp_path):
+    same = [
+        "workers=7",
+        f"data.root={tmp_path}",
+        "cpus=3",
+        "gpus=1",
+        "checkpoint_every=5",
+        "name=other",
+        "data.download=true",
+        "faults.max_failures=9",
+    ]
+    for assignment in same:
+        assert asked(assignment).identity() == asked().identity(), assignment
+    other = [
+        "algorithm.lambda=2",
+        "seed=1",
+        "rounds=4",
+        "lr=0.02",
+        "algorithm=local",
+        "threads=2",
+        "data.partition.alpha=0.2",
+        "data.source=parquet",
+        "model.group=small",
+        "wire.up_bits=8",
+        "faults.drop=0.1",
+        "text.style=name",
+        "eval_every=2",
+    ]
+    identities = {asked(assignment).identity() for assignment in other}
+    assert len(identities) == len(other)
+    assert asked().identity() not in identities
+
+
+def test_identity_is_the_same_in_every_process():
+    assert load_experiment({"rounds": 3}).identity() == load_experiment({"rounds": 3}).identity()
+    assert len(load_experiment({}).identity()) == 64
+
+
+# --- what is shipped -----------------------------------------------------------------------------
+
+SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_experiments_resolve(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    root = read_experiment(name).get("data", {}).get("root")
+    if root:
+        (tmp_path / root).mkdir(parents=True)
+    experiment = resolve(name)
+    assert experiment.name == name
+    assert experiment.scale == ("paper" if name.endswith("_paper") else "laptop")
+    if experiment.text.descriptions:
+        assert find_descriptions(experiment.text.descriptions).parent == FOLDER
+
+
+def test_there_is_one_to_start_with():
+    assert "fedtsp_digits" in SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_file_says_how_it_is_run(name):
+    head = (EXPERIMENTS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    assert head[0].startswith("# ")
+    assert any(f"python -m fedray.run {name}" in line for line in head[:8])
+
+
+def test_every_knob_has_its_docstring():
+    import inspect
+
+    def undocumented(model):
+        source = inspect.getsource(model)
+        for name, field in model.model_fields.items():
+            inner = field.annotation
+            if isinstance(inner, type) and issubclass(inner, Frozen):
+                yield from undocumented(inner)
+            elif f"    {name}: " in source:
+                after = source.split(f"    {name}: ", 1)[1].split("\n")
+                rest = [line.strip() for line in after[1:]]
+                if not any(line.startswith('"""') for line in rest[:6]):
+                    yield f"{model.__name__}.{name}"
+
+    assert list(undocumented(Experiment)) == []
+
+
+def test_validate_names_the_place():
+    class Knobs(Frozen):
+        depth: int = 1
+
+    with pytest.raises(UserError, match=r"here\.depth: .*valid integer"):
+        validate(Knobs, {"depth": "deep"}, "here")
