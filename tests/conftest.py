@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
+from fedray.algorithms import algorithms
 from fedray.federation import Federation, RoundResult
 from fedray.runtime.assembly import Assembly, from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -99,12 +100,14 @@ def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 
 @pytest.fixture
-def assemble(tiny_bert):
+def assemble(request):
     """`assemble(algorithm, {"rounds": 3, ...})` gives the parts of a small experiment on digits."""
 
     def assemble(algorithm: str = "local", changes: Mapping[str, Any] | None = None) -> Assembly:
         tree = {**SMALL, "algorithm": {"name": algorithm}}
-        tree["text"] = {"encoder": {"name": "bert", "path": str(tiny_bert)}, "style": "handcrafted"}
+        if algorithms.get(algorithm).needs_text:
+            encoder = {"name": "bert", "path": str(request.getfixturevalue("tiny_bert"))}
+            tree["text"] = {"encoder": encoder, "style": "handcrafted"}
         return Assembly(from_tree(tree, (changes or {}).items()))
 
     return assemble

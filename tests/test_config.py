@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from fedray.config import (
@@ -21,11 +23,12 @@ from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, find_descriptions
 from fedray.runtime.assembly import from_tree, resolve
 
+PACKAGE = EXPERIMENTS.parent
 BASE = {
     "algorithm": {"name": "fedtsp", "lambda": 1, "tau": 0.1},
     "rounds": 3,
     "data": {"clients": 4, "partition": {"name": "dirichlet", "alpha": 0.1}},
-    "text": {"encoder": {"name": "bert", "pooling": "mean"}},
+    "text": {"encoder": {"name": "bert", "pooling": "cls"}},
 }
 
 
@@ -43,7 +46,7 @@ def asked(*assignments: str) -> Experiment:
         ("data.client=5", r"unknown key 'client' in data\. Did you mean 'clients'\?"),
         ("data.partition.alhpa=1", r"unknown key 'alhpa' in data\.partition\. .*'alpha'\?"),
         ("algorithm.lamda=1", r"unknown key 'lamda' in algorithm\. Did you mean 'lambda'\?"),
-        ("text.encoder.polling=cls", r"unknown key 'polling' in text\.encoder\. .*'pooling'\?"),
+        ("text.encoder.polling=mean", r"unknown key 'polling' in text\.encoder\. .*'pooling'\?"),
         ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: clip_norm, down_bits, "),
         ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
@@ -304,22 +307,21 @@ def test_a_shipped_file_says_how_it_is_run(name):
     assert any(f"python -m fedray.run {name}" in line for line in head[:8])
 
 
-def test_every_knob_has_its_docstring():
-    import inspect
+FILES = [PACKAGE / "config.py", *sorted((PACKAGE / "algorithms").glob("*.py"))]
 
-    def undocumented(model):
-        source = inspect.getsource(model)
-        for name, field in model.model_fields.items():
-            inner = field.annotation
-            if isinstance(inner, type) and issubclass(inner, Frozen):
-                yield from undocumented(inner)
-            elif f"    {name}: " in source:
-                after = source.split(f"    {name}: ", 1)[1].split("\n")
-                rest = [line.strip() for line in after[1:]]
-                if not any(line.startswith('"""') for line in rest[:6]):
-                    yield f"{model.__name__}.{name}"
 
-    assert list(undocumented(Experiment)) == []
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_knob_has_its_docstring(path):
+    bare = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ClassDef) or "Frozen" not in map(ast.unparse, node.bases):
+            continue
+        for knob, after in zip(node.body, [*node.body[1:], None], strict=True):
+            section = isinstance(knob, ast.AnnAssign) and "Config" in ast.unparse(knob.annotation)
+            told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            if isinstance(knob, ast.AnnAssign) and not section and not told:
+                bare.append(f"{node.name}.{ast.unparse(knob.target)}")
+    assert bare == []
 
 
 def test_validate_names_the_place():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,8 @@ COLOURS = [
 STYLES = ("-", "--", ":", "-.")
 MOST_CURVES = 12
 """More than so many curves cannot be told apart; the best ones are drawn."""
+MOST_LINES = 6
+"""More combinations of the other parameters than that are drawn as points."""
 LOG_SPAN = 20
 """Values that span more than this factor stand on a logarithmic axis."""
 
@@ -116,8 +117,9 @@ def _curve(
     marker = "o" if len(xs) <= 12 else None
     axes.plot(xs, mean, style, color=colour, marker=marker, markersize=3.5, label=_legend(label))
     if any(stat.n > 1 for stat in stats):
-        low = [unit * (stat.mean - stat.std) for stat in stats]
-        high = [unit * (stat.mean + stat.std) for stat in stats]
+        least, most = (0.0, 1.0) if in_percent(metric) else (-math.inf, math.inf)
+        low = [unit * max(least, stat.mean - stat.std) for stat in stats]
+        high = [unit * min(most, stat.mean + stat.std) for stat in stats]
         axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
@@ -155,7 +157,7 @@ def figure_sweep(
         raise ValueError("no configuration has a value")
     parameters = [parameter] if isinstance(parameter, str) else list(parameter)
     best = (max if mode == "max" else min)(rows, key=lambda row: row.value)
-    across = min(len(parameters), 3)
+    across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
     figure = _canvas(6.4 if across == 1 else 3.9 * across, 4.2 if across == 1 else 3.4 * down)
     for index, name in enumerate(parameters):
@@ -173,13 +175,13 @@ def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: str, best: R
     values = [row.config[parameter] for row in rows]
     place = _axis(axes, values)
     unit = _unit(metric)
-    lines = _lines(rows, parameter)
+    lines, joined = _lines(rows, parameter)
+    joined = joined and all(is_number(value) for value in values)
     for index, (label, members) in enumerate(lines):
         members = sorted(members, key=lambda row: place[repr(row.config[parameter])])
         xs = [place[repr(row.config[parameter])] for row in members]
         ys = [unit * row.value for row in members]
         spread = [unit * row.std for row in members] if any(r.seeds > 1 for r in members) else None
-        joined = len(lines) > 1 or len(set(xs)) == len(xs)
         axes.errorbar(
             xs,
             ys,
@@ -211,10 +213,10 @@ def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: str, best: R
 def _axis(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
     """Set up the axis; return where each value stands, by its repr."""
     if not all(is_number(value) for value in values):
-        words = sorted({repr(value): value for value in values}.items(), key=lambda item: item[0])
-        axes.set_xticks(range(len(words)), [fill(show(value), 12) for _, value in words])
+        words = {repr(value): show(value) for value in values}
+        axes.set_xticks(range(len(words)), [fill(word, 12) for word in words.values()])
         axes.set_xlim(-0.5, len(words) - 0.5)
-        return {text: float(index) for index, (text, _) in enumerate(words)}
+        return {text: float(index) for index, text in enumerate(words)}
     sizes = sorted({abs(float(value)) for value in values if value != 0})
     if sizes and sizes[-1] > LOG_SPAN * sizes[0]:
         if min(values) > 0:
@@ -230,20 +232,17 @@ def _axis(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
     return {repr(value): float(value) for value in values}
 
 
-def _lines(rows: Sequence[Row], parameter: str) -> list[tuple[str, list[Row]]]:
-    """Rows joined by a line: one per combination of the other parameters, if these are few."""
+def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Row]]], bool]:
+    """Rows by the other parameters' combination if these are few, and whether lines join them."""
     others = sorted({key for row in rows for key in row.config} - {parameter})
     others = [key for key in others if len({repr(row.config.get(key)) for row in rows}) > 1]
-    if not others:
-        return [("", list(rows))]
     combined: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         words = [f"{k.rsplit('.', 1)[-1]}={show(row.config.get(k))}" for k in others]
         combined[" ".join(words)].append(row)
-    sizes = [len(members) for members in combined.values()]
-    if len(combined) <= 6 and statistics.fmean(sizes) >= 2:
-        return list(combined.items())
-    return [("", list(rows))]
+    if len(combined) <= MOST_LINES and len(rows) >= 2 * len(combined):
+        return list(combined.items()), True
+    return [("", list(rows))], len(combined) == 1
 
 
 # --- heat maps -----------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class Run:
         return totals
 
     def per_round(self, direction: Literal["up_bytes", "down_bytes"]) -> float:
-        """Bytes per communication round, the mean; round 0 is none."""
+        """Bytes per communication round, the mean; what is sent before round 1 is apart."""
         found = [float(record[direction]) for record in self.rounds if record["round"] > 0]
         return statistics.fmean(found) if found else 0.0
 

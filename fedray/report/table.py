@@ -77,7 +77,7 @@ def caption(groups: Sequence[Group], metric: str) -> str:
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
     spread = ", mean ± standard deviation over n seeds" if many else ""
-    return f"{pretty(metric)}{spread}; MB per round of all clients [{scales} scale]"
+    return f"{pretty(metric)}{spread} [{scales} scale];\nMB of all clients per round"
 
 
 def print_table(
@@ -108,7 +108,7 @@ def write_markdown(
     lines = ["| " + " | ".join(HEADER) + " |", "|:--|" + "--:|" * (len(HEADER) - 1)]
     for row in cells(groups, metric):
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
-    lines += ["", caption(groups, metric) + "."]
+    lines += ["", caption(groups, metric).replace("\n", " ") + "."]
     for warning in warnings:
         lines += ["", f"**Warning:** {warning}."]
     write_atomic(path, "\n".join(lines) + "\n")

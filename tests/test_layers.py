@@ -1,0 +1,271 @@
+"""Which way the modules depend, and what they may not do, read off their syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedray
+from fedray.algorithms import algorithms
+
+ROOT = Path(fedray.__file__).parent
+PATHS = {
+    ".".join(("fedray", *path.relative_to(ROOT).with_suffix("").parts)): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+MODULES = {name.removesuffix(".__init__"): path for name, path in PATHS.items()}
+TREES = {
+    name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in MODULES.items()
+}
+
+LAYERS = [
+    {"errors", "files", "streams", "plugins", "config"},
+    {"models", "language", "data", "comm", "evaluation", "client"},
+    {"algorithms"},
+    {"federation"},
+    {"runtime", "tracking", "checkpoint"},
+    {"run", "sweep", "report", "cli", "progress"},
+]
+
+
+def part(module: str) -> str:
+    """fedray.data.cache belongs to "data"."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def layer(module: str) -> int:
+    """How high a module stands; commands inside a part (`__main__`) stand on top."""
+    if module.endswith(".__main__"):
+        return len(LAYERS) - 1
+    return next(height for height, parts in enumerate(LAYERS) if part(module) in parts)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def walk(node: ast.AST, *, loading: bool) -> Iterator[ast.AST]:
+    """All nodes; with `loading`, only what runs when the module is imported."""
+    yield node
+    if loading and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return
+    if loading and is_type_checking(node):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from walk(child, loading=loading)
+
+
+def imports(module: str, *, loading: bool = False) -> set[str]:
+    """Full names of what a module imports; of fedray's own, the module that is meant."""
+    found = set()
+    for node in walk(TREES[module], loading=loading):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in MODULES else base)
+    return found
+
+
+def own_imports(module: str, *, loading: bool = False) -> set[str]:
+    return {name for name in imports(module, loading=loading) if name in MODULES}
+
+
+def module_ids() -> list[str]:
+    return sorted(MODULES)
+
+
+def test_every_part_has_its_place():
+    parts = {part(module) for module in MODULES} - {""}
+    known = set().union(*LAYERS)
+    assert parts <= known
+    assert {"algorithms", "federation", "runtime", "config", "comm"} <= parts
+    assert sum(map(len, LAYERS)) == len(known)
+
+
+@pytest.mark.parametrize("module", module_ids())
+def test_nothing_imports_anything_higher(module):
+    if not part(module):
+        assert own_imports(module) == set()
+        return
+    higher = {name for name in own_imports(module) if part(name) and layer(name) > layer(module)}
+    assert higher == set()
+
+
+def test_no_module_is_imported_by_what_it_imports():
+    edges = {module: own_imports(module, loading=True) for module in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, " -> ".join([*above[above.index(module) :], module])
+        if module in done:
+            return
+        for name in sorted(edges[module]):
+            visit(name, (*above, module))
+        done.add(module)
+
+    for module in edges:
+        visit(module, ())
+    assert done == set(MODULES)
+
+
+PURE = [m for m in module_ids() if part(m) in ("algorithms", "federation")]
+FILES = {"open", "read_text", "write_text", "read_bytes", "write_bytes", "mkdir", "unlink"}
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_methods_and_the_round_loop_know_no_ray_and_no_files(module):
+    roots = {name.split(".")[0] for name in imports(module)}
+    assert roots & {"ray", "mlflow", "optuna"} == set()
+    assert roots & {"io", "os", "pathlib", "shutil", "tempfile", "pickle", "requests"} == set()
+    called = {
+        getattr(node.func, "id", getattr(node.func, "attr", ""))
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.Call)
+    }
+    assert called & (FILES | {"save", "load_file", "save_file"}) <= {"save"}  # Client.save copies
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in module_ids() if part(m) in ("federation", "runtime")]
+)
+def test_the_round_loop_and_the_runtime_know_no_method_by_name(module):
+    methods = set(algorithms.names())
+    files = {algorithms.get(name).__module__ for name in methods}
+    assert own_imports(module) & files == set()
+    classes = {algorithms.get(name).__name__ for name in methods}
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert node.value not in methods, f"line {node.lineno}"
+        if isinstance(node, ast.Name):
+            assert node.id not in classes, f"line {node.lineno}"
+    words = MODULES[module].read_text(encoding="utf-8").lower()
+    assert [name for name in methods - {"local"} if name in words] == []
+
+
+# --- random numbers ------------------------------------------------------------------------------
+
+TORCH_DRAWS = {
+    f"torch.{name}"
+    for name in (
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "poisson",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+    )
+}
+TORCH_SEEDS = {
+    "torch.manual_seed",
+    "torch.random.manual_seed",
+    "torch.cuda.manual_seed",
+    "torch.cuda.manual_seed_all",
+    "torch.seed",
+    "torch.default_generator.manual_seed",
+    "torch.set_rng_state",
+}
+INPLACE_DRAWS = {
+    "normal_",
+    "uniform_",
+    "random_",
+    "bernoulli_",
+    "exponential_",
+    "cauchy_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "trunc_normal_",
+}
+NUMPY_FINE = {"default_rng", "Generator", "SeedSequence", "PCG64", "BitGenerator"}
+
+
+def global_draws(tree: ast.AST, isolated: bool = False) -> Iterator[str]:
+    """Draws from, and seeds of, generators that the whole process shares.
+
+    Inside `with torch.random.fork_rng(...)` torch's may be seeded: it is put back afterwards.
+    """
+    if isinstance(tree, ast.With):
+        isolated |= any("fork_rng" in ast.unparse(item.context_expr) for item in tree.items)
+    if isinstance(tree, ast.Import | ast.ImportFrom):
+        names = [alias.name for alias in tree.names]
+        if "random" in (names if isinstance(tree, ast.Import) else [tree.module]):
+            yield f"line {tree.lineno}: the module random"
+        if getattr(tree, "module", "") == "numpy.random" and not set(names) <= NUMPY_FINE:
+            yield f"line {tree.lineno}: numpy.random"
+    if isinstance(tree, ast.Call):
+        name = ast.unparse(tree.func)
+        last = name.rsplit(".", 1)[-1]
+        given = any(keyword.arg == "generator" for keyword in tree.keywords)
+        if name in TORCH_SEEDS and not isolated:
+            yield f"line {tree.lineno}: {name}"
+        if name in TORCH_DRAWS and not given and not isolated:
+            yield f"line {tree.lineno}: {name} without generator"
+        if last in INPLACE_DRAWS and not given and not isolated:
+            yield f"line {tree.lineno}: {name} without generator"
+        if name.startswith(("np.random.", "numpy.random.")) and last not in NUMPY_FINE:
+            yield f"line {tree.lineno}: {name}"
+        if last == "default_rng" and not tree.args:
+            yield f"line {tree.lineno}: {name} without seed"
+    for child in ast.iter_child_nodes(tree):
+        yield from global_draws(child, isolated)
+
+
+@pytest.mark.parametrize("module", module_ids())
+def test_nothing_draws_from_a_global_generator(module):
+    assert list(global_draws(TREES[module])) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import random",
+        "from random import choice",
+        "from numpy.random import rand",
+        "torch.manual_seed(0)",
+        "x = torch.randn(3)",
+        "nn.init.kaiming_uniform_(w, a=1)",
+        "x.normal_()",
+        "np.random.seed(0)",
+        "np.random.rand(3)",
+        "np.random.default_rng()",
+        "torch.default_generator.manual_seed(1)",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(line):
+    assert len(list(global_draws(ast.parse(line)))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.randn(3, generator=g)",
+        "np.random.default_rng(seed)",
+        "random.random()",
+        "torch.Generator().manual_seed(3)",
+        "with torch.random.fork_rng(devices):\n    torch.cuda.manual_seed(1)",
+        "torch.random.fork_rng(devices)",
+    ],
+)
+def test_the_search_lets_streams_be(line):
+    assert list(global_draws(ast.parse(line))) == []
+
+
+def test_folders_of_configuration_hold_no_python():
+    root = ROOT.parent
+    if not (root / "pyproject.toml").exists():
+        pytest.skip("installed without the repository")
+    assert [*root.glob("mlflow/**/*.py"), *root.glob("tune/**/*.py")] == []
+    assert [*root.glob("clusters/**/*.py")] == []
