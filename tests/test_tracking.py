@@ -712,6 +712,46 @@ def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> Non
 # --- many at once --------------------------------------------------------------------------------
 
 
+DIES = """
+import os, sys, threading, time
+from pathlib import Path
+from fedray.tracking.store import Store
+
+path = Path(sys.argv[1])
+store = Store(f"sqlite:///{path}", "e")
+threading.Thread(target=store.connect, daemon=True).start()
+while not any(p.stat().st_size for p in path.parent.glob("*mlflow.db*")):
+    time.sleep(0.001)
+os._exit(9)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "mlflow.db"
+    done = subprocess.run([sys.executable, "-c", DIES, str(path)], check=False, timeout=120)
+    assert done.returncode == 9
+    assert not path.exists()
+    tracker = MlflowTracker(f"sqlite:///{path}", "digits")
+    tracker.start("k", "n", params={}, tags={})
+    tracker.round("k", make_record(0))
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    assert tracker.failure is None
+    assert Held(f"sqlite:///{path}").run().info.status == "FINISHED"
+    assert [p.name for p in path.parent.iterdir() if ".tmp" in p.name] == []
+
+
+def test_a_database_that_cannot_be_made_is_a_failure_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedray.tracking.store.sys.executable", "/bin/false")
+    tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db", "digits")
+    tracker.start("k", "n", params={}, tags={})
+    tracker.close()
+    assert "MLflow could not make" in capsys.readouterr().err
+
+
 def _log_fifty_rounds(uri: str, process: int) -> None:
     tracker = MlflowTracker(uri, "many")
     key = f"process {process}"

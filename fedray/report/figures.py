@@ -120,7 +120,7 @@ def _curve(
         least, most = (0.0, 1.0) if in_percent(metric) else (-math.inf, math.inf)
         low = [unit * max(least, stat.mean - stat.std) for stat in stats]
         high = [unit * min(most, stat.mean + stat.std) for stat in stats]
-        axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(xs, low, high, color=colour, alpha=0.14, linewidth=0)
 
 
 # --- sweeps --------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def group(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
     """
     by_keys: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
     for run in runs:
-        by_keys[tuple(sorted((key, repr(value)) for key, value in run.keys.items()))].append(run)
+        by_keys[tuple(sorted(_texts(run.keys).items()))].append(run)
     labels = _labels([members[0].keys for members in by_keys.values()])
     groups, notes = [], []
     for label, members in zip(labels, by_keys.values(), strict=True):
@@ -236,7 +236,7 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         own = key.startswith("algorithm.")
         values: dict[Any, set[str]] = defaultdict(set)
         for config in configs:
-            values[config["algorithm.name"] if own else None].add(repr(config.get(key)))
+            values[config["algorithm.name"] if own else None].add(_text(config.get(key)))
         if any(len(seen) > 1 for seen in values.values()) and key != "algorithm.name":
             found.append(key)
     return found
@@ -263,6 +263,15 @@ def _belongs(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str,
     """Whether a key that a configuration leaves out is one that its component has."""
     name = f"{key.rsplit('.', 1)[0]}.name"
     return any(key in other and other.get(name) == config.get(name) for other in configs)
+
+
+def _texts(keys: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _text(value) for key, value in keys.items()}
+
+
+def _text(value: Any) -> str:
+    """A value to compare by: 7 and 7.0 are the same."""
+    return repr(float(value)) if is_number(value) else repr(value)
 
 
 def show(value: Any) -> str:
@@ -301,12 +310,14 @@ def _partitions(groups: Sequence[Group]) -> list[str]:
     same ones even where those keys differ: a grid over them gives both methods the same set.
     """
     differ: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for a, b in combinations(groups, 2):
-        if _data(a) == _data(b):
-            there = {run.seed: run.partition for run in b.runs}
-            for run in a.runs:
-                if there.get(run.seed, run.partition) != run.partition:
-                    differ[a.label, b.label].add(run.seed)
+    for alike in _alike(groups):
+        for seed in {seed for member in alike for seed in member.seeds}:
+            there = [(m.label, r.partition) for m in alike for r in m.runs if r.seed == seed]
+            usual = Counter(partition for _, partition in there).most_common(1)[0][0]
+            who = next(label for label, partition in there if partition == usual)
+            for label, partition in there:
+                if partition != usual:
+                    differ[who, label].add(seed)
     by_method: dict[str, dict[int, set[str | None]]] = defaultdict(lambda: defaultdict(set))
     for member in groups:
         for run in member.runs:
@@ -322,8 +333,13 @@ def _partitions(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _data(member: Group) -> dict[str, str]:
-    return {key: repr(value) for key, value in member.keys.items() if key.startswith("data.")}
+def _alike(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups with the same `data` keys."""
+    found: dict[tuple[tuple[str, str], ...], list[Group]] = defaultdict(list)
+    for member in groups:
+        texts = _texts(member.keys).items()
+        found[tuple(sorted(item for item in texts if item[0].startswith("data.")))].append(member)
+    return list(found.values())
 
 
 def is_number(value: Any) -> bool:

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -31,11 +31,10 @@ from fedray.sweep.spec import (
     shipped,
     words,
 )
-from fedray.tracking import Status, resolve_uri
+from fedray.tracking import resolve_uri, tracker_for, ui_hint
 from fedray.tracking.store import sqlite_path
 
 if TYPE_CHECKING:
-    from fedray.sweep.runs import SweepRuns
     from fedray.sweep.watch import Watcher
 
 TUNE_ENVIRONMENT = {
@@ -44,7 +43,6 @@ TUNE_ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # the ledger is what a sweep is resumed from
 }
 TUNE_FOLDER = "tune"
-ARTIFACTS = ("sweep.json", "sweep.yaml", "trials.csv", "sweep.png", "best.yaml")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,12 +86,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_intermixed_args(argv)
     ledger = begin_or_resume(args)
     configs = check_configurations(ledger.question)
-    hashes = prepare(ledger.question, configs)
+    prepare(ledger.question, configs)
     print(headline(ledger), flush=True)
     concurrent = places(ledger, configs, tracks=not args.no_track)
     with hold(ledger.home):
         keep_file(args.sweep, ledger.home)
-        return run(ledger, concurrent, hashes, tracks=not args.no_track)
+        return run(ledger, concurrent, tracks=not args.no_track)
 
 
 # --- which invocation ----------------------------------------------------------------------------
@@ -172,11 +170,8 @@ def keep_file(name: str, home: Path) -> None:
 # --- before anything starts ----------------------------------------------------------------------
 
 
-def prepare(question: Question, configs: Sequence[Config]) -> dict[str, str]:
+def prepare(question: Question, configs: Sequence[Config]) -> None:
     """Look once at what trials will read: images into this node's cache, partitions, texts.
-
-    Returns:
-        The partitions' hashes, by `partition_key`.
 
     Raises:
         UserError: when something is missing, or a configuration's partition cannot be made.
@@ -185,25 +180,21 @@ def prepare(question: Question, configs: Sequence[Config]) -> dict[str, str]:
 
     from fedray.language.encoders import encoder_identity
     from fedray.runtime.assembly import Assembly, encoder_spec
-    from fedray.sweep.runs import partition_key
 
-    hashes: dict[str, str] = {}
     seen = set()
     for config in configs:
         for seed in question.seeds:
             experiment = question.experiment_of(config, seed)
-            partition, text = partition_key(experiment), experiment.text.model_dump_json()
-            if (partition, text) in seen:
+            what = (experiment.data.model_dump_json(), seed, experiment.text.model_dump_json())
+            if what in seen:
                 continue
-            seen.add((partition, text))
+            seen.add(what)
             assembly = Assembly(experiment)
             try:
-                hashes[partition] = assembly.data.sha256
                 if assembly.text_tower(torch.device("cpu")) is not None:
                     encoder_identity(encoder_spec(experiment))
             except UserError as error:
                 raise UserError(f"{words(config)}: {error}") from None
-    return hashes
 
 
 def headline(ledger: Ledger) -> str:
@@ -270,7 +261,7 @@ def check_tracking(nodes: int) -> None:
 # --- the sweep -----------------------------------------------------------------------------------
 
 
-def run(ledger: Ledger, concurrent: int, hashes: Mapping[str, str], *, tracks: bool) -> int:
+def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
     """Run what is left of a sweep and say how it ended; returns the exit code."""
     from fedray.sweep.runs import SweepRuns
     from fedray.sweep.watch import SweepProgress, Watcher
@@ -283,21 +274,19 @@ def run(ledger: Ledger, concurrent: int, hashes: Mapping[str, str], *, tracks: b
         )
     experiment = question.some_experiment()
     ledger.write()
-    runs = SweepRuns(ledger, hashes) if tracks else None
-    ending: Status = "KILLED"
+    tracker = tracker_for(question.sweep, ledger.home) if tracks else None
+    runs = SweepRuns(ledger, tracker) if tracker is not None else None
     try:
-        with SweepProgress(ledger.total, experiment.rounds) as show:
+        with SweepProgress(ledger, experiment.rounds) as show:
             fit(ledger, Watcher(ledger, runs, show), concurrent, experiment.faults.max_failures)
         if not ledger.left:
             ledger.status = "finished"
             ledger.write()
-            ending = "FINISHED" if ledger.best is not None else "FAILED"
-        return conclude(ledger, runs)
+        return conclude(ledger, ui_hint(tracker) if tracker is not None else None)
     finally:
-        if runs is not None:
-            for trial in ledger.open:
-                runs.finish(trial, "KILLED")
-            runs.close(ending, [ledger.home / name for name in ARTIFACTS])
+        if runs is not None and tracker is not None:
+            runs.end()
+            tracker.close()
 
 
 def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) -> None:
@@ -336,10 +325,14 @@ def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) ->
     shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
 
 
-def conclude(ledger: Ledger, runs: SweepRuns | None) -> int:
-    """Write and print table, figure and best configuration; returns the exit code."""
+def conclude(ledger: Ledger, hint: str | None) -> int:
+    """Write and print table, figure and best configuration; returns the exit code.
+
+    Args:
+        ledger: the invocation.
+        hint: how to open the tracker's UI; None without a tracker.
+    """
     from fedray.sweep.show import best_command, draw, reasons, table, write_csv
-    from fedray.tracking import ui_hint
 
     question, home = ledger.question, ledger.home
     print(f"\n{table(ledger)}")
@@ -358,12 +351,12 @@ def conclude(ledger: Ledger, runs: SweepRuns | None) -> int:
     draw(ledger, home / "sweep.png")
     print(
         f"\nbest: {words(best.config)}: {question.metric} {best.objective:.4f} "
-        f"in round {best.best_round}  [{question.scale} scale]\n"
+        f"in round {best.when}  [{question.scale} scale]\n"
         f"  {best_command(question, best.config)}\n"
         f"figure: {home / 'sweep.png'}\nresults: {home}"
     )
-    if runs is not None:
-        print(f"compare: {ui_hint(runs.parent)}")
+    if hint is not None:
+        print(f"compare: {hint}")
     return 0
 
 

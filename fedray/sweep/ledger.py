@@ -37,7 +37,7 @@ class Trial:
         status: pending: not begun, or interrupted; stopped: ended early by ASHA.
         objective: the mean over seeds; None until measured.
         std: the sample standard deviation over seeds.
-        best_round: the round of the objective.
+        best_rounds: for each seed, the round of its objective.
         last_round: the last finished round.
         final: the metric in the last evaluated round, mean over seeds.
         bytes: traffic up and down of one run, mean over seeds.
@@ -51,7 +51,7 @@ class Trial:
     status: Status = "pending"
     objective: float | None = None
     std: float = 0.0
-    best_round: int | None = None
+    best_rounds: list[int] = field(default_factory=list)
     last_round: int | None = None
     final: float | None = None
     bytes: float = 0.0
@@ -65,6 +65,12 @@ class Trial:
         return self.status in ("finished", "stopped", "failed")
 
     @property
+    def when(self) -> str:
+        """The objective's round, or the seeds' first and last one: "9-10"."""
+        ends = sorted({min(self.best_rounds), max(self.best_rounds)}) if self.best_rounds else []
+        return "-".join(str(end) for end in ends)
+
+    @property
     def name(self) -> str:
         """The trial's folder, below the invocation's."""
         return folder_name(self.number, self.config)
@@ -76,8 +82,8 @@ class Trial:
             self.last_round = rows[-1]["round"]
             self.bytes = sum(row["up_bytes"] + row["down_bytes"] for row in rows)
         if found is not None:
-            self.objective, self.std, self.best_round = found.value, found.std, found.round
-            measured = [r["metrics"] for r in rows if question.metric in r["metrics"]]
+            self.objective, self.std, self.best_rounds = found.value, found.std, found.rounds
+            measured = [row["metrics"] for row in rows if question.metric in row["metrics"]]
             self.final = measured[-1][question.metric]
 
 

@@ -50,7 +50,7 @@ def _results(trial: Trial, question: Question) -> dict[str, str]:
     start = trial.startup_seconds
     cells = {
         question.metric: f"{trial.objective:.4f}" if known else "",
-        "round": str(trial.best_round) if known else "",
+        "round": trial.when,
         "rounds": "" if trial.last_round is None else str(trial.last_round),
         "traffic": megabytes(trial.bytes),
         "start-up": "" if start is None else f"{start:.1f} s",

@@ -30,17 +30,17 @@ TRAFFIC = ("up_bytes", "down_bytes", "up_params", "down_params")
 
 @dataclass(frozen=True)
 class Objective:
-    """What a trial is worth so far.
+    """What a trial is worth so far: over seeds, of each seed's best or last value.
 
     Attributes:
         value: the mean over seeds.
         std: the sample standard deviation over seeds; 0 for one seed.
-        round: the round it was measured in.
+        rounds: for each seed, the round it was measured in.
     """
 
     value: float
     std: float
-    round: int
+    rounds: list[int]
 
 
 def run_trial(config: Mapping[str, Any], question: Question, home: Path) -> None:
@@ -113,7 +113,7 @@ def reports(question: Question, values: Mapping[str, Any], folder: Path) -> Iter
                 "rounds": rounds,
                 "objective": objective.value,
                 "objective_std": objective.std,
-                "best_round": objective.round,
+                "best_rounds": objective.rounds,
                 "records": unreported,
             }
             unreported = []
@@ -170,8 +170,8 @@ def merge(records: Sequence[Record], metric: str) -> Record:
 
     Args:
         records: the seeds' records of one round, as in result.json.
-        metric: the objective's metric; its standard deviation over seeds is added as
-            "<metric>_seed_std".
+        metric: the objective's metric; its value for each seed stands under "by_seed", and its
+            standard deviation is added as "<metric>_seed_std".
     """
     from fedray.evaluation import mean_and_std
 
@@ -190,6 +190,7 @@ def merge(records: Sequence[Record], metric: str) -> Record:
         "round": records[0]["round"],
         "seconds": sum(record["seconds"] for record in records),
         "metrics": metrics,
+        "by_seed": [record["metrics"].get(metric) for record in records],
         **{name: _mean([record[name] for record in records]) for name in TRAFFIC},
         **{
             f"{name}_by_kind": {
@@ -208,17 +209,21 @@ def _mean(values: Sequence[float]) -> float:
 
 def judge(rows: Sequence[Record], question: Question) -> Objective | None:
     """The objective over these rounds; None when none of them was evaluated."""
-    name = question.metric
-    measured = [row for row in rows if name in row["metrics"]]
+    from fedray.evaluation import mean_and_std
+
+    measured = [row for row in rows if None not in row["by_seed"]]
     if not measured:
         return None
-    if question.at == "final":
+    sign = 1 if question.mode == "max" else -1
+    values, rounds = [], []
+    for seed in range(len(question.seeds)):
         chosen = measured[-1]
-    else:
-        sign = 1 if question.mode == "max" else -1
-        chosen = max(measured, key=lambda row: sign * row["metrics"][name])
-    std = chosen["metrics"].get(f"{name}_seed_std", 0.0)
-    return Objective(chosen["metrics"][name], std, chosen["round"])
+        if question.at == "best":
+            chosen = max(measured, key=lambda row: sign * row["by_seed"][seed])
+        values.append(chosen["by_seed"][seed])
+        rounds.append(chosen["round"])
+    mean, std = mean_and_std(values)
+    return Objective(mean, std, rounds)
 
 
 def read_rows(folder: Path, question: Question) -> list[Record]:

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.runs import SweepRuns
+from fedray.sweep.runs import SweepRuns, replay
 from fedray.sweep.spec import words
 from fedray.sweep.trial import Record, read_rows
-from fedray.tracking import Status
+
+__all__ = ["SweepProgress", "Watcher", "replay"]
 
 QUIET_SECONDS = 15
 """In a job's log, a round is shown when nothing was for so long."""
-ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED", "stopped": "KILLED"}
 
 
 class Watcher(tune.Callback):  # type: ignore[misc]
@@ -53,9 +53,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._ledger.write()
         if self._runs is None:
             return
-        question = self._ledger.question
-        experiment = question.experiment_of(own.config, question.seeds[0])
-        self._runs.start(own, experiment, trial.trial_id)
+        self._runs.start(own, trial.trial_id)
         for row in self._rows(own):
             self._runs.round(own, row)
 
@@ -73,7 +71,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             for row in result["records"]:
                 self._runs.round(own, row)
         own.objective, own.std = result["objective"], result["objective_std"]
-        own.best_round, own.last_round = result["best_round"], result["round"]
+        own.best_rounds, own.last_round = result["best_rounds"], result["round"]
         self._show.round(own, self._ledger)
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -112,7 +110,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         if self._runs is not None:
             for row in rows:
                 self._runs.round(own, row)
-            self._runs.finish(own, ENDS[own.status])
+            self._runs.finish(own)
         self._show.end(own, self._ledger)
 
 
@@ -120,15 +118,15 @@ class SweepProgress:
     """A bar on a terminal; in a job's log a line per finished trial, and a sign of life between.
 
     Args:
-        trials: how many there are in all.
+        ledger: says how many trials there are, and which are over already.
         rounds: how many each has.
     """
 
-    def __init__(self, trials: int, rounds: int) -> None:
-        self._trials = trials
+    def __init__(self, ledger: Ledger, rounds: int) -> None:
+        self._trials = ledger.total
         self._rounds = rounds
+        self._before = self._done(ledger)
         self._began = self._spoke = time.monotonic()
-        self._before: int | None = None
         self._bar: Progress | None = None
         if sys.stdout.isatty():
             self._bar = Progress(
@@ -174,7 +172,7 @@ class SweepProgress:
         if trial.status == "failed":
             line += f"failed: {trial.reason}"
         else:
-            line += f"best {trial.objective:.4f} (round {trial.best_round})"
+            line += f"best {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
         self._say(f"{line}  {trial.seconds:.0f} s", ledger)
@@ -194,10 +192,12 @@ class SweepProgress:
         )
 
     def _left(self, ledger: Ledger) -> float | None:
-        done = self._done(ledger)
-        self._before = done - 1 if self._before is None else self._before
-        pace = (time.monotonic() - self._began) / max(done - self._before, 1)
-        return pace * (self._trials * self._rounds - done)
+        """Seconds left at the pace so far; None while that is only start-up."""
+        done, total = self._done(ledger), self._trials * self._rounds
+        new = done - self._before
+        if new * 20 < total:
+            return None
+        return (time.monotonic() - self._began) / new * (total - done)
 
     def _update(self, ledger: Ledger) -> None:
         if self._bar is None:

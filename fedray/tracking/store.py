@@ -11,6 +11,8 @@ import importlib.util
 import os
 import re
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -184,6 +186,8 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             location = (path.parent / "mlartifacts").as_uri()
         with self._alone():
+            if path is not None and not (path.is_file() and path.stat().st_size):
+                _make_database(path)
             client = MlflowClient(tracking_uri=self.uri)
             self._experiment_id = self._experiment(client, location)
         self._client = client
@@ -385,6 +389,27 @@ class Store:
         for child in children:
             self._client.set_terminated(child.info.run_id, "KILLED")
         return len(children)
+
+
+def _make_database(path: Path) -> None:
+    """Make an sqlite database with MLflow's tables, in one step.
+
+    A process that dies in the middle would leave one that MLflow can neither use nor repair. So it
+    is made beside its place, by a process of its own: this one must hold no connection to it, and
+    Ctrl-C must not reach it.
+    """
+    for left in path.parent.glob(f".{path.name}.*.tmp*"):
+        left.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    code = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_experiments()"
+    command = [sys.executable, "-c", code, f"{_SQLITE}{temporary}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, start_new_session=True
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise RuntimeError(f"MLflow could not make {path}: {last}")
+    os.replace(temporary, path)
 
 
 def _quoted(text: str) -> str:

@@ -23,7 +23,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def ray_nodes(cache):
-    """A local Ray with two CPUs and two pretended GPUs; gives its nodes."""
+    """A local Ray that pretends to have four CPUs and two GPUs; gives its nodes."""
     import ray
 
     from fedray.runtime.cluster import connect
@@ -32,7 +32,7 @@ def ray_nodes(cache):
     patch.setenv("RAY_AUTH_MODE", "disabled")
     patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for faulty.py
     ray.shutdown()
-    yield connect(num_cpus=2, num_gpus=2)
+    yield connect(num_cpus=4, num_gpus=2)
     ray.shutdown()
     patch.undo()
 

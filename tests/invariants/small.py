@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,7 +14,7 @@ import torch
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
-from fedray.runtime.assembly import resolve
+from fedray.runtime.assembly import Assembly, resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
@@ -38,7 +34,15 @@ class Small:
 
     def __init__(self, encoder: Path, home: Path) -> None:
         self._home = home
-        self.assignments = [
+        self._encoder = encoder
+
+    def arguments(self, *assignments: str) -> list[str]:
+        """The experiment as words of the command line, with assignments laid on it."""
+        text = [f"text.encoder.path={self._encoder}", "text.encoder=bert", "model.feature_dim=16"]
+        if any(key.startswith("text.encoder") for key in assignments):
+            text = []
+        return [
+            "fedtsp_digits",
             "rounds=3",
             "local_epochs=1",
             "data.clients=6",
@@ -46,17 +50,19 @@ class Small:
             "data.partition.min_samples=10",
             "text.style=handcrafted",
             "cpus=1",
-        ]
-        self._text = [
-            "model.feature_dim=16",
-            "text.encoder=bert",
-            f"text.encoder.path={encoder}",
+            *text,
+            *assignments,
         ]
 
     def experiment(self, *assignments: str) -> Experiment:
         """The experiment, with assignments laid on it."""
-        text = [] if any(key.startswith("text.encoder") for key in assignments) else self._text
-        return resolve("fedtsp_digits", [*self.assignments, *text, *assignments])
+        name, *own = self.arguments(*assignments)
+        return resolve(name, own)
+
+    @staticmethod
+    def serial(assembly: Assembly) -> SerialExecutor:
+        """Makes the executor that runs in this process."""
+        return SerialExecutor(assembly, torch.device("cpu"))
 
     def undisturbed(self, *assignments: str) -> Path:
         """The folder of a serial run to the end; run once, then kept."""
@@ -69,15 +75,33 @@ class Small:
 
 def serially(experiment: Experiment, out: Path) -> list[dict[str, Any]]:
     """Run, or go on, in this process; the rounds."""
-    device = torch.device("cpu")
-    return list(Session(experiment, out, lambda a: SerialExecutor(a, device)).rounds())
+    return list(Session(experiment, out, Small.serial).rounds())
+
+
+class Few:
+    """The first `count` workers of a pool.
+
+    Args:
+        pool: the pool.
+        count: how many.
+    """
+
+    def __init__(self, pool: WorkerPool, count: int) -> None:
+        self._pool = pool
+        self._count = count
+        self.replace = pool.replace
+
+    @property
+    def workers(self) -> list[Any]:
+        """The workers as they are now."""
+        return self._pool.workers[: self._count]
 
 
 def on_workers(
-    experiment: Experiment, out: Path, pool: WorkerPool, count: int | None = None
+    experiment: Experiment, out: Path, pool: WorkerPool, count: int
 ) -> list[dict[str, Any]]:
     """Run, or go on, with the first `count` workers of a pool; the server is this process."""
-    few = pool if count is None else SimpleNamespace(workers=pool.workers[:count])
+    few = Few(pool, count)
     return list(Session(experiment, out, lambda a: RayExecutor(a, few)).rounds())
 
 
@@ -129,31 +153,17 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
 def last_round(out: Path) -> int:
     """The round of the last whole checkpoint, -1 before the first."""
     found = sorted(out.glob("checkpoints/round_*/meta.json"))
-    return json.loads(found[-1].read_text())["round"] if found else -1
+    return int(found[-1].parent.name.removeprefix("round_")) if found else -1
 
 
-def command(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """`python -m fedray.run ARGUMENTS`, in a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedray.run", *arguments, "--no-track"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def stop_after(rounds: Iterator[dict[str, Any]], round_: int) -> None:
+    """Take rounds up to `round_` and never ask again, as a process that died there."""
+    for record in rounds:
+        if record["round"] == round_:
+            return
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL a process and whatever it started."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGKILL)
-    for child in children:
-        if child.is_running():
-            child.kill()
-    process.wait()
-    psutil.wait_procs(children, timeout=30)
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 90.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
     """The first true answer of `what`, asked again and again."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -164,11 +174,36 @@ def wait_for(what: Callable[[], Any], seconds: float = 90.0) -> Any:
     raise AssertionError(f"nothing within {seconds:g} s")
 
 
-def actors(title: str) -> Iterator[psutil.Process]:
-    """Processes of the Ray that this process started whose title begins so (`ray::Worker.step`)."""
+def actors(title: str) -> list[psutil.Process]:
+    """The processes of this process's Ray that are called so, for example ray::Worker.step."""
+    found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(title):
-                yield process
+            if process.cmdline()[:1] == [title]:
+                found.append(process)
         except psutil.Error:
             continue
+    return found
+
+
+class Killer(threading.Thread):
+    """Kills, with SIGKILL, one process of an actor that runs a certain call.
+
+    Args:
+        title: the process's title, for example ray::Worker.step.
+        when: waits until this is true.
+    """
+
+    def __init__(self, title: str, when: Callable[[], bool]) -> None:
+        super().__init__(daemon=True)
+        self.title = title
+        self.when = when
+        self.killed: list[int] = []
+        self.start()
+
+    def run(self) -> None:
+        """Wait, kill, note the process id."""
+        wait_for(self.when)
+        victim = wait_for(lambda: actors(self.title))[0]
+        victim.kill()
+        self.killed.append(victim.pid)

@@ -1,0 +1,501 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedray.config import _EXECUTION_KEYS, Experiment, override
+from fedray.errors import UserError
+from fedray.report import Group, Row, figure_sweep, figures, group, load, warnings_of
+from fedray.report.command import main
+from fedray.report.figures import figure_matrix, figure_rounds, figure_traffic
+from fedray.report.runs import NOT_COMPARED, Stat, differing
+from fedray.report.table import cell, megabytes, ordered, print_table
+
+Tree = dict[str, Any]
+
+
+def write_run(
+    folder: Path,
+    accuracies: list[float],
+    changes: Mapping[str, Any] | None = None,
+    *,
+    partition: str | None = None,
+    bytes_: int = 1_000_000,
+    rounds: int | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> Path:
+    """A run's folder, with one accuracy per round from 0 on."""
+    planned = len(accuracies) - 1 if rounds is None else rounds
+    tree: Tree = {"name": folder.name, "rounds": max(planned, 1), "algorithm": "fedtsp"}
+    tree["data"] = {"partition": "fedtsp_dirichlet"}
+    for key, value in (changes or {}).items():
+        tree = override(tree, key, value)
+    experiment = Experiment.model_validate(tree)
+    result = {
+        "name": experiment.name,
+        "scale": "laptop",
+        "algorithm": experiment.algorithm.name,
+        "config": experiment.tree(),
+        "seed": experiment.seed,
+        "identity": experiment.identity(),
+        "versions": {},
+        "partition_sha256": partition or f"partition-{experiment.seed}",
+        "rounds": [
+            {
+                "round": r,
+                "seconds": 1.0,
+                "metrics": {"local_accuracy": value, "per_client": {"0": value}, **(metrics or {})},
+                "up_bytes": bytes_ if r else 0,
+                "down_bytes": 2 * bytes_ if r else 0,
+            }
+            for r, value in enumerate(accuracies)
+        ],
+    }
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def groups_in(folder: Path) -> dict[str, Group]:
+    groups, notes = group(load([folder]))
+    assert notes == []
+    return {member.label: member for member in groups}
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved, to look into."""
+    kept: list[Any] = []
+    save = figures._save
+
+    def keep(figure: Any, path: Path) -> None:
+        kept.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(figures, "_save", keep)
+    return kept
+
+
+def test_importing_report_is_light() -> None:
+    code = (
+        "import sys, fedray.report; "
+        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Path) -> None:
+    others: Tree = {
+        "name": "other",
+        "workers": 7,
+        "cpus": 3.0,
+        "gpus": 2.0,
+        "server_cpus": 1.0,
+        "server_gpus": 0.5,
+        "checkpoint_every": 5,
+        "data.root": "/elsewhere",
+        "data.download": True,
+        "faults.max_failures": 9,
+        "faults.reply_timeout_s": 5.0,
+    }
+    assert set(others) | {"seed"} == NOT_COMPARED
+    assert set(_EXECUTION_KEYS) < NOT_COMPARED
+    base = Experiment(gpus=1.0)
+    for index, (key, value) in enumerate(others.items()):
+        changed = Experiment.model_validate(override(base.tree(), key, value))
+        assert changed.tree() != base.tree(), key
+        assert changed.identity() == base.identity(), key
+        write_run(tmp_path / str(index), [0.1], {"gpus": 1.0, key: value, "seed": index})
+    (member,) = groups_in(tmp_path).values()
+    assert member.seeds == list(range(len(others)))
+
+
+def test_labels_say_what_differs(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1], {"algorithm.name": "fedtsp", "algorithm.lambda": 7})
+    write_run(tmp_path / "b", [0.1], {"algorithm.name": "fedtsp", "algorithm.lambda": 0.25})
+    write_run(tmp_path / "c", [0.1], {"algorithm.name": "fedtsp"})
+    write_run(tmp_path / "d", [0.1], {"algorithm.name": "fedproto", "algorithm.beta": 1})
+    assert set(groups_in(tmp_path)) == {
+        "fedtsp lambda=7",
+        "fedtsp lambda=0.25",
+        "fedtsp lambda=default",
+        "fedproto",
+    }
+
+
+def test_labels_tell_equal_last_parts_apart(tmp_path: Path) -> None:
+    method, data = "algorithm.alpha", "data.partition.alpha"
+    both = {"algorithm.name": "dp2fl", "data.partition.name": "dirichlet"}
+    write_run(tmp_path / "a", [0.1], {**both, method: 0.5, data: 0.1})
+    write_run(tmp_path / "b", [0.1], {**both, method: 0.7, data: 0.3})
+    write_run(tmp_path / "c", [0.1], {"algorithm.name": "dp2fl", method: 0.7})
+    assert set(groups_in(tmp_path)) == {
+        "dp2fl algorithm.alpha=0.5 data.partition.name=dirichlet data.partition.alpha=0.1",
+        "dp2fl algorithm.alpha=0.7 data.partition.name=dirichlet data.partition.alpha=0.3",
+        "dp2fl algorithm.alpha=0.7 data.partition.name=fedtsp_dirichlet",
+    }
+
+
+def test_one_configuration_is_called_by_its_method(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1], {"seed": 0})
+    write_run(tmp_path / "b", [0.1], {"seed": 3})
+    (member,) = groups_in(tmp_path).values()
+    assert (member.label, member.seeds) == ("fedtsp", [0, 3])
+
+
+def test_numbers_over_seeds(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.0, 0.5, 0.4], {"seed": 0})
+    write_run(tmp_path / "b", [0.2, 0.6, 0.8], {"seed": 1}, bytes_=3_000_000)
+    member = groups_in(tmp_path)["fedtsp"]
+    best, final = member.stat("local_accuracy", "best"), member.stat("local_accuracy", "final")
+    assert best == Stat(pytest.approx(0.65), pytest.approx(0.3 / math.sqrt(2)), 2)
+    assert final == Stat(pytest.approx(0.6), pytest.approx(0.4 / math.sqrt(2)), 2)
+    curve = member.curve("local_accuracy")
+    assert list(curve) == [0, 1, 2]
+    assert curve[1].mean == pytest.approx(0.55)
+    assert member.per_round("up_bytes") == 2_000_000
+    assert member.per_round("down_bytes") == 4_000_000
+    assert member.traffic() == {0: 0, 1: 6_000_000, 2: 12_000_000}
+    assert member.stat("unheard_of", "best") is None
+
+
+def test_curves_hold_rounds_that_every_seed_measured(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.0, 0.5, 0.4], {"seed": 0}, rounds=2)
+    write_run(tmp_path / "b", [0.2, 0.6], {"seed": 1}, rounds=2)
+    assert list(groups_in(tmp_path)["fedtsp"].curve("local_accuracy")) == [0, 1]
+
+
+def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
+    for name, loss in (("a", 2.0), ("b", 1.0)):
+        changes = {"algorithm.name": f"fed{name}"}
+        write_run(tmp_path / name, [0.1, 0.2], changes, metrics={"train_loss": loss})
+    groups = list(groups_in(tmp_path).values())
+    names = [member.method for member in ordered(groups, "train_loss", "best")]
+    assert names == ["fedb", "feda"]
+    run = load([write_run(tmp_path / "c", [0.1, 0.3, 0.2])])[0]
+    losses = [{"round": i, "metrics": {"train_loss": x}} for i, x in enumerate((3.0, 1.0, 2.0))]
+    assert run.value("local_accuracy", "best") == 0.3
+    assert type(run)(run.folder, {**run.result, "rounds": losses}).value("train_loss", "best") == 1
+
+
+def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], rounds=2)
+    write_run(tmp_path / "b", [0.1, 0.2, 0.3], rounds=2)
+    groups, notes = group(load([tmp_path]))
+    assert [run.folder.name for run in groups[0].runs] == ["b"]
+    assert notes == [f"seed 0 of fedtsp is there twice; {tmp_path / 'a'} is left out"]
+
+
+# --- what is unfair ------------------------------------------------------------------------------
+
+
+def test_other_partitions_of_the_same_seed_are_a_warning(tmp_path: Path) -> None:
+    for method in ("fedtsp", "fedproto"):
+        for seed in (0, 1, 2):
+            other = "other" if method == "fedproto" and seed > 0 else None
+            changes = {"algorithm.name": method, "seed": seed}
+            write_run(tmp_path / f"{method}{seed}", [0.1, 0.2], changes, partition=other)
+    groups = list(groups_in(tmp_path).values())
+    assert warnings_of(groups) == ["partitions differ: fedproto and fedtsp, seed 1, 2"]
+
+
+def test_a_grid_over_the_data_is_fair_to_both_methods(tmp_path: Path) -> None:
+    def add(method: str, alpha: float) -> None:
+        changes = {"algorithm.name": method, "data.partition.alpha": alpha}
+        write_run(tmp_path / f"{method}{alpha}", [0.1, 0.2], changes, partition=f"alpha {alpha}")
+
+    for method in ("fedtsp", "fedproto"):
+        for alpha in (0.1, 0.5):
+            add(method, alpha)
+    assert warnings_of(list(groups_in(tmp_path).values())) == []
+    add("fedtsp", 1.0)
+    assert warnings_of(list(groups_in(tmp_path).values())) == [
+        "partitions differ: fedproto and fedtsp, seed 0"
+    ]
+
+
+def test_the_same_data_keys_must_give_the_same_partition(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], {"algorithm.lambda": 1}, partition="x")
+    write_run(tmp_path / "b", [0.1, 0.2], {"algorithm.lambda": 2}, partition="y")
+    assert warnings_of(list(groups_in(tmp_path).values())) == [
+        "partitions differ: fedtsp lambda=1 and fedtsp lambda=2, seed 0"
+    ]
+
+
+def test_unfinished_runs_are_a_warning(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], rounds=9)
+    assert warnings_of(list(groups_in(tmp_path).values())) == [
+        "not finished: fedtsp seed 0 has 1 of 9 rounds"
+    ]
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_cells() -> None:
+    assert cell(Stat(0.94314, 0.00526, 3), "local_accuracy") == "94.31 ± 0.53"
+    assert cell(Stat(0.94314, 0.0, 1), "local_accuracy") == "94.31"
+    assert cell(Stat(1.23456, 0.0321, 2), "train_loss") == "1.235 ± 0.032"
+    assert cell(None, "local_accuracy") == "–"
+    assert [megabytes(b) for b in (0, 65_960, 1_234_000, 123_456_789)] == [
+        "0",
+        "0.066",
+        "1.23",
+        "123",
+    ]
+
+
+def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
+    for index, length in enumerate((4, 16)):
+        changes = {
+            "algorithm.prompt_length": length,
+            "data.partition.variant": "a_very_long_variant_name" * (index + 1),
+            "text.style": ("fine", "handcrafted")[index],
+        }
+        for seed in (0, 1):
+            folder = tmp_path / f"{index}{seed}"
+            write_run(folder, [0.1, 0.93 - 0.1 * seed], {**changes, "seed": seed}, bytes_=999**3)
+    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
+    with (tmp_path / "out").open("w+") as file:
+        print_table(members, "local_accuracy", ["w " * 60], Console(file=file, width=80))
+        file.seek(0)
+        lines = file.read().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert "88.00 ± 7.07" in text
+    assert "mean ± standard deviation over n seeds [laptop scale]" in text
+    assert text.replace(" ", "").count("a_very_long_variant_name") == 3
+    assert "warning: w w w" in text
+
+
+def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for method, last in (("fedtsp", 0.8), ("fedproto", 0.7)):
+        for seed in (0, 1):
+            changes = {"algorithm.name": method, "seed": seed, "algorithm.x": last}
+            write_run(
+                tmp_path / "runs" / f"{method}{seed}",
+                [0.1, 0.9 * last + 0.1 * seed, last],
+                changes,
+                partition="other" if method == "fedtsp" and seed else None,
+            )
+    first = tmp_path / "runs" / "fedtsp0"
+    (first / "matrices.json").write_text(json.dumps({"text_similarity": [[1, 0.5], [0.5, 1]]}))
+    (first / "partition.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
+
+    assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
+    said = capsys.readouterr().out
+    out = tmp_path / "runs" / "report"
+    assert said.index("fedtsp ") < said.index("fedproto ")
+    assert "warning: partitions differ: fedtsp and fedproto, seed 1" in said
+    assert {path.name for path in out.iterdir()} == {
+        "table.md",
+        "table.csv",
+        "by_round.png",
+        "by_traffic.png",
+        "heatmap_01_fedtsp_text_similarity.png",
+    }
+    assert all(str(path) in said for path in out.iterdir())
+    table = (out / "table.md").read_text()
+    assert "| fedtsp | 2 | 81.00 ± 1.41 | 80.00 ± 0.00 | 1 | 2 |" in table
+    assert "**Warning:** partitions differ: fedtsp and fedproto, seed 1." in table
+    with (out / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == ["fedtsp", "fedproto"]
+    assert float(rows[0]["best_mean"]) == pytest.approx(0.81)
+    assert float(rows[0]["final_std"]) == pytest.approx(0.0)
+    assert rows[0]["seeds"] == "0 1"
+    assert rows[0]["partition_sha256"] == "partition-0 other"
+    assert float(rows[0]["up_bytes_per_round"]) == 1e6
+    for path in out.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+    assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / "table.md").exists()
+
+
+def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
+    for value in (0.1, 1, 10):
+        for seed in (0, 1):
+            changes = {"algorithm.lambda": value, "seed": seed}
+            write_run(tmp_path / f"{value}-{seed}", [0.1, value / 20 + seed / 10], changes)
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "sweep_fedtsp_algorithm.lambda.png").exists()
+    with (tmp_path / "out" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["algorithm.lambda"] for row in rows] == ["10", "1", "0.1"]
+    (axes,) = drawn[2].axes
+    x, y = axes.lines[0].get_data()
+    assert list(x) == [0.1, 1, 10]
+    assert list(y) == pytest.approx([10.25, 12.5, 55.0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{tmp}/none"], r"none is not a folder"),
+        (["{tmp}/empty"], r"there is no result.json in or below"),
+        (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
+        (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
+        (["{tmp}/broken"], r"result.json cannot be read"),
+        (["{tmp}/runs", "--out", "{tmp}/runs/a/result.json"], r"--out .* cannot be made"),
+        (["{tmp}/runs"], r"matrices.json cannot be read"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text("{")
+    (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")
+    assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    with pytest.raises(UserError, match=message):
+        raise UserError(said)
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def test_curves_have_a_band_over_seeds(tmp_path: Path, drawn: list[Any]) -> None:
+    for seed, last in ((0, 0.5), (1, 0.7)):
+        write_run(tmp_path / str(seed), [0.0, last], {"seed": seed})
+    write_run(tmp_path / "b", [0.0, 0.4], {"algorithm.name": "fedproto"})
+    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
+    figure_rounds(members, "local_accuracy", tmp_path / "a.png")
+    (axes,) = drawn[0].axes
+    assert [line.get_label() for line in axes.lines] == ["fedtsp", "fedproto"]
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([0.0, 60.0])
+    (band,) = axes.collections
+    ends = band.get_paths()[0].vertices[:, 1]
+    spread = 100 * 0.2 / math.sqrt(2)
+    assert (ends.min(), ends.max()) == pytest.approx((0.0, 60 + spread))
+    assert axes.get_ylabel() == "local accuracy (%)"
+
+
+def test_traffic_adds_up_and_a_silent_method_is_a_level_line(
+    tmp_path: Path, drawn: list[Any]
+) -> None:
+    write_run(tmp_path / "a", [0.0, 0.4, 0.5])
+    write_run(tmp_path / "b", [0.0, 0.3, 0.3], {"algorithm.name": "local"}, bytes_=0)
+    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
+    figure_traffic(members, "local_accuracy", tmp_path / "a.png")
+    (axes,) = drawn[0].axes
+    curve, level = axes.lines
+    assert list(curve.get_xdata()) == [0, 3, 6]
+    assert list(curve.get_ydata()) == pytest.approx([0, 40, 50])
+    assert level.get_label() == "local (sends nothing)"
+    assert list(level.get_ydata()) == pytest.approx([30, 30])
+    assert axes.get_xscale() == "linear"
+
+    write_run(tmp_path / "c", [0.0, 0.4, 0.5], {"algorithm.name": "fedavg"}, bytes_=10**8)
+    figure_traffic(list(groups_in(tmp_path).values()), "local_accuracy", tmp_path / "a.png")
+    assert drawn[1].axes[0].get_xscale() == "log"
+
+
+def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: list[Any]) -> None:
+    for index in range(15):
+        write_run(tmp_path / str(index), [0.0, index / 20], {"algorithm.lambda": index})
+    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
+    figure_rounds(members, "local_accuracy", tmp_path / "a.png")
+    (axes,) = drawn[0].axes
+    labels = [line.get_label() for line in axes.lines]
+    assert labels == [f"fedtsp lambda={index}" for index in range(14, 2, -1)]
+    assert axes.get_title() == "the best 12; 3 more are in the table"
+    assert differing(members) == ["algorithm.lambda"]
+
+
+def sweep_axes(drawn: list[Any], rows: list[Row], path: Path, key: str = "x", **more: Any) -> Any:
+    figure_sweep(rows, key, path / "sweep.png", "local_accuracy", **more)
+    assert (path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    return drawn[-1].axes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([1, 5, 20], "linear"),
+        ([1, 5, 21], "log"),
+        ([0.0, 0.01, 1], "symlog"),
+        ([0, 1, 10], "linear"),
+        ([0], "linear"),
+    ],
+)
+def test_wide_ranges_stand_on_a_log_axis(
+    values: list[float], scale: str, drawn: list[Any], tmp_path: Path
+) -> None:
+    axes = sweep_axes(drawn, [Row({"x": value}, 0.5) for value in values], tmp_path)
+    assert axes.get_xscale() == scale
+
+
+def test_a_sweep_shows_value_spread_and_best(drawn: list[Any], tmp_path: Path) -> None:
+    rows = [Row({"x": x}, value, 0.02, 3) for x, value in ((3, 0.7), (1, 0.5), (2, 0.8))]
+    rows.append(Row({"x": 4}, math.nan, 0.0, 3))
+    axes = sweep_axes(drawn, rows, tmp_path, title="lambda")
+    (bar,) = axes.containers
+    x, y = bar[0].get_data()
+    assert (list(x), list(y)) == ([1, 2, 3], pytest.approx([50, 80, 70]))
+    assert bar[0].get_linestyle() == "-"
+    segments = np.array(bar[2][0].get_segments())
+    assert segments[0, :, 1] == pytest.approx([48, 52])
+    assert list(axes.lines[-1].get_xdata()) == [2]  # the ring around the best
+    assert drawn[-1].get_suptitle() == "lambda"
+    low = sweep_axes(drawn, rows, tmp_path, mode="min")
+    assert list(low.lines[-1].get_xdata()) == [1]
+
+
+def test_other_parameters_are_lines_or_points(drawn: list[Any], tmp_path: Path) -> None:
+    grid = [Row({"x": x, "a.tau": tau}, 0.5 + x / 10) for tau in (0.1, 0.5) for x in (1, 2, 3)]
+    axes = sweep_axes(drawn, grid, tmp_path)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["tau=0.1", "tau=0.5"]
+    assert [len(bar[0].get_xdata()) for bar in axes.containers] == [3, 3]
+    tuned = [Row({"x": x, "a.tau": 1 / (1 + x)}, 0.5) for x in range(9)]
+    axes = sweep_axes(drawn, tuned, tmp_path)
+    (points,) = axes.containers
+    assert points[0].get_linestyle() == "None"
+    assert axes.get_legend() is None
+
+
+def test_words_stand_next_to_each_other(drawn: list[Any], tmp_path: Path) -> None:
+    rows = [Row({"x": name}, value) for name, value in (("minilm", 0.5), ("bert", 0.6))]
+    axes = sweep_axes(drawn, rows, tmp_path)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["minilm", "bert"]
+    assert list(axes.containers[0][0].get_xdata()) == [0, 1]
+
+
+def test_several_parameters_are_several_panels(drawn: list[Any], tmp_path: Path) -> None:
+    rows = [Row({"algorithm.tau": x, "lr": 2 * x}, x) for x in (0.1, 0.2, 0.3)]
+    figure_sweep(rows, ["algorithm.tau", "lr"], tmp_path / "a.png", "train_loss")
+    assert [axes.get_xlabel() for axes in drawn[0].axes] == ["tau", "lr"]
+    with pytest.raises(ValueError, match="no configuration has a value"):
+        figure_sweep([Row({"x": 1}, math.nan)], "x", tmp_path / "b.png", "train_loss")
+
+
+def test_a_heat_map_takes_its_colours_from_beside_the_diagonal(
+    drawn: list[Any], tmp_path: Path
+) -> None:
+    matrix = [[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]]
+    figure_matrix(matrix, ["cat", "dog", "cow"], "similarity", tmp_path / "a.png")
+    axes = drawn[0].axes[0]
+    (image,) = axes.images
+    assert image.get_clim() == (0.2, 0.4)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "cow"]
+    assert [text.get_text() for text in axes.texts][:3] == ["1.00", "0.20", "0.30"]
+    figure_matrix(np.zeros((70, 70)).tolist(), [str(i) for i in range(70)], "big", tmp_path / "b")
+    assert len(drawn[1].axes[0].texts) == 0
+    assert "69" not in [label.get_text() for label in drawn[1].axes[0].get_yticklabels()]
