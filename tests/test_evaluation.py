@@ -90,8 +90,9 @@ def test_one_value_has_no_deviation():
     assert mean_and_std([0.5]) == (0.5, 0.0)
 
 
-def test_a_run_measures_every_client_on_its_own_test_split(run):
-    done = run("local", {"participation": 0.5, "rounds": 1})
+@pytest.mark.parametrize("group", ["digits", "cnn3"])
+def test_a_run_measures_every_client_on_its_own_test_split(run, group):
+    done = run("local", {"participation": 0.5, "rounds": 1, "model.group": group, "lr": 0.2})
     data = done.assembly.data
     right = []
     for client, accuracy in done.results[1].per_client.items():

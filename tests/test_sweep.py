@@ -221,10 +221,20 @@ def test_the_objective_is_the_best_round_or_the_last(here):
     write(here)
     best = ask("tiny")
     rows = [merge([record(r, a)], "local_accuracy") for r, a in enumerate([0.1, 0.6, 0.6, None])]
-    assert judge(rows, best).round == 1
+    assert judge(rows, best).rounds == [1]
     assert judge(rows, best.model_copy(update={"mode": "min"})).value == 0.1
-    assert judge(rows, best.model_copy(update={"at": "final"})).round == 2
+    assert judge(rows, best.model_copy(update={"at": "final"})).rounds == [2]
     assert judge(rows[3:], best) is None
+
+
+def test_the_objective_is_the_mean_of_the_seeds_own_best_as_in_a_report(here):
+    write(here, seeds=[0, 1])
+    pairs = [(0.1, 0.9), (0.5, 0.3)]
+    rows = [merge([record(r, a) for a in pair], "local_accuracy") for r, pair in enumerate(pairs)]
+    found = judge(rows, ask("tiny"))
+    assert found.value == pytest.approx(0.7)
+    assert found.std == pytest.approx(0.08**0.5)
+    assert found.rounds == [1, 0]
 
 
 def test_the_table_fits_80_columns_and_shows_failures(here):
@@ -364,9 +374,10 @@ def test_a_sweep_from_question_to_mlflow(here, capsys, ray_here):
     question = ask("tiny", ["algorithm.lambda=0.5"])
     for trial in sweep["trials"][:2]:
         runs = [alone(question, trial["config"], s, here / f"{trial['number']}{s}") for s in (0, 1)]
-        means = [sum(r[i]["metrics"]["local_accuracy"] for r in runs) / 2 for i in range(3)]
-        assert trial["objective"] == pytest.approx(max(means), abs=1e-12)
-        assert trial["final"] == pytest.approx(means[-1], abs=1e-12)
+        curves = [[r["metrics"]["local_accuracy"] for r in rounds] for rounds in runs]
+        assert trial["objective"] == pytest.approx(sum(map(max, curves)) / 2, abs=1e-12)
+        assert trial["best_rounds"] == [curve.index(max(curve)) for curve in curves]
+        assert trial["final"] == pytest.approx(sum(curve[-1] for curve in curves) / 2, abs=1e-12)
         assert trial["std"] > 0
         for seed, rounds in enumerate(runs):
             stored = read_result(home / trial["folder"] / f"seed_{seed}")["rounds"]
@@ -543,7 +554,7 @@ def test_killed_and_resumed_is_as_undisturbed(here):
         stored = read_result(home / trial["folder"] / "seed_0")
         assert [r["metrics"] for r in stored["rounds"]] == [r["metrics"] for r in rounds]
         assert trial["objective"] == max(accuracies)
-        assert trial["best_round"] == accuracies.index(max(accuracies))
+        assert trial["best_rounds"] == [accuracies.index(max(accuracies))]
     parent, children = runs_of(results, "tiny")
     assert parent.info.status == "FINISHED"
     assert len(children) == 3

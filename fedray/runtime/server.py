@@ -75,7 +75,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
             deaths += 1
             if deaths > experiment.faults.max_failures:
                 raise RunFailed(
-                    f"the server died {deaths} times (faults.max_failures="
+                    f"the server died {deaths} time(s) (faults.max_failures="
                     f"{experiment.faults.max_failures}); {_how_to_go_on(out)}"
                 ) from error
         finally:

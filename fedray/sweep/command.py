@@ -185,7 +185,8 @@ def prepare(question: Question, configs: Sequence[Config]) -> None:
     for config in configs:
         for seed in question.seeds:
             experiment = question.experiment_of(config, seed)
-            what = (experiment.data.model_dump_json(), seed, experiment.text.model_dump_json())
+            parts = experiment.data, experiment.text, experiment.algorithm.name
+            what = (*map(str, parts), seed, experiment.batch_size, experiment.drop_last)
             if what in seen:
                 continue
             seen.add(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.spec import words
 from fedray.tracking import MlflowTracker, Status, describe_run, run_key
+
+log = logging.getLogger(__name__)
 
 ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
 """How a trial's run ends; a stopped or interrupted one is KILLED."""
@@ -31,7 +34,7 @@ class SweepRuns:
         self._tracker = tracker
         self._keys: dict[int, str] = {}
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="sweep-runs")
-        self._calls.submit(self._open)
+        self._later(self._open)
 
     def _open(self) -> None:
         """Open the parent; the thread's first call, the trials' come after it."""
@@ -106,7 +109,15 @@ class SweepRuns:
         self._calls.shutdown(wait=True)
 
     def _later(self, call: Callable[[], object]) -> None:
-        self._calls.submit(call)
+        self._calls.submit(_said, call)
+
+
+def _said(call: Callable[[], object]) -> None:
+    """Make a call whose error nobody waits for."""
+    try:
+        call()
+    except Exception:
+        log.warning("the tracker failed; results and sweep.json are complete", exc_info=True)
 
 
 def replay(home: Path, tracker: MlflowTracker) -> None:

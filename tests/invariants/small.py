@@ -20,7 +20,14 @@ from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor, WorkerPool
 
-WHERE_AND_HOW_FAST = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
+WHERE_AND_HOW_OFTEN = (
+    "workers",
+    "cpus",
+    "gpus",
+    "server_cpus",
+    "server_gpus",
+    "checkpoint_every",
+)
 MEASURED = ("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions")
 
 
@@ -124,7 +131,7 @@ def numbers(out: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     for key in MEASURED:
         del result[key]
-    for key in WHERE_AND_HOW_FAST:
+    for key in WHERE_AND_HOW_OFTEN:
         del result["config"][key]
     for key in ("max_failures", "reply_timeout_s"):
         del result["config"]["faults"][key]

@@ -1,0 +1,69 @@
+"""Processes that die: the run recovers by itself; after too many it stops and can be resumed."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+from small import (
+    Killer,
+    assert_same,
+    last_round,
+    on_workers,
+    serially,
+    with_server_actor,
+)
+
+from fedray.errors import RunFailed
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+# Rounds that last long enough to be hit in their middle.
+SLOW = ("local_epochs=30", "participation=0.5")
+
+
+def pids(pool, experiment) -> set[int]:
+    text = experiment.model_dump_json(by_alias=True)
+    return set(ray.get([worker.prepare.remote(text) for worker in pool.workers]))
+
+
+def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
+    experiment = small.experiment(*SLOW)
+    before = pids(pool, experiment)
+    killer = Killer("ray::Worker.step", lambda: last_round(tmp_path) == 1)
+    on_workers(experiment, tmp_path, pool, 2)
+    killer.join()
+    assert_same(tmp_path, small.undisturbed(*SLOW))
+    after = pids(pool, experiment)
+    assert before - after == set(killer.killed)
+    assert len(after) == len(before)
+
+
+def test_a_worker_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
+    out = tmp_path / "out"
+    Killer("ray::Worker.step", lambda: last_round(out) == 1)
+    with pytest.raises(RunFailed, match=r"faults\.max_failures.*--resume") as failed:
+        with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
+    assert "\n" not in str(failed.value)
+    assert last_round(out) == 1
+    serially(small.experiment(*SLOW), out)
+    assert_same(out, small.undisturbed(*SLOW))
+
+
+def test_the_server_killed_in_the_middle_of_a_round(small, ray_nodes, tmp_path):
+    out = tmp_path / "out"
+    killer = Killer("ray::Server.run", lambda: last_round(out) == 1)
+    records = with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=1"), out)
+    killer.join()
+    assert len(killer.killed) == 1
+    assert {record["round"] for record in records} == {0, 1, 2, 3}
+    assert_same(out, small.undisturbed(*SLOW))
+
+
+def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
+    out = tmp_path / "out"
+    Killer("ray::Server.run", lambda: last_round(out) == 1)
+    with pytest.raises(RunFailed, match=r"the server died 1 time.*max_failures=0.*--resume"):
+        with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
+    assert 1 <= last_round(out) < 3
+    serially(small.experiment(*SLOW), out)
+    assert_same(out, small.undisturbed(*SLOW))

@@ -1,0 +1,249 @@
+"""Faults by scenario, and real ones: what the server sees, what is kept, what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from small import numbers, on_workers, serially, tensors
+
+from fedray.algorithms.base import Algorithm
+from fedray.comm import Gate, Payload, travels
+from fedray.config import FaultConfig
+from fedray.errors import ClientError, UserError
+from fedray.evaluation import Score
+from fedray.federation import Federation, Plan, Reply, RoundExchange
+from fedray.runtime.session import Session
+from fedray.streams import Streams
+
+METHODS = ["local", "fedavg", "fedproto", "fedtgp", "alignfed", "fedtsp"]
+
+
+# --- by scenario: absent ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_when_everybody_is_absent_nothing_changes(small, tmp_path, method):
+    everybody = (f"algorithm={method}", "model.group=mlp", "rounds=2", "faults.drop=1.0")
+    rounds = Session(small.experiment(*everybody), tmp_path, small.serial).rounds()
+    first = next(rounds)
+    before = tensors(tmp_path)
+    one, two = rounds
+    after = tensors(tmp_path)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    for record in (one, two):
+        assert record["metrics"]["per_client"] == first["metrics"]["per_client"]
+        assert record["up_bytes"] == 0
+        assert [event["what"] for event in record["events"]] == ["dropped"] * 6
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedtsp"])
+def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
+    variant = (f"algorithm={method}", "model.group=mlp", "rounds=4")
+    serially(small.experiment(*variant, "faults.drop=0.4"), tmp_path / "dropped")
+    with_drops = numbers(tmp_path / "dropped")["rounds"]
+    present = [
+        sorted({*record["participants"]} - {event["client"] for event in record["events"]})
+        for record in with_drops
+    ]
+    assert any(0 < len(clients) < 6 for clients in present[1:])
+
+    monkeypatch.setattr(Federation, "_cohort", lambda self, round_: present[round_])
+    serially(small.experiment(*variant), tmp_path / "absent")
+    without = numbers(tmp_path / "absent")["rounds"]
+    assert [r["metrics"] for r in with_drops] == [r["metrics"] for r in without]
+    assert [r["up_bytes_by_kind"] for r in with_drops] == [r["up_bytes_by_kind"] for r in without]
+    one, other = tensors(tmp_path / "dropped"), tensors(tmp_path / "absent")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- by scenario: late -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made(Payload):
+    """Says in which round it was made."""
+
+    round: int = travels("statistics")
+
+
+class Notes(Algorithm):
+    """Notes what the server got in each round."""
+
+    def __init__(self) -> None:
+        self.got: dict[int, dict[int, int]] = {}
+
+    def server_update(self, state: Any, uplinks: Mapping[int, Made], server: Any) -> Any:
+        self.got[server.round] = {client: made.round for client, made in uplinks.items()}
+        return state
+
+
+class Prompt:
+    """An executor whose clients answer with the round's number."""
+
+    def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
+        return {client: Reply(Made(round_)) for client in down}
+
+    def evaluate(self, round_: int, down: Any) -> dict[int, Score]:
+        return {client: Score(1, 1) for client in down}
+
+
+@dataclass(frozen=True)
+class NoServer:
+    round: int = 0
+
+
+def federation(rounds: int, **faults: Any) -> Federation:
+    plan = Plan(rounds, 3, 1.0, 1, FaultConfig(**faults))
+    gate = Gate({}, Streams(0))
+    return Federation(Notes(), Prompt(), gate, plan, NoServer(), Streams(0))
+
+
+def scenario(monkeypatch, late: set[tuple[int, int]]) -> None:
+    """Make exactly these (round, client) late."""
+
+    def strikes(self: RoundExchange, fault: str, client: int) -> bool:
+        return fault == "late" and (self.round, client) in late
+
+    monkeypatch.setattr(RoundExchange, "_strikes", strikes)
+
+
+def said(result: Any) -> list[tuple[int, str]]:
+    return [(event.client, event.what) for event in result.events]
+
+
+def test_a_late_reply_counts_in_the_round_it_is_due(monkeypatch):
+    scenario(monkeypatch, {(1, 0), (2, 0), (3, 0)})
+    run = federation(4, late_rounds=2)
+    _, one, _, three, four = run.rounds()
+    assert run.algorithm.got == {
+        1: {1: 1, 2: 1},
+        2: {1: 2, 2: 2},
+        3: {0: 1, 1: 3, 2: 3},
+        4: {0: 4, 1: 4, 2: 4},
+    }
+    assert said(one) == [(0, "late, due in round 3")]
+    assert said(three) == [(0, "late, due in round 5"), (0, "late reply arrived")]
+    assert said(four) == [(0, "late reply replaced")]
+    assert [(item.client, item.due) for item in run.snapshot.late] == [(0, 5)]
+
+
+def test_a_late_reply_of_somebody_who_is_not_asked_any_more(monkeypatch):
+    scenario(monkeypatch, {(1, 0)})
+    run = federation(2)
+    monkeypatch.setattr(run, "_cohort", lambda round_: [[], [0, 1], [1, 2]][round_])
+    _, one, two = run.rounds()
+    assert run.algorithm.got == {1: {1: 1}, 2: {0: 1, 1: 2, 2: 2}}
+    assert (one.participants, two.participants) == ([0, 1], [1, 2])
+
+
+def test_a_fresh_reply_replaces_the_late_one(monkeypatch):
+    scenario(monkeypatch, {(1, 0), (1, 1), (2, 1)})
+    run = federation(3)
+    _, _, two, three = run.rounds()
+    assert run.algorithm.got == {1: {2: 1}, 2: {0: 2, 1: 1, 2: 2}, 3: {0: 3, 1: 3, 2: 3}}
+    assert (0, "late reply replaced") in said(two)
+    assert (1, "late reply arrived") in said(two)
+    assert said(three) == [(1, "late reply replaced")]
+
+
+def test_a_late_reply_is_sent_and_counted_when_it_is_made(small):
+    record = numbers(small.undisturbed("faults.late=1.0"))["rounds"][1]
+    punctual = numbers(small.undisturbed())["rounds"][1]
+    assert record["up_bytes_by_kind"] == punctual["up_bytes_by_kind"]
+    assert [event["what"] for event in record["events"]] == ["late, due in round 2"] * 6
+
+
+def test_faults_strike_as_often_as_they_should():
+    run = federation(200, drop=0.3, late=0.2)
+    events = [what for result in run.rounds() for _, what in said(result)]
+    asked = 200 * 3
+    assert events.count("dropped") == pytest.approx(0.3 * asked, abs=4 * (0.21 * asked) ** 0.5)
+    late = sum(what.startswith("late, due") for what in events)
+    assert late == pytest.approx(0.2 * 0.7 * asked, abs=4 * (0.12 * asked) ** 0.5)
+
+
+def test_what_precedes_the_first_round_is_spared(small):
+    first = numbers(small.undisturbed("faults.drop=0.9", "rounds=1"))["rounds"][0]
+    assert first["events"] == []
+    assert first["up_bytes"] > 0
+
+
+# --- for real --------------------------------------------------------------------------------------
+
+NAMED = "client 1, round 2, step client_update: ArithmeticError: no such thing"
+
+
+def test_an_error_in_a_client_stops_the_run_and_names_it(small, tmp_path, faulty_methods):
+    with pytest.raises(ClientError) as stopped:
+        serially(small.experiment("algorithm=broken"), tmp_path)
+    assert str(stopped.value) == NAMED
+
+
+def test_an_error_in_a_client_may_count_as_absence(small, tmp_path, faulty_methods, monkeypatch):
+    drop = "faults.on_client_error=drop"
+    serially(small.experiment("algorithm=broken", drop), tmp_path / "broken")
+    rounds = numbers(tmp_path / "broken")["rounds"]
+    assert [record["events"] for record in rounds] == [
+        [],
+        [],
+        [{"client": 1, "what": "failed: ArithmeticError: no such thing"}],
+        [],
+    ]
+    present = [range(6), range(6), [0, 2, 3, 4, 5], range(6)]
+    monkeypatch.setattr(Federation, "_cohort", lambda self, round_: present[round_])
+    serially(small.experiment("algorithm=local"), tmp_path / "absent")
+    absent = numbers(tmp_path / "absent")["rounds"]
+    assert [record["metrics"] for record in rounds] == [record["metrics"] for record in absent]
+
+
+def test_an_error_in_a_client_s_test_is_named_too(small, tmp_path, faulty_methods):
+    with pytest.raises(ClientError, match=r"^client 1, round 2, step evaluate: ArithmeticError"):
+        serially(small.experiment("algorithm=broken_test", "rounds=2"), tmp_path)
+
+
+@pytest.mark.ray
+def test_errors_on_workers_read_as_in_one_process(small, pool, tmp_path, faulty_methods):
+    with pytest.raises(ClientError) as stopped:
+        on_workers(small.experiment("algorithm=broken"), tmp_path / "a", pool, 2)
+    assert str(stopped.value) == NAMED
+    with pytest.raises(ClientError, match=r"^client 1, round 2, step evaluate: Arithmetic"):
+        on_workers(small.experiment("algorithm=broken_test"), tmp_path / "b", pool, 2)
+    with pytest.raises(UserError) as refused:
+        on_workers(small.experiment("algorithm=mendable"), tmp_path / "c", pool, 2)
+    assert str(refused.value) == "this.key=1 is too small; set this.key=2"
+
+
+@pytest.mark.ray
+def test_errors_on_workers_may_count_as_absence(small, pool, tmp_path, faulty_methods):
+    experiment = small.experiment("algorithm=broken", "faults.on_client_error=drop")
+    on_workers(experiment, tmp_path / "ray", pool, 2)
+    serially(experiment, tmp_path / "serial")
+    assert numbers(tmp_path / "ray") == numbers(tmp_path / "serial")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_reply_that_takes_too_long_is_dropped(small, pool, tmp_path, faulty_methods):
+    drop = ("faults.reply_timeout_s=3", "faults.on_client_error=drop")
+    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 6)
+    events = [record["events"] for record in numbers(tmp_path)["rounds"]]
+    assert events == [[], [{"client": 1, "what": "failed: no reply within 3 s"}], [], []]
+
+
+@pytest.mark.ray
+def test_a_reply_that_takes_too_long_may_stop_the_run(small, pool, tmp_path, faulty_methods):
+    experiment = small.experiment("algorithm=sleepy", "faults.reply_timeout_s=3")
+    with pytest.raises(ClientError, match=r"^client 1, round 1, step client_update: no reply"):
+        on_workers(experiment, tmp_path, pool, 6)
+
+
+@pytest.mark.ray
+def test_a_timeout_that_nobody_misses_changes_nothing(small, pool, tmp_path):
+    on_workers(small.experiment("faults.reply_timeout_s=100"), tmp_path, pool, 2)
+    assert numbers(tmp_path) == numbers(small.undisturbed())
