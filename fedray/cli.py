@@ -1,12 +1,10 @@
-"""What the commands have in common: errors as one sentence, and the results' home."""
+"""What the commands have in common: errors as one sentence with an exit code."""
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import ParamSpec
 
 from fedray.errors import FedrayError, UserError
@@ -39,8 +37,3 @@ def guard(main: Callable[P, int]) -> Callable[P, int]:
             return INTERRUPTED
 
     return guarded
-
-
-def results_home() -> Path:
-    """$FEDRAY_RESULTS, or ~/fedray_results; absolute."""
-    return Path(os.environ.get("FEDRAY_RESULTS") or Path.home() / "fedray_results").resolve()

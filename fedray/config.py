@@ -71,6 +71,11 @@ class Component(BaseModel):
         return dict(self.model_extra or {})
 
 
+def _named(value: Any, default: str) -> Any:
+    """Parameters without a name are the default component's."""
+    return {"name": default, **value} if isinstance(value, Mapping) else value
+
+
 class DataConfig(Frozen):
     """Where the images come from and who owns which."""
 
@@ -92,6 +97,11 @@ class DataConfig(Frozen):
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %)."""
     partition: Component = Component(name="fedtsp_dirichlet")
     """How images are dealt to clients: name and parameters (`data.partition.alpha`)."""
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _default_partition(cls, value: Any) -> Any:
+        return _named(value, "fedtsp_dirichlet")
 
 
 class ModelConfig(Frozen):
@@ -116,6 +126,11 @@ class TextConfig(Frozen):
     """fine: three descriptions a class; short, long: one; handcrafted: 'A photo of a {label}.'."""
     template: str = "A photo of a {label}: {description}"
     """Eq. (3) of FedTSP, with the article of the official code."""
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _default_encoder(cls, value: Any) -> Any:
+        return _named(value, "minilm")
 
 
 class FaultConfig(Frozen):

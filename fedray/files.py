@@ -1,4 +1,4 @@
-"""Files that are either there whole or not there at all."""
+"""Where results live, and files that are either there whole or not there at all."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def write_json(path: Path, data: Any) -> None:
         ValueError: when a number is not finite.
     """
     write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def results_home() -> Path:
+    """$FEDRAY_RESULTS, or ~/fedray_results; absolute."""
+    return Path(os.environ.get("FEDRAY_RESULTS") or Path.home() / "fedray_results").resolve()

@@ -10,9 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.cli import guard, results_home
+from fedray.cli import guard
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
+from fedray.files import results_home
 from fedray.progress import RoundProgress, megabytes
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 

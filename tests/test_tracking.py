@@ -460,6 +460,7 @@ def test_files_of_the_same_name_are_kept_apart(tmp_path: Path, uri: str) -> None
     assert tables["per_client"]["rounds"] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_an_odd_folder_name_is_no_obstacle(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/re sults 50%/mlflow.db"
     folder = write_run(tmp_path / "it's", make_result(1))

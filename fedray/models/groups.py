@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from fedray.errors import UserError
 from fedray.models.backbones import ARCHITECTURES
 
 __all__ = ["GROUPS", "architectures"]
@@ -49,16 +50,16 @@ def architectures(group: str, num_clients: int) -> tuple[str, ...]:
         One architecture name per client, in client order.
 
     Raises:
-        ValueError: the group is unknown, or there is no client.
+        UserError: the group is unknown, or there is no client.
     """
     if group not in GROUPS:
         # a low cutoff: some suggestion is always more use than none
         nearest = get_close_matches(group.lower(), GROUPS, n=1, cutoff=0.0)[0]
-        raise ValueError(
+        raise UserError(
             f"model.group: unknown group {group!r}, did you mean {nearest!r}? "
             f"Known: {', '.join(GROUPS)}."
         )
     if num_clients < 1:
-        raise ValueError(f"data.clients: found {num_clients} clients, need at least 1.")
+        raise UserError(f"data.clients: found {num_clients} clients, need at least 1.")
     members = GROUPS[group]
     return tuple(members[i % len(members)] for i in range(num_clients))

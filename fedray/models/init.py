@@ -11,6 +11,7 @@ from math import sqrt
 import torch
 from torch import nn
 
+from fedray.errors import UserError
 from fedray.models.backbones import ARCHITECTURES, ConvRule
 from fedray.models.classifier import Classifier
 
@@ -43,7 +44,7 @@ def build(
         The classifier in training mode.
 
     Raises:
-        ValueError: the architecture is unknown or the image too small for it.
+        UserError: the architecture is unknown or the image too small for it.
     """
     module = _allocate(architecture, channels, image_size, num_classes, feature_dim)
     if generator is None:
@@ -58,7 +59,7 @@ def skeleton(
     """Build a classifier of zeros on the CPU, to load states into; arguments as for `build`.
 
     Raises:
-        ValueError: the architecture is unknown or the image too small for it.
+        UserError: the architecture is unknown or the image too small for it.
     """
     module = _allocate(architecture, channels, image_size, num_classes, feature_dim)
     with torch.no_grad():
@@ -119,13 +120,13 @@ def _allocate(
     """Lay out a classifier with unset memory."""
     if architecture not in ARCHITECTURES:
         nearest = get_close_matches(architecture.lower(), ARCHITECTURES, n=1, cutoff=0.0)[0]
-        raise ValueError(
+        raise UserError(
             f"model: unknown architecture {architecture!r}, did you mean {nearest!r}? "
             f"Known: {', '.join(ARCHITECTURES)}."
         )
     spec = ARCHITECTURES[architecture]
     if image_size < spec.min_image_size:
-        raise ValueError(
+        raise UserError(
             f"{architecture}: images of {image_size}x{image_size} pixels are too small, it needs "
             f"at least {spec.min_image_size}x{spec.min_image_size}; raise data.image_size or "
             f"choose another model.group."

@@ -61,7 +61,7 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
                 f"algorithm.preset: {chosen.get('name')} has no preset '{preset}'."
                 f"{nearest(preset, presets)}"
             )
-        asked = _override_all(_override_all(tree, presets[preset].items()), pairs)
+        asked = _override_all(_override_all(asked, presets[preset].items()), pairs)
     experiment = load_experiment(asked)
     check_components(experiment)
     return experiment

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from fedray.cli import INTERRUPTED, RUN_ERROR, guard, results_home
+from fedray.cli import INTERRUPTED, RUN_ERROR, guard
 from fedray.config import dump_yaml, find_yaml
 from fedray.errors import UserError
-from fedray.files import write_atomic
+from fedray.files import results_home, write_atomic
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.spec import (
     Config,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
 
-from fedray.cli import guard, results_home
-from fedray.tracking.protocol import Tracker
+from fedray.cli import guard
+from fedray.files import results_home
+from fedray.tracking.live import MlflowTracker
 from fedray.tracking.store import resolve_uri, ui_command
 from fedray.tracking.uploading import upload
 
@@ -27,9 +27,11 @@ def parser() -> argparse.ArgumentParser:
     return cli
 
 
-def replay_sweep(home: Path, tracker: Tracker) -> None:
+def replay_sweep(home: Path, tracker: MlflowTracker) -> None:
     """Tell a tracker all of a sweep; commands know each other, the library does not."""
-    importlib.import_module("fedray.sweep.watch").replay(home, tracker)
+    from fedray.sweep.runs import replay
+
+    replay(home, tracker)
 
 
 @guard

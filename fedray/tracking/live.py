@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedray.cli import results_home
+from fedray.files import results_home
 from fedray.tracking.describe import Point, Totals, per_client_json, shorten, valid_name
 from fedray.tracking.protocol import Status, Tracker
 from fedray.tracking.store import (

@@ -17,7 +17,6 @@ from fedray.tracking.describe import (
     run_key,
 )
 from fedray.tracking.live import MlflowTracker
-from fedray.tracking.protocol import Tracker
 from fedray.tracking.results import find_results
 from fedray.tracking.store import RunSpec, Store, reason
 
@@ -50,7 +49,7 @@ class Uploaded:
         )
 
 
-Replay = Callable[[Path, Tracker], None]
+Replay = Callable[[Path, MlflowTracker], None]
 
 
 def upload(

@@ -22,7 +22,7 @@ from fedray.streams import Streams
 METHODS = ["local", "fedavg", "fedproto", "fedtgp", "alignfed", "fedtsp"]
 
 
-# --- by scenario: absent ---------------------------------------------------------------------------
+# --- by scenario: absent --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -62,7 +62,7 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- by scenario: late -----------------------------------------------------------------------------
+# --- by scenario: late ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def test_what_precedes_the_first_round_is_spared(small):
     assert first["up_bytes"] > 0
 
 
-# --- for real --------------------------------------------------------------------------------------
+# --- for real -------------------------------------------------------------------------------------
 
 NAMED = "client 1, round 2, step client_update: ArithmeticError: no such thing"
 
