@@ -75,6 +75,7 @@ class Worker:
         if self._device.type == "cuda" and gpus < 1:
             torch.cuda.set_per_process_memory_fraction(gpus)
         self._runtimes: dict[str, ClientRuntime] = {}
+        torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one loads modules for a second
 
     def prepare(self, experiment: str) -> int:
         """Get ready for calls of an experiment; returns the process id."""

@@ -44,6 +44,8 @@ class Uploaded:
     def __str__(self) -> str:
         if not (self.rounds or self.params or self.files):
             return f"{self.folder}: nothing was missing"
+        if self.run_id is None:
+            return f"{self.folder}: added {self.rounds} rounds of its trials"
         return (
             f"{self.folder}: added {self.rounds} rounds, {self.params} params, {self.files} files"
         )

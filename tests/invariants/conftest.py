@@ -39,12 +39,12 @@ def ray_nodes(cache):
 
 @pytest.fixture(scope="package")
 def pool(ray_nodes, small):
-    """Six workers on one CPU; they know the methods of faulty.py."""
+    """Three workers on one CPU; they know the methods of faulty.py."""
     from fedray.runtime import workers
 
     patch = pytest.MonkeyPatch()
     patch.setattr(workers, "Worker", faulty.Worker)
-    pool = workers.WorkerPool(small.experiment("workers=6"))
+    pool = workers.WorkerPool(small.experiment("workers=3"))
     yield pool
     pool.close()
     patch.undo()

@@ -23,16 +23,6 @@ class Sleepy(Local):
         return super().client_update(client, state, down)
 
 
-class Slow(Local):
-    """Every client takes its time, so that there is time to kill it."""
-
-    name = "slow"
-
-    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
-        time.sleep(0.2)
-        return super().client_update(client, state, down)
-
-
 class Broken(Local):
     """Client 1 raises in round 2."""
 
@@ -48,6 +38,9 @@ class BrokenTest(Local):
     """Client 1's model cannot be tested in round 2."""
 
     name = "broken_test"
+
+    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
+        return None, state
 
     def start(self, client: Client, state: ClientState, down: Any) -> Any:
         if (client.id, client.round) == (1, 2):
@@ -66,7 +59,7 @@ class Mendable(Local):
 
 def register() -> None:
     """Make this process know the methods of this file."""
-    for method in (Sleepy, Slow, Broken, BrokenTest, Mendable):
+    for method in (Sleepy, Broken, BrokenTest, Mendable):
         algorithms.add(method)
 
 

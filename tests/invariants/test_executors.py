@@ -30,10 +30,17 @@ def test_every_round_changes_something(small):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("workers", [1, 2, 3, 6], ids=["1", "2", "3", "one per client"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
 def test_any_number_of_workers_gives_the_serial_numbers(small, pool, tmp_path, workers):
     on_workers(small.experiment(f"workers={workers}"), tmp_path, pool, workers)
     assert_same(tmp_path, small.undisturbed())
+
+
+@pytest.mark.ray
+def test_so_does_one_worker_per_client(small, pool, tmp_path):
+    three = ("data.clients=3", "workers=3")
+    on_workers(small.experiment(*three), tmp_path, pool, 3)
+    assert_same(tmp_path, small.undisturbed(*three))
 
 
 @pytest.mark.ray

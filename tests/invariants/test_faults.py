@@ -230,17 +230,17 @@ def test_errors_on_workers_may_count_as_absence(small, pool, tmp_path, faulty_me
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_reply_that_takes_too_long_is_dropped(small, pool, tmp_path, faulty_methods):
-    drop = ("faults.reply_timeout_s=3", "faults.on_client_error=drop")
-    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 6)
+    drop = ("data.clients=3", "faults.reply_timeout_s=4", "faults.on_client_error=drop")
+    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 3)
     events = [record["events"] for record in numbers(tmp_path)["rounds"]]
-    assert events == [[], [{"client": 1, "what": "failed: no reply within 3 s"}], [], []]
+    assert events == [[], [{"client": 1, "what": "failed: no reply within 4 s"}], [], []]
 
 
 @pytest.mark.ray
 def test_a_reply_that_takes_too_long_may_stop_the_run(small, pool, tmp_path, faulty_methods):
-    experiment = small.experiment("algorithm=sleepy", "faults.reply_timeout_s=3")
+    timeout = ("data.clients=3", "faults.reply_timeout_s=4")
     with pytest.raises(ClientError, match=r"^client 1, round 1, step client_update: no reply"):
-        on_workers(experiment, tmp_path, pool, 6)
+        on_workers(small.experiment("algorithm=sleepy", *timeout), tmp_path, pool, 3)
 
 
 @pytest.mark.ray

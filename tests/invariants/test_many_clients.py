@@ -1,0 +1,68 @@
+"""A thousand virtual clients are no thousand processes."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+import ray
+from small import numbers, on_workers
+
+from fedray.runtime.assembly import resolve
+
+CLIENTS = 1000
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A parquet folder with four tiny images for each client."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    encoded = []
+    for pixels in rng.integers(0, 256, (4 * CLIENTS, 8, 8), dtype=np.uint8):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "png")
+        encoded.append({"bytes": file.getvalue(), "path": None})
+    labels = rng.permutation(4 * CLIENTS) % 2
+    pq.write_table(pa.table({"image": encoded, "label": labels}), root / "train.parquet")
+    (root / "dataset_info.json").write_text(json.dumps({"class_names": ["one", "other"]}))
+    return root
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_thousand_clients_on_two_workers(pool, images, tmp_path):
+    two = pool.workers[:2]
+    before = ray.get([worker.peak_rss.remote() for worker in two])
+    experiment = resolve(
+        "fedtsp_digits",
+        [
+            "algorithm=fedproto",
+            "rounds=1",
+            "local_epochs=1",
+            "data.source=parquet",
+            f"data.root={images}",
+            f"data.clients={CLIENTS}",
+            "data.partition=iid",
+            "model.group=mlp",
+            "model.feature_dim=16",
+        ],
+    )
+    on_workers(experiment, tmp_path, pool, 2)
+    rounds = numbers(tmp_path)["rounds"]
+    assert [len(record["metrics"]["per_client"]) for record in rounds] == [CLIENTS, CLIENTS]
+    assert len(rounds[1]["participants"]) == CLIENTS
+    assert rounds[1]["up_params_by_kind"]["prototypes"] > CLIENTS * 16
+    after = ray.get([worker.peak_rss.remote() for worker in two])
+    assert all(b - a < 300e6 for a, b in zip(before, after, strict=True))
+    assert sum(record["seconds"] for record in _rounds(tmp_path)) < 120
+
+
+def _rounds(out):
+    return json.loads((out / "result.json").read_text())["rounds"]
