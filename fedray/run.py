@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     experiment, out = what_and_where(args)
     print(headline(experiment, args.executor), flush=True)
     rounds = _rounds(experiment, out, args.executor, began)
-    tracker = NullTracker() if args.no_track else tracker_for(experiment.name)
+    tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
     run(experiment, out, rounds, tracker)
     print_summary(out, tracker)
     return 0

@@ -12,6 +12,7 @@ experiment lags behind its trials and forgets schedulers, so it is not used for 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -132,9 +133,17 @@ class Ledger:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial; the first of equals. Failed ones do not count, stopped ones do."""
+        """The best trial that is over; the first of equals. Stopped ones count too."""
+        return self._first(trial for trial in self.ordered if trial.is_over)
+
+    @property
+    def leading(self) -> Trial | None:
+        """The best trial so far, over or not."""
+        return self._first(self.ordered)
+
+    def _first(self, trials: Iterable[Trial]) -> Trial | None:
         sign = 1 if self.question.mode == "max" else -1
-        worth = [t for t in self.ordered if t.status != "failed" and t.objective is not None]
+        worth = [t for t in trials if t.status != "failed" and t.objective is not None]
         return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
 
     def write(self) -> None:

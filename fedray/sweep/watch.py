@@ -202,7 +202,7 @@ class SweepProgress:
     def _update(self, ledger: Ledger) -> None:
         if self._bar is None:
             return
-        best, over = ledger.best, sum(trial.is_over for trial in ledger.ordered)
+        best, over = ledger.leading, sum(trial.is_over for trial in ledger.ordered)
         text = f"best {best.objective:.4f} ({words(best.config)})" if best else "training"
         self._bar.update(
             self._task,
