@@ -111,8 +111,11 @@ class CheckpointStore:
             "extra": dict(extra),
         }
         write_json(temporary / "meta.json", meta)
+        for file in (*temporary.iterdir(), temporary):
+            _sync(file)
         shutil.rmtree(place, ignore_errors=True)
         os.replace(temporary, place)
+        _sync(self.folder)
         for old in self.folder.iterdir():
             if old != place:
                 shutil.rmtree(old, ignore_errors=True)
@@ -156,6 +159,15 @@ class CheckpointStore:
 def _meta(place: Path) -> dict[str, Any]:
     meta: dict[str, Any] = json.loads((place / "meta.json").read_text())
     return meta
+
+
+def _sync(path: Path) -> None:
+    """Have a file or folder on the disk, so that it is whole after a node went down."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -132,6 +133,7 @@ def run(experiment: Experiment, out: Path, rounds: Iterator[Record], tracker: Tr
         first = next(rounds, None)  # an experiment that cannot begin leaves nothing behind
         key = run_key(out, experiment.identity())
         params, tags = describe_run(experiment)
+        tags["partition_sha256"] = json.loads((out / "partition.json").read_text())["sha256"]
         tracker.start(key, out.name, params=params, tags=tags)
         status: Status = "FAILED"
         try:

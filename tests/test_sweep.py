@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from fedray.config import dump_yaml
+from fedray.errors import UserError
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, read_result
 from fedray.sweep import main
@@ -151,6 +152,55 @@ def test_a_partition_that_cannot_be_made_is_found_before_anything_starts(here, c
     write(here, space={"data.clients": {"grid": [3, 5000]}})
     assert main(["tiny"]) == 2
     assert re.search("clients=5000: .*clients", capsys.readouterr().err)
+
+
+def test_several_nodes_need_a_tracking_server(monkeypatch):
+    from fedray.sweep.command import check_tracking
+
+    check_tracking(1)
+    with pytest.raises(UserError, match=r"2 nodes, and sqlite:.* set MLFLOW_TRACKING_URI"):
+        check_tracking(2)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    check_tracking(2)
+
+
+def test_a_folder_is_used_by_one_sweep_at_a_time(here, capsys):
+    from fedray.sweep.command import hold
+
+    with (
+        hold(here / "home"),
+        pytest.raises(UserError, match="belongs to a sweep that is still running"),
+        hold(here / "home", wait_seconds=0.1),
+    ):
+        pass
+
+
+def test_only_what_was_started_is_resumed(here, capsys):
+    write(here, scales=laptop(set={"rounds": 4}))
+    ledger = Ledger(here / "results" / "tiny" / "one", ask("tiny"))
+    ledger.add(0, {"algorithm.lambda": 0})
+    ledger.home.mkdir(parents=True)
+    ledger.write()
+    assert unfinished(here / "results" / "tiny") == ledger.home
+    assert main(["tiny", "--resume", "rounds=5"]) == 2
+    assert "was started with set={'rounds': 4}, now {'rounds': 5}" in capsys.readouterr().err
+    assert main(["tiny", "--out", str(ledger.home)]) == 2
+    assert "already holds a sweep; go on with --resume" in capsys.readouterr().err
+    assert main(["other", "--resume", "--out", str(ledger.home)]) == 2
+    assert "holds sweep tiny, not other" in capsys.readouterr().err
+    ledger.status = "finished"
+    ledger.write()
+    assert main(["tiny", "--resume", "--out", str(ledger.home)]) == 2
+    assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_data_root_is_absolute_for_other_machines(here, monkeypatch):
+    (here / "images").mkdir()
+    (here / "tiny.yaml").write_text(dump_yaml({"data": {"source": "parquet", "root": "images"}}))
+    write(here)
+    assert ask("tiny").base["data"]["root"] == str(here / "images")
+    (here / "others").mkdir()
+    assert ask("tiny", ["data.root=others"]).set == {"data.root": str(here / "others")}
 
 
 # --- questions and grids -------------------------------------------------------------------------
@@ -477,6 +527,20 @@ def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, ray_here):
     rounds = {trial["status"]: trial["last_round"] for trial in trials}
     assert rounds["finished"] == 3
     assert rounds.get("stopped", 1) < 3
+
+    # what was not tracked can be uploaded, as often as one likes
+    from fedray.tracking.__main__ import main as tracking
+
+    [home] = (here / "results" / "tiny").iterdir()
+    for _ in range(2):
+        assert tracking(["upload", str(home)]) == 0
+    parent, children = runs_of(here / "results", "tiny")
+    assert parent.info.status == "FINISHED"
+    for trial in trials:
+        run = children[trial["folder"]]
+        assert steps_of(here / "results", run) == list(range(trial["last_round"] + 1))
+        ends = {"finished": "FINISHED", "stopped": "KILLED"}
+        assert run.info.status == ends[trial["status"]]
 
 
 @pytest.mark.ray

@@ -146,12 +146,16 @@ def _resume(args: argparse.Namespace) -> Ledger:
 
 
 @contextmanager
-def hold(home: Path) -> Iterator[None]:
-    """Keep every other process out of an invocation's folder."""
+def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
+    """Keep every other process out of an invocation's folder.
+
+    Raises:
+        UserError: when another process has it.
+    """
     home.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home / ".lock")
     try:
-        lock.acquire(timeout=5)
+        lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a sweep that is still running") from None
     try:
@@ -341,7 +345,8 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
         print(reason)
     write_csv(ledger, home / "trials.csv")
     if ledger.left:
-        print(f"interrupted; go on with: python -m fedray.sweep {question.sweep} --resume")
+        where = "" if home.parent == results_home() / question.sweep else f" --out {home}"
+        print(f"interrupted; go on with: python -m fedray.sweep {question.sweep} --resume{where}")
         return INTERRUPTED
     best = ledger.best
     if best is None:

@@ -21,6 +21,7 @@ from fedray.config import (
     parse_assignments,
     read_experiment,
     read_mapping,
+    resolve_root,
     validate,
 )
 from fedray.errors import UserError, nearest
@@ -133,7 +134,7 @@ class Question(Frozen):
     experiment: str
     """What the best configuration's command line names."""
     base: Tree
-    """The experiment's file, as a tree."""
+    """The experiment's file, as a tree; its data.root is absolute, for other machines' sake."""
     set: Tree
     """Keys laid on it: the scale's, then the command line's."""
 
@@ -231,6 +232,11 @@ def ask(
     wanted = samples
     if wanted is None and sweep.search != "grid":
         wanted = chosen.num_samples or sweep.num_samples
+    base = read_experiment(chosen.experiment)
+    if "data.root" in pairs:
+        pairs["data.root"] = str(resolve_root(str(pairs["data.root"])))
+    elif isinstance(base.get("data"), dict) and base["data"].get("root") is not None:
+        base["data"]["root"] = str(resolve_root(str(base["data"]["root"])))
     return Question(
         sweep=path.stem,
         scale=scale,
@@ -246,7 +252,7 @@ def ask(
         search_seed=sweep.search_seed,
         max_concurrent=chosen.max_concurrent,
         experiment=chosen.experiment,
-        base=read_experiment(chosen.experiment),
+        base=base,
         set=pairs,
     )
 

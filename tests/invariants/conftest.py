@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import faulty
 import pytest
+
+pytest.register_assert_rewrite("small")
+
+import faulty
 from small import Small
 
 from fedray.algorithms.registry import algorithms
@@ -30,6 +33,7 @@ def ray_nodes(cache):
 
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_AUTH_MODE", "disabled")
+    patch.delenv("OMP_NUM_THREADS", raising=False)  # as for users: Ray sets it by the CPUs
     patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for faulty.py
     ray.shutdown()
     yield connect(num_cpus=4, num_gpus=2)

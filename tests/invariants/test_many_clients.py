@@ -61,8 +61,3 @@ def test_a_thousand_clients_on_two_workers(pool, images, tmp_path):
     assert rounds[1]["up_params_by_kind"]["prototypes"] > CLIENTS * 16
     after = ray.get([worker.peak_rss.remote() for worker in two])
     assert all(b - a < 300e6 for a, b in zip(before, after, strict=True))
-    assert sum(record["seconds"] for record in _rounds(tmp_path)) < 120
-
-
-def _rounds(out):
-    return json.loads((out / "result.json").read_text())["rounds"]
