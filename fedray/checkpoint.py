@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -98,7 +98,7 @@ class CheckpointStore:
             for client_id, name in _meta(before)["clients"].items():
                 where.setdefault(client_id, name)
             for name in set(where.values()) - {new}:
-                os.link(before / name, temporary / name)
+                _link(before / name, temporary / name)
         save_file(_contiguous(snapshot.server), temporary / "server.safetensors")
         late, payloads = _flatten(snapshot.late)
         save_file(_contiguous(payloads), temporary / "late.safetensors")
@@ -125,7 +125,8 @@ class CheckpointStore:
         """Read the newest checkpoint; None when there is none yet.
 
         Raises:
-            UserError: when it belongs to another experiment or another version's format.
+            UserError: when it belongs to another experiment or another version's format, or when
+                its files are damaged.
         """
         place = self.latest()
         if place is None:
@@ -161,6 +162,14 @@ def _meta(place: Path) -> dict[str, Any]:
     return meta
 
 
+def _link(source: Path, target: Path) -> None:
+    """A hard link; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def _sync(path: Path) -> None:
     """Have a file or folder on the disk, so that it is whole after a node went down."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -176,8 +185,14 @@ def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); start anew with another --out, "
+            f"or remove {path.parents[1]} to begin this run again"
+        ) from None
 
 
 def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
@@ -186,11 +201,13 @@ def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str,
     tensors: dict[str, Tensor] = {}
     for index, item in enumerate(late):
         numbers: dict[str, float] = {}
+        mappings: list[str] = []
         for field in dataclasses.fields(item.uplink):
             value = getattr(item.uplink, field.name)
             if isinstance(value, Tensor):
                 tensors[f"{index}/{field.name}"] = value
             elif isinstance(value, Mapping):
+                mappings.append(field.name)
                 tensors |= {f"{index}/{field.name}/{key}": part for key, part in value.items()}
             else:
                 numbers[field.name] = value
@@ -199,8 +216,9 @@ def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str,
                 "client": item.client,
                 "step": item.step,
                 "due": item.due,
-                "type": type(item.uplink).__name__,
+                "type": item.uplink.full_name(),
                 "numbers": numbers,
+                "mappings": mappings,
             }
         )
     return plain, tensors
@@ -209,14 +227,14 @@ def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str,
 def _unflatten(plain: list[dict[str, Any]], tensors: Mapping[str, Tensor]) -> list[LateReply]:
     late = []
     for index, item in enumerate(plain):
-        values: dict[str, Any] = dict(item["numbers"])
+        values: dict[str, Any] = {**item["numbers"], **{name: {} for name in item["mappings"]}}
         for key, tensor in tensors.items():
             owner, _, place = key.partition("/")
             if int(owner) != index:
                 continue
             name, nested, inner = place.partition("/")
             if nested:
-                values.setdefault(name, {})[inner] = tensor
+                values[name][inner] = tensor
             else:
                 values[name] = tensor
         uplink = Payload.types[item["type"]](**values)

@@ -49,9 +49,15 @@ class Payload:
     """
 
     types: ClassVar[dict[str, type[Payload]]] = {}
+    """Every kind of payload, by its full name; two methods may use one short name."""
 
     def __init_subclass__(cls) -> None:
-        Payload.types[cls.__name__] = cls
+        Payload.types[cls.full_name()] = cls
+
+    @classmethod
+    def full_name(cls) -> str:
+        """The class's name with its module's."""
+        return f"{cls.__module__}.{cls.__qualname__}"
 
     def tensors(self) -> Iterator[tuple[str, Kind, tuple[str, ...], Tensor]]:
         """Yield (place, kind, axis names, tensor) of everything that is a tensor."""

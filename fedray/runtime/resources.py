@@ -62,10 +62,11 @@ def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> s
         fix = "set gpus=0" if has["GPU"] == 0 else f"set gpus={has['GPU']:g} or less"
         raise UserError(f"{asked}, but {there}; {fix}")
     if asks["CPU"] > has["CPU"] + 1e-6:
-        raise UserError(
-            f"{asked}, but {there}; set cpus={has['CPU']:g} to let the workers share them, "
-            f"or workers={max(1, int(has['CPU']))}"
-        )
+        left = has["CPU"] - experiment.server_cpus
+        fix = f"set cpus={left:g} to let the workers share them"
+        if experiment.cpus is None and left >= 1:
+            fix += f", or workers={int(left)}"
+        raise UserError(f"{asked}, but {there}; {fix if left > 0 else 'lower server_cpus'}")
     fit = _how_many_fit(bundles, nodes)
     if fit == 0:
         largest = max(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)))

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("small")
-
-import faulty
-from small import Small
-
 from fedray.algorithms.registry import algorithms
+
+pytest.register_assert_rewrite("small")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,6 +19,14 @@ def cache(tmp_path_factory):
     patch.setenv("FEDRAY_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def small(tiny_bert, tmp_path_factory):
+    """The experiment that every executor and every disturbance must reproduce."""
+    from small import Small
+
+    return Small(tiny_bert, tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.fixture(scope="package")
@@ -44,6 +49,8 @@ def ray_nodes(cache):
 @pytest.fixture(scope="package")
 def pool(ray_nodes, small):
     """Three workers on one CPU; they know the methods of faulty.py."""
+    import faulty
+
     from fedray.runtime import workers
 
     patch = pytest.MonkeyPatch()
@@ -57,11 +64,7 @@ def pool(ray_nodes, small):
 @pytest.fixture
 def faulty_methods(monkeypatch):
     """This process knows the methods of faulty.py, for one test."""
+    import faulty
+
     monkeypatch.setattr(algorithms, "_classes", dict(algorithms._classes))
     faulty.register()
-
-
-@pytest.fixture(scope="session")
-def small(tiny_bert, tmp_path_factory):
-    """The experiment that every executor and every disturbance must reproduce."""
-    return Small(tiny_bert, tmp_path_factory.mktemp("undisturbed"))

@@ -1,0 +1,226 @@
+"""Checkpoints: all comes back, clients that stand still cost nothing, torn ones are never read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedray.checkpoint
+from fedray.checkpoint import CheckpointStore
+from fedray.client import ClientState
+from fedray.comm import Payload, travels
+from fedray.errors import UserError
+from fedray.federation import LateReply, Snapshot
+
+
+@dataclass(frozen=True)
+class Parcel(Payload):
+    """A payload with a tensor, named tensors, an integer and a float."""
+
+    vectors: Tensor = travels("prototypes", "n d")
+    weights: Mapping[str, Tensor] = travels("weights")
+    samples: int = travels("statistics")
+    tau: float = travels("statistics")
+
+
+def state(value: float, **memory: Tensor) -> ClientState:
+    return ClientState({"fc.weight": torch.full((2, 3), value), "steps": torch.tensor(7)}, memory)
+
+
+def values(found) -> dict[int, float]:
+    """Each client's weight, as `state` made it."""
+    return {client: float(s.model["fc.weight"][0, 0]) for client, s in found.clients.items()}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path, "this experiment")
+
+
+def test_before_the_first_there_is_none(store):
+    assert store.load() is None
+
+
+def test_everything_comes_back(store):
+    server = {
+        "vectors": torch.randn(4, 3),
+        "present": torch.tensor([True, False]),
+        "empty": torch.zeros(0, 3),
+        "half": torch.randn(3).bfloat16(),
+        "scalar": torch.tensor(0.1, dtype=torch.float64),
+    }
+    clients = {
+        3: state(1.5, **{"control/variate": torch.randn(2)}),
+        0: state(-2.0),
+        11: ClientState({}),
+    }
+    extra = {"run_id": "abc", "numbers": [1, 2.5]}
+    store.save(Snapshot(5, server), clients.items(), extra)
+    found = store.load()
+    assert found.snapshot.round == 5
+    assert found.snapshot.late == []
+    assert found.extra == extra
+    assert found.snapshot.server.keys() == server.keys()
+    for name, tensor in server.items():
+        assert found.snapshot.server[name].dtype == tensor.dtype
+        assert torch.equal(found.snapshot.server[name], tensor)
+    assert list(found.clients) == [0, 3, 11]
+    for client, before in clients.items():
+        for part in ("model", "memory"):
+            mine, theirs = getattr(before, part), getattr(found.clients[client], part)
+            assert mine.keys() == theirs.keys()
+            assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_views_and_shared_memory_come_back_whole(store):
+    base = torch.arange(12.0).reshape(3, 4)
+    store.save(Snapshot(0, {"rows": base[1:], "columns": base.T, "again": base}), [], {})
+    server = store.load().snapshot.server
+    assert torch.equal(server["rows"], base[1:])
+    assert torch.equal(server["columns"], base.T)
+    assert torch.equal(server["again"], base)
+
+
+def test_replies_on_their_way_come_back(store):
+    parcel = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
+    other = Parcel(torch.zeros(1, 3), {}, 1, 1.0)
+    late = [LateReply(4, "client_update", 9, parcel), LateReply(2, "distil", 8, other)]
+    store.save(Snapshot(7, {}, late), [], {})
+    found = store.load().snapshot.late
+    assert [(item.client, item.step, item.due) for item in found] == [
+        (4, "client_update", 9),
+        (2, "distil", 8),
+    ]
+    for before, after in zip(late, found, strict=True):
+        assert type(after.uplink) is Parcel
+        assert torch.equal(after.uplink.vectors, before.uplink.vectors)
+        assert after.uplink.weights.keys() == before.uplink.weights.keys()
+        for name, tensor in before.uplink.weights.items():
+            assert torch.equal(after.uplink.weights[name], tensor)
+        assert (after.uplink.samples, after.uplink.tau) == (
+            before.uplink.samples,
+            before.uplink.tau,
+        )
+        assert type(after.uplink.samples) is int
+
+
+# --- clients that did not step ----------------------------------------------------------------
+
+
+def test_clients_that_did_not_step_are_linked_not_written(store):
+    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1)), (2, state(0.2))], {})
+    first = store.latest() / "clients-00000.safetensors"
+    inode = first.stat().st_ino
+    store.save(Snapshot(1, {}), [(1, state(1.1))], {})
+    assert values(store.load()) == pytest.approx({0: 0.0, 1: 1.1, 2: 0.2})
+    assert (store.latest() / first.name).stat().st_ino == inode
+    store.save(Snapshot(2, {}), [(1, state(2.1)), (3, state(2.3))], {})
+    assert values(store.load()) == pytest.approx({0: 0.0, 1: 2.1, 2: 0.2, 3: 2.3})
+    names = {path.name for path in store.latest().glob("clients-*")}
+    assert names == {"clients-00000.safetensors", "clients-00002.safetensors"}
+
+
+def test_where_there_are_no_hard_links_files_are_copied(store, monkeypatch):
+    def no_links(source, target):
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1))], {})
+    store.save(Snapshot(1, {}), [(1, state(1.1))], {})
+    assert values(store.load()) == pytest.approx({0: 0.0, 1: 1.1})
+
+
+def test_many_rounds_of_partial_participation(store):
+    expected = {}
+    for round_ in range(12):
+        stepped = {client: state(round_ + client / 100) for client in (round_ % 5, round_ % 3)}
+        store.save(Snapshot(round_, {}), stepped.items(), {})
+        expected |= {client: round_ + client / 100 for client in stepped}
+        assert values(store.load()) == pytest.approx(expected)
+    assert len(list(store.folder.iterdir())) == 1
+
+
+# --- torn -------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """What a process does not survive."""
+
+
+@pytest.mark.parametrize("file", ["clients-00001", "server", "late", "meta"])
+def test_killed_while_writing_any_file(store, monkeypatch, file):
+    store.save(Snapshot(0, {"v": torch.zeros(1)}), [(0, state(0.0))], {})
+
+    save_file, write_json = fedray.checkpoint.save_file, fedray.checkpoint.write_json
+
+    def dies_at(path):
+        if file in path.name:
+            path.write_bytes(b"{ half of")
+            raise Killed
+
+    def save_or_die(tensors, path):
+        dies_at(path)
+        save_file(tensors, path)
+
+    def write_or_die(path, data):
+        dies_at(path)
+        write_json(path, data)
+
+    monkeypatch.setattr(fedray.checkpoint, "save_file", save_or_die)
+    monkeypatch.setattr(fedray.checkpoint, "write_json", write_or_die)
+    with pytest.raises(Killed):
+        store.save(Snapshot(1, {"v": torch.ones(1)}), [(0, state(1.0))], {})
+    monkeypatch.undo()
+    found = store.load()
+    assert (found.snapshot.round, values(found)) == (0, {0: 0.0})
+    store.save(Snapshot(1, {"v": torch.ones(1)}), [(0, state(1.0))], {})
+    assert [path.name for path in store.folder.iterdir()] == ["round_00001"]
+
+
+def test_killed_before_the_old_one_was_removed(store, monkeypatch):
+    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1))], {})
+
+    def dies(path, **_):
+        if path.name == "round_00000":
+            (path / "server.safetensors").unlink()
+            raise Killed
+
+    monkeypatch.setattr(fedray.checkpoint.shutil, "rmtree", dies)
+    with pytest.raises(Killed):
+        store.save(Snapshot(1, {}), [(0, state(1.0))], {})
+    monkeypatch.undo()
+    found = store.load()
+    assert found.snapshot.round == 1
+    assert values(found) == pytest.approx({0: 1.0, 1: 0.1})
+    store.save(Snapshot(2, {}), [(1, state(2.1))], {})
+    assert values(store.load()) == pytest.approx({0: 1.0, 1: 2.1})
+    assert [path.name for path in store.folder.iterdir()] == ["round_00002"]
+
+
+def test_a_damaged_file_is_named(store):
+    store.save(Snapshot(0, {"v": torch.zeros(100)}), [], {})
+    path = store.latest() / "server.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"server\.safetensors is damaged .* start anew"):
+        store.load()
+
+
+# --- whose ------------------------------------------------------------------------------------
+
+
+def test_another_experiment_s_is_refused(store, tmp_path):
+    store.save(Snapshot(0, {}), [], {})
+    with pytest.raises(UserError, match="belongs to another experiment"):
+        CheckpointStore(tmp_path, "another experiment").load()
+
+
+def test_another_format_is_refused(store, monkeypatch):
+    store.save(Snapshot(0, {}), [], {})
+    monkeypatch.setattr(fedray.checkpoint, "FORMAT", 99)
+    with pytest.raises(UserError, match="checkpoint format 1, this version reads 99"):
+        store.load()

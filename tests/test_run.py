@@ -1,0 +1,229 @@
+"""`python -m fedray.run` in this process: what it writes, says, and tells the tracker."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from fedray import run
+from fedray.config import read_mapping
+from fedray.runtime.assembly import resolve
+from fedray.tracking import NullTracker
+
+QUICK = [
+    "fedproto_digits",
+    "rounds=3",
+    "local_epochs=1",
+    "data.clients=3",
+    "data.samples=300",
+    "model.feature_dim=8",
+]
+SERIAL = ["--executor", "serial", "--no-track"]
+
+
+class Notes(NullTracker):
+    """A tracker that notes what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def start(self, key, name, *, params, tags):
+        self.key, self.params, self.tags = key, params, tags
+        self.told.append("start")
+
+    def round(self, key, record):
+        assert key == self.key
+        self.told.append(record["round"])
+
+    def finish(self, key, status, artifacts=(), metrics=None):
+        assert key == self.key
+        self.artifacts = [path.name for path in artifacts if path.exists()]
+        self.told.append(status)
+
+    def close(self):
+        self.told.append("closed")
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """The tracker of runs that are tracked."""
+    notes = Notes()
+    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
+    return notes
+
+
+def result_of(out):
+    return json.loads((out / "result.json").read_text())
+
+
+def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run.main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
+    files = {path.name for path in out.iterdir()}
+    assert files >= {
+        "config.yaml",
+        "result.json",
+        "partition.json",
+        "partition.png",
+        "checkpoints",
+    }
+    assert not [name for name in files if name.startswith(".")]
+
+    result = result_of(out)
+    assert (result["seed"], result["config"]["seed"]) == (4, 4)
+    assert result["config"]["algorithm"] == {"name": "fedproto", "lambda": 2}
+    assert result["config"] == read_mapping(out / "config.yaml")
+    assert {"python", "torch", "ray"} <= result["versions"].keys()
+    partition = json.loads((out / "partition.json").read_text())
+    assert result["partition_sha256"] == partition["sha256"]
+    assert result["wall_seconds"] > 0
+    assert result["startup_seconds"] > 0
+    assert result["peak_rss_bytes"] > 50e6
+
+    rounds = result["rounds"]
+    assert [record["round"] for record in rounds] == [0, 1, 2, 3]
+    for record in rounds:
+        assert list(record["metrics"]["per_client"]) == ["0", "1", "2"]
+        mean = sum(record["metrics"]["per_client"].values()) / 3
+        assert record["metrics"]["local_accuracy"] == pytest.approx(mean)
+        for what in ("up_bytes", "down_bytes", "up_params", "down_params"):
+            assert record[what] == sum(record[f"{what}_by_kind"].values())
+        assert record["seconds"] > 0
+    assert rounds[1]["up_bytes_by_kind"].keys() == {"prototypes", "statistics"}
+    accuracies = [record["metrics"]["local_accuracy"] for record in rounds]
+    assert result["best"]["local_accuracy"] == max(accuracies)
+    assert result["best"]["round"] == accuracies.index(max(accuracies))
+    assert (result["final"]["round"], result["final"]["local_accuracy"]) == (3, accuracies[3])
+
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "fedproto_digits [laptop scale]: fedproto on digits, 3 clients, 3 rounds, seed 4, "
+        "in this process\n"
+    )
+    lines = [line for line in said.splitlines() if line.startswith("round ")]
+    assert [line.split()[1] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
+    assert f"accuracy {accuracies[2]:.4f}" in lines[2]
+    assert f"best {max(accuracies):.4f} in round {result['best']['round']}, last" in said
+    assert f"results: {out}\n" in said
+
+
+def test_the_config_it_leaves_is_the_experiment(tmp_path):
+    out = tmp_path / "out"
+    run.main([*QUICK, "rounds=1", "algorithm.lambda=2", *SERIAL, "--out", str(out)])
+    again = resolve(str(out / "config.yaml"))
+    assert again.identity() == result_of(out)["identity"]
+    assert again.identity() != resolve(QUICK[0], QUICK[1:]).identity()
+
+
+def test_without_out_a_run_gets_a_folder_below_the_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    assert run.main([*QUICK, "rounds=1", *SERIAL]) == 0
+    (out,) = (tmp_path / "results" / "runs").iterdir()
+    assert re.fullmatch(r"fedproto_digits-\d{8}-\d{6}", out.name)
+    assert f"results: {out}\n" in capsys.readouterr().out
+
+
+def test_another_method_keeps_all_else(tmp_path):
+    for method in ("fedproto", "local"):
+        words = [*QUICK, f"algorithm={method}", "rounds=1", *SERIAL]
+        assert run.main([*words, "--out", str(tmp_path / method)]) == 0
+    one, other = result_of(tmp_path / "fedproto"), result_of(tmp_path / "local")
+    assert one["config"].pop("algorithm")["name"] == "fedproto"
+    assert other["config"].pop("algorithm")["name"] == "local"
+    assert one["config"] == other["config"]
+    assert one["partition_sha256"] == other["partition_sha256"]
+    assert one["rounds"][0]["metrics"]["per_client"] == other["rounds"][0]["metrics"]["per_client"]
+
+
+def test_evaluated_now_and_then_and_at_the_end(tmp_path):
+    run.main([*QUICK, *SERIAL, "--out", str(tmp_path / "always")])
+    always = result_of(tmp_path / "always")["rounds"]
+    for every, evaluated in (("2", [0, 2, 3]), ("0", [3])):
+        out = tmp_path / every
+        run.main([*QUICK, f"eval_every={every}", *SERIAL, "--out", str(out)])
+        result = result_of(out)
+        found = [r["round"] for r in result["rounds"] if "local_accuracy" in r["metrics"]]
+        assert found == evaluated
+        for number in found:
+            assert result["rounds"][number]["metrics"] == always[number]["metrics"]
+        assert result["final"]["round"] == 3
+        assert result["best"]["round"] in evaluated
+
+
+def test_without_checkpoints_there_is_a_result(tmp_path):
+    out = tmp_path / "out"
+    assert run.main([*QUICK, "checkpoint_every=0", *SERIAL, "--out", str(out)]) == 0
+    assert not (out / "checkpoints").exists()
+    assert len(result_of(out)["rounds"]) == 4
+
+
+# --- what the tracker is told ----------------------------------------------------------------
+
+
+def test_the_tracker_gets_every_round_once(tmp_path, notes):
+    out = tmp_path / "out"
+    assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
+    assert notes.told == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.params["algorithm.name"] == "fedproto"
+    assert notes.params["data.clients"] == "3"
+    assert notes.tags["partition_sha256"] == result_of(out)["partition_sha256"]
+    assert {"config.yaml", "result.json", "partition.json"} <= set(notes.artifacts)
+
+
+def test_rounds_that_a_new_server_does_again_are_shown_once(tmp_path, notes, capsys):
+    out = tmp_path / "out"
+    run.main([*QUICK, *SERIAL, "--out", str(out)])
+    records = result_of(out)["rounds"]
+    capsys.readouterr()
+    again = iter([records[0], records[1], records[1], records[2], records[3]])
+    (out / "result.json").unlink()
+    run.run(resolve(QUICK[0], QUICK[1:]), out, again, notes)
+    assert notes.told == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    numbers = re.findall(r"^round (\d)/3", capsys.readouterr().out, re.MULTILINE)
+    assert numbers == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "said"),
+    [
+        (KeyboardInterrupt(), "KILLED", 130, "interrupted; the last checkpoint is intact\n"),
+        (run.UserError("set this.key=2"), "FAILED", 2, "error: set this.key=2\n"),
+    ],
+)
+def test_a_run_that_is_stopped_says_so_and_goes_on_later(
+    tmp_path, notes, monkeypatch, capsys, error, status, code, said
+):
+    out = tmp_path / "out"
+    rounds = run._rounds
+
+    def stop_after_round_1(*args):
+        for record in rounds(*args):
+            yield record
+            if record["round"] == 1:
+                raise error
+
+    monkeypatch.setattr(run, "_rounds", stop_after_round_1)
+    assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
+    assert capsys.readouterr().err == said
+    assert notes.told == ["start", 0, 1, status, "closed"]
+    before = result_of(out)
+
+    monkeypatch.setattr(run, "_rounds", rounds)
+    key, notes.told = notes.key, []
+    assert run.main(["--resume", str(out), "--executor", "serial"]) == 0
+    assert notes.told == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.key == key
+    after = result_of(out)
+    assert after["rounds"][:2] == before["rounds"]
+    assert after["wall_seconds"] > before["wall_seconds"]
+    assert after["startup_seconds"] == before["startup_seconds"]
+
+
+def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys):
+    out = tmp_path / "out"
+    words = ["fedtsp_digits", "text.encoder=orthogonal", "--executor", "serial"]
+    assert run.main([*words, "--out", str(out)]) == 2
+    assert notes.told == []
+    assert not out.exists()
