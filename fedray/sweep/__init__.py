@@ -4,6 +4,7 @@ spec.py     the YAML in tune/: what is swept, by which search, at which scale
 trial.py    one configuration inside Ray Tune: the seeds of one federation in lockstep
 ledger.py   sweep.json: what was asked, every trial and how it ended; what `--resume` reads
 search.py   grids and Optuna's samplers behind Ray Tune's interface
+runs.py     the sweep in MLflow: a parent run and a child per trial
 watch.py    what the driver does while trials run: ledger, tracker, progress
 show.py     the table, the figure, the best configuration as a command
 command.py  `python -m fedray.sweep NAME`

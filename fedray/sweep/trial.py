@@ -89,7 +89,7 @@ def reports(question: Question, values: Mapping[str, Any], folder: Path) -> Iter
         try:
             stack.enter_context(FileLock(folder / ".lock", timeout=60))
         except Timeout:
-            raise UserError(f"{folder} is still in use by another process") from None
+            raise RunFailed(f"{folder} is still in use by another process") from None
         outs = [folder / f"seed_{seed}" for seed in question.seeds]
         known = min(len(earlier(out)) for out in outs) - 1
         pool = pool_of(experiments[0])

@@ -170,7 +170,7 @@ def stop_after(rounds: Iterator[dict[str, Any]], round_: int) -> None:
             return
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 200.0) -> Any:
     """The first true answer of `what`, asked again and again."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -13,6 +13,7 @@ from small import (
     with_server_actor,
 )
 
+from fedray import run
 from fedray.errors import RunFailed
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -29,7 +30,7 @@ def pids(pool, experiment) -> set[int]:
 def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
     experiment = small.experiment(*SLOW)
     before = pids(pool, experiment)
-    killer = Killer("ray::Worker.step", lambda: last_round(tmp_path) == 1)
+    killer = Killer("ray::Worker.step", lambda: last_round(tmp_path) >= 1)
     on_workers(experiment, tmp_path, pool, 2)
     killer.join()
     assert_same(tmp_path, small.undisturbed(*SLOW))
@@ -40,18 +41,18 @@ def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
 
 def test_a_worker_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
     out = tmp_path / "out"
-    Killer("ray::Worker.step", lambda: last_round(out) == 1)
+    Killer("ray::Worker.step", lambda: last_round(out) >= 1)
     with pytest.raises(RunFailed, match=r"faults\.max_failures.*--resume") as failed:
         with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
     assert "\n" not in str(failed.value)
-    assert last_round(out) == 1
+    assert 1 <= last_round(out) < 3
     serially(small.experiment(*SLOW), out)
     assert_same(out, small.undisturbed(*SLOW))
 
 
 def test_the_server_killed_in_the_middle_of_a_round(small, ray_nodes, tmp_path):
     out = tmp_path / "out"
-    killer = Killer("ray::Server.run", lambda: last_round(out) == 1)
+    killer = Killer("ray::Server.run", lambda: last_round(out) >= 1)
     records = with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=1"), out)
     killer.join()
     assert len(killer.killed) == 1
@@ -59,11 +60,15 @@ def test_the_server_killed_in_the_middle_of_a_round(small, ray_nodes, tmp_path):
     assert_same(out, small.undisturbed(*SLOW))
 
 
-def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
+def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, capsys):
     out = tmp_path / "out"
-    Killer("ray::Server.run", lambda: last_round(out) == 1)
-    with pytest.raises(RunFailed, match=r"the server died 1 time.*max_failures=0.*--resume"):
-        with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
+    Killer("ray::Server.run", lambda: last_round(out) >= 1)
+    words = small.arguments(*SLOW, "workers=1", "faults.max_failures=0", "--no-track")
+    assert run.main([*words, "--out", str(out)]) == 1
+    assert capsys.readouterr().err == (
+        "failed: the server died 1 time(s) (faults.max_failures=0); the last checkpoint is in "
+        f"{out}, continue with --resume {out}\n"
+    )
     assert 1 <= last_round(out) < 3
     serially(small.experiment(*SLOW), out)
     assert_same(out, small.undisturbed(*SLOW))

@@ -17,6 +17,7 @@ from small import (
     on_workers,
     serially,
     stop_after,
+    tensors,
     wait_for,
 )
 
@@ -69,7 +70,7 @@ def test_killed_after_any_round(small, tmp_path, round_):
 @pytest.mark.ray
 def test_killed_on_ray_with_all_its_processes(small, pool, tmp_path):
     out = tmp_path / "out"
-    kill_when(small.arguments(*LONGER, "workers=2"), out, 1)
+    kill_when(small.arguments(*LONGER, "workers=1"), out, 1)
     on_workers(small.experiment(*LONGER), out, pool, 3)
     assert_same(out, small.undisturbed(*LONGER))
 
@@ -79,6 +80,8 @@ def test_killed_on_ray_with_all_its_processes(small, pool, tmp_path):
 def test_stopped_after_any_round(small, tmp_path, round_, variant):
     experiment = small.experiment(*variant)
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
+    on_their_way = [name for name in tensors(tmp_path) if name.startswith("late/")]
+    assert bool(on_their_way) == (variant == PARTIAL and round_ > 0)
     rounds = [record["round"] for record in serially(experiment, tmp_path)]
     assert rounds == list(range(round_ + 1, 4))
     assert_same(tmp_path, small.undisturbed(*variant))
