@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from fedray.config import Experiment
 from fedray.errors import FedrayError, RunFailed
 from fedray.runtime.resources import server_bundle
-from fedray.runtime.session import Record, Session
+from fedray.runtime.session import Record, Session, read_result
 from fedray.runtime.workers import RayExecutor, WorkerPool
 
 
@@ -52,7 +52,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
         FedrayError: whatever stopped the run on purpose.
     """
     bundle = server_bundle(experiment)
-    deaths = 0
+    deaths, last = 0, -1
     while True:
         server: Any = ray.remote(Server).options(
             num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0)
@@ -63,7 +63,9 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
         )
         try:
             for ref in stream:
-                yield ray.get(ref)
+                record: Record = ray.get(ref)
+                last = max(last, record["round"])
+                yield record
             return
         except RayTaskError as error:
             if isinstance(error.cause, RunFailed):
@@ -78,8 +80,20 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
                     f"the server died {deaths} time(s) (faults.max_failures="
                     f"{experiment.faults.max_failures}); {_how_to_go_on(out)}"
                 ) from error
+            # What it had written down but not handed over; the next server begins after that.
+            for record in _written(out):
+                if record["round"] > last:
+                    last = record["round"]
+                    yield record
         finally:
             ray.kill(actor)
+
+
+def _written(out: Path) -> list[Record]:
+    if not (out / "result.json").exists():
+        return []
+    rounds: list[Record] = read_result(out)["rounds"]
+    return rounds
 
 
 def _how_to_go_on(out: Path) -> str:
