@@ -280,6 +280,8 @@ def compare(name: str, rounds: int, root: Path) -> None:
 
     w = WORKLOADS[name]
     print(f"\n{name}: {w['what']}")
+    if w["samples"]:
+        make_images(name, root)
     sides = {mode: Side(name, mode, root) for mode in MODES}
     first = {mode: side.round() for mode, side in sides.items()}  # includes start-up
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
