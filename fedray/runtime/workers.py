@@ -35,6 +35,8 @@ from fedray.runtime.resources import worker_bundles
 
 log = logging.getLogger(__name__)
 
+CLIENTS_PER_CALL = 32
+
 
 def pack(value: Any) -> Any:
     """Tensors as NumPy arrays, inside payloads, states, replies and mappings: cheap to send."""
@@ -210,7 +212,7 @@ class RayExecutor:
 
         With a reply timeout it is one call per client, and what is late is dropped.
         """
-        shares = self._shares(list(down))
+        shares = _in_turns(self._shares(list(down)))
         timeout = self._faults.reply_timeout_s
         if timeout is not None:
             shares = [(worker, [client]) for worker, share in shares for client in share]
@@ -295,6 +297,17 @@ class RayExecutor:
             shares[least].append(client)
             loads[least] += self._seconds[client]
         return [(w, share) for w, share in zip(workers, shares, strict=True) if share]
+
+
+def _in_turns(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:
+    """Cut large shares: a worker holds the new states of one call until it has answered."""
+    most = max((len(share) for _, share in shares), default=0)
+    return [
+        (worker, share[start : start + CLIENTS_PER_CALL])
+        for start in range(0, most, CLIENTS_PER_CALL)
+        for worker, share in shares
+        if start < len(share)
+    ]
 
 
 def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
