@@ -1,15 +1,17 @@
 """Overhead of the executors against the bare loop, as ratios taken in one run.
 
     python benchmarks/overhead.py                      W1, W2 and W3
-    python benchmarks/overhead.py --only W3 --rounds 40
+    python benchmarks/overhead.py --only W3 --turns 20
 
-For each workload three processes stay alive and do one round in turn: a plain single-process
-PyTorch loop, fedray's serial executor, and fedray on Ray with 2 workers. All use 2 threads: the
-loop and the serial executor 2 threads in one process, Ray 2 workers of 1 thread. The work is the
-same: FedAvg from the same weights, partition, cohorts and batch order; at the end the global
-models must agree to 1e-4. Reported is the median over rounds of the ratio of a round's seconds to
-the loop's in the same turn; start-up is reported apart. Memory is the peak of the process tree
-(proportional set size, so that shared pages count once).
+For each workload three processes stay alive and work in turn: a plain single-process PyTorch
+loop, fedray's serial executor, and fedray on Ray with 2 workers. All use 2 threads: the loop and
+the serial executor 2 threads in one process, Ray 2 workers of 1 thread. The work is the same:
+FedAvg from the same weights, partition, cohorts and batch order; at the end the global models must
+agree to 1e-4. A turn is a block of rounds without a pause, after a moment in which the threads of
+the process before go to sleep (OpenMP's spin on for milliseconds, as long as a round of W3).
+Reported is the median over turns of the ratio of a round's seconds to the loop's in the same turn;
+start-up is reported apart. Memory is the peak of the process tree (proportional set size, so that
+shared pages count once).
 """
 
 from __future__ import annotations
@@ -30,25 +32,26 @@ WORKLOADS: dict[str, dict[str, object]] = {
     "W1": {
         "what": "20 clients x 250 CIFAR-size images, 5 epochs, batch 100, CNN4",
         "clients": 20, "samples": 250, "size": 32, "channels": 3, "participation": 1.0,
-        "epochs": 5, "batch": 100, "group": "cnn4", "rounds": 6, "target": 0.95,
+        "epochs": 5, "batch": 100, "group": "cnn4", "block": 1, "turns": 6, "target": 0.95,
     },
     "W2": {
         "what": "200 clients x 20 images, 20 % participation, 1 epoch, batch 10, CNN4",
         "clients": 200, "samples": 20, "size": 32, "channels": 3, "participation": 0.2,
-        "epochs": 1, "batch": 10, "group": "cnn4", "rounds": 15, "target": 1.05,
+        "epochs": 1, "batch": 10, "group": "cnn4", "block": 4, "turns": 8, "target": 1.05,
     },
     "W3": {
         "what": "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
         "clients": 100, "samples": 0, "size": 8, "channels": 1, "participation": 0.2,
-        "epochs": 1, "batch": 16, "group": "mlp", "rounds": 60, "target": 1.5,
+        "epochs": 1, "batch": 16, "group": "mlp", "block": 50, "turns": 10, "target": 1.5,
     },
     "M1000": {
         "what": "memory: 1,000 virtual clients of CNN4 that keep their models, 8 images each",
         "clients": 1000, "samples": 8, "size": 32, "channels": 3, "participation": 1.0,
-        "epochs": 1, "batch": 8, "group": "cnn4", "rounds": 2, "target": 0.0,
+        "epochs": 1, "batch": 8, "group": "cnn4", "block": 1, "turns": 2, "target": 0.0,
     },
 }  # fmt: skip
 LR, SEED, THREADS = 0.01, 0, 2
+PAUSE = 0.1  # seconds
 MODES = ("loop", "serial", "ray")
 
 
@@ -274,7 +277,7 @@ class Side:
             time.sleep(0.5)
 
 
-def compare(name: str, rounds: int, root: Path) -> None:
+def compare(name: str, turns: int, root: Path) -> None:
     """Run one workload and print its rows."""
     import torch
 
@@ -285,10 +288,12 @@ def compare(name: str, rounds: int, root: Path) -> None:
     sides = {mode: Side(name, mode, root) for mode in MODES}
     first = {mode: side.round() for mode, side in sides.items()}  # includes start-up
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
-    for turn in range(rounds + 2):
+    block = int(w["block"])
+    for turn in range(turns + 1):
         for mode, side in sides.items():
-            took = side.round()["seconds"]
-            if turn >= 2:
+            time.sleep(PAUSE)
+            took = sum(side.round()["seconds"] for _ in range(block)) / block
+            if turn >= 1:
                 seconds[mode].append(took)
     for side in sides.values():  # after the timing: sampling costs time itself
         side.measure_memory()
@@ -322,7 +327,7 @@ def many_clients(root: Path) -> None:
     print(f"\n{name}: {WORKLOADS[name]['what']}")
     side = Side(name, "ray", root)
     side.measure_memory()
-    took = [side.round()["seconds"] for _ in range(int(WORKLOADS[name]["rounds"]))]
+    took = [side.round()["seconds"] for _ in range(int(WORKLOADS[name]["turns"]))]
     side.end(root / f"{name}.pt")
     print(f"  ray    {took[-1]:9.1f} s/round, peak of the process tree {side.peak / 1e9:.2f} GB")
 
@@ -331,7 +336,7 @@ def main() -> None:
     """Parse the command line and run."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
-    cli.add_argument("--rounds", type=int, help="timed rounds per workload")
+    cli.add_argument("--turns", type=int, help="timed turns per workload")
     cli.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
@@ -343,7 +348,7 @@ def main() -> None:
             if name == "M1000":
                 many_clients(Path(root))
             else:
-                compare(name, args.rounds or int(WORKLOADS[name]["rounds"]), Path(root))
+                compare(name, args.turns or int(WORKLOADS[name]["turns"]), Path(root))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -36,6 +36,7 @@ from fedray.runtime.resources import worker_bundles
 log = logging.getLogger(__name__)
 
 CLIENTS_PER_CALL = 32
+SMALL = 100_000  # bytes; up to this size Ray sends a value with the call itself
 
 
 def pack(value: Any) -> Any:
@@ -48,18 +49,86 @@ def unpack(value: Any) -> Any:
     return _walk(value, np.ndarray, torch.from_numpy)
 
 
+def _accept_mapped_arrays() -> None:
+    """Nobody writes to what was received (`Payload`), so torch need not warn of read-only arrays."""
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+
+def size(value: Any) -> int:
+    """Bytes of the arrays in something packed."""
+    total = 0
+
+    def add(array: np.ndarray) -> np.ndarray:
+        nonlocal total
+        total += array.nbytes
+        return array
+
+    _walk(value, np.ndarray, add)
+    return total
+
+
 def _walk(value: Any, kind: type, convert: Any) -> Any:
     if isinstance(value, kind):
         return convert(value)
     if isinstance(value, Mapping):
         return {key: _walk(item, kind, convert) for key, item in value.items()}
-    if isinstance(value, Payload | ClientState | Reply):
+    if isinstance(value, Reply):
+        return dataclasses.replace(value, uplink=_walk(value.uplink, kind, convert))
+    if isinstance(value, Payload | ClientState):
         changed = {
             field.name: _walk(getattr(value, field.name), kind, convert)
             for field in dataclasses.fields(value)
         }
         return dataclasses.replace(value, **changed)
     return value
+
+
+class Share(NamedTuple):
+    """What a worker gets in one call, as one value: every argument more costs Ray time.
+
+    Attributes:
+        experiment: the experiment as JSON.
+        round: the round.
+        clients: the ids.
+        payloads: for each client, the position of its download in `distinct`, or -1.
+        distinct: the packed downloads, or references to them.
+        near: packed states by client; states that are references travel beside the share.
+    """
+
+    experiment: str
+    round: int
+    clients: Sequence[int]
+    payloads: Sequence[int]
+    distinct: Sequence[Any]
+    near: Mapping[int, Any]
+
+    def inputs(self, far: Sequence[Any]) -> Iterator[tuple[int, Any, Any]]:
+        """Yield each client with its packed state and its download.
+
+        Args:
+            far: the states of the clients that are not in `near`, in the order of `clients`.
+        """
+        downs = [unpack(ray.get(d) if isinstance(d, ray.ObjectRef) else d) for d in self.distinct]
+        rest = iter(far)
+        for client, which in zip(self.clients, self.payloads, strict=True):
+            state = self.near[client] if client in self.near else next(rest)
+            yield client, state, downs[which] if which >= 0 else None
+
+
+class Answer(NamedTuple):
+    """What a worker says of one client's step.
+
+    Attributes:
+        reply: the packed reply.
+        seconds: how long the step took.
+        small: whether the new state is small enough to be sent with calls.
+        state: the packed new state, if it does not come as an object of its own.
+    """
+
+    reply: Any
+    seconds: float
+    small: bool
+    state: Any
 
 
 class Worker:
@@ -71,7 +140,7 @@ class Worker:
     """
 
     def __init__(self, threads: int, gpus: float) -> None:
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        _accept_mapped_arrays()
         torch.set_num_threads(threads)
         self._device = pick_device(gpus)
         if self._device.type == "cuda" and gpus < 1:
@@ -84,56 +153,37 @@ class Worker:
         _ = self._runtime(experiment).assembly.data
         return os.getpid()
 
-    def step(
-        self,
-        experiment: str,
-        name: str,
-        round_: int,
-        clients: Sequence[int],
-        payloads: Sequence[int],
-        distinct: Sequence[Any],
-        *states: Any,
-    ) -> Any:
+    def step(self, name: str, share: Share, apart: Collection[int], *far: Any) -> Any:
         """Run one step for several clients.
 
         Args:
-            experiment: the experiment as JSON.
             name: the step.
-            round_: the round.
-            clients: the ids.
-            payloads: for each client, the position of its download in `distinct`, or -1.
-            distinct: references to the downloads.
-            states: for each client, its packed state, or None.
+            share: the clients with what they need.
+            apart: the clients whose new states are returned as objects of their own.
+            far: the packed states that `share` leaves out.
 
         Returns:
-            The replies with the seconds each took, then each client's new state.
+            The answers, one per client, then the new states of the clients in `apart`.
         """
-        runtime = self._runtime(experiment)
-        downs = [unpack(ray.get(ref)) for ref in distinct]
-        replies, after = [], []
-        for client, which, state in zip(clients, payloads, states, strict=True):
+        runtime = self._runtime(share.experiment)
+        answers: list[Answer] = []
+        after = []
+        for client, state, down in share.inputs(far):
             started = time.perf_counter()
-            down = downs[which] if which >= 0 else None
-            reply, new = runtime.step(name, round_, client, unpack(state), down)
-            replies.append((pack(reply), time.perf_counter() - started))
-            after.append(pack(new))
-        return (replies, *after)
+            reply, new = runtime.step(name, share.round, client, unpack(state), down)
+            packed, seconds = pack(new), time.perf_counter() - started
+            small = size(packed) <= SMALL
+            if client in apart:
+                after.append(packed)
+            answers.append(Answer(pack(reply), seconds, small, None if client in apart else packed))
+        return (answers, *after) if after else answers
 
-    def evaluate(
-        self,
-        experiment: str,
-        round_: int,
-        clients: Sequence[int],
-        payloads: Sequence[int],
-        distinct: Sequence[Any],
-        *states: Any,
-    ) -> list[Score]:
+    def evaluate(self, share: Share, *far: Any) -> list[Score]:
         """Test several clients; arguments as of `step`."""
-        runtime = self._runtime(experiment)
-        downs = [unpack(ray.get(ref)) for ref in distinct]
+        runtime = self._runtime(share.experiment)
         return [
-            runtime.evaluate(round_, client, unpack(state), downs[which] if which >= 0 else None)
-            for client, which, state in zip(clients, payloads, states, strict=True)
+            runtime.evaluate(share.round, client, unpack(state), down)
+            for client, state, down in share.inputs(far)
         ]
 
     def peak_rss(self) -> int:
@@ -201,11 +251,15 @@ class RayExecutor:
     """
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
+        _accept_mapped_arrays()
         self._experiment = assembly.experiment.model_dump_json(by_alias=True)
         self._faults = assembly.experiment.faults
         self._pool = pool
-        self._states: dict[int, Any] = {}
-        self._seconds = {client: len(own) * 1e-6 for client, own in enumerate(assembly.data.train)}
+        self._states: dict[int, Any] = {}  # packed, or a reference to what is packed
+        self._small: set[int] = set()
+        self._images = [len(own) for own in assembly.data.train]
+        self._architectures = assembly.architectures
+        self._rate = dict.fromkeys(assembly.architectures, 1e-6)  # seconds per image
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`, one call per worker.
@@ -218,18 +272,14 @@ class RayExecutor:
             shares = [(worker, [client]) for worker, share in shares for client in share]
             self._prepare()  # the clock is for steps, not for a worker that starts
         distinct, position = _put_once(down)
-        calls: dict[Any, tuple[Any, list[int], list[Any]]] = {}
+        calls: dict[Any, tuple[Any, list[int], dict[int, Any]]] = {}
         for worker, share in shares:
-            answers, *states = worker.step.options(num_returns=1 + len(share)).remote(
-                self._experiment,
-                name,
-                round_,
-                share,
-                [position[c] for c in share],
-                distinct,
-                *[self._states.get(client) for client in share],
-            )
-            calls[answers] = (worker, share, states)
+            apart = [client for client in share if client not in self._small]
+            what, far = self._share(round_, share, distinct, position)
+            step = worker.step.options(num_returns=1 + len(apart)) if apart else worker.step
+            refs = step.remote(name, what, apart, *far)
+            answers, *states = refs if apart else [refs]
+            calls[answers] = (worker, share, dict(zip(apart, states, strict=True)))
         late: list[Any] = []
         if timeout is not None:
             late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout)[1]
@@ -238,10 +288,12 @@ class RayExecutor:
             if answers in late:
                 replies |= dict.fromkeys(share, Reply(failure=f"no reply within {timeout:g} s"))
                 continue
-            for client, (reply, seconds), state in zip(share, _get(answers), states, strict=True):
-                replies[client] = unpack(reply)
-                self._seconds[client] = seconds
-                self._states[client] = state
+            said: list[Answer] = _get(answers)
+            for client, answer in zip(share, said, strict=True):
+                replies[client] = unpack(answer.reply)
+                self._states[client] = states.get(client, answer.state)
+                (self._small.add if answer.small else self._small.discard)(client)
+            self._learn_rates(share, said)
         for worker in {calls[answers][0] for answers in late}:
             self._pool.replace(worker)  # it is busy with replies that nobody wants any more
         return dict(sorted(replies.items()))
@@ -250,17 +302,10 @@ class RayExecutor:
         """Test every key of `down` on its own test split, one call per worker."""
         distinct, position = _put_once(down)
         shares = self._shares(list(down))
-        refs = [
-            worker.evaluate.remote(
-                self._experiment,
-                round_,
-                share,
-                [position[c] for c in share],
-                distinct,
-                *[self._states.get(client) for client in share],
-            )
-            for worker, share in shares
-        ]
+        refs = []
+        for worker, share in shares:
+            what, far = self._share(round_, share, distinct, position)
+            refs.append(worker.evaluate.remote(what, *far))
         scores: dict[int, Score] = {}
         for (_, share), ref in zip(shares, refs, strict=True):
             scores |= zip(share, _get(ref), strict=True)
@@ -270,7 +315,8 @@ class RayExecutor:
         """Fetch the states of `clients` that have one, one by one."""
         for client in clients:
             if client in self._states:
-                state = unpack(_get(self._states[client]))
+                state = self._states[client]
+                state = unpack(_get(state) if isinstance(state, ray.ObjectRef) else state)
                 if state is not None:
                     yield client, state
 
@@ -287,16 +333,42 @@ class RayExecutor:
         for ref in [worker.prepare.remote(self._experiment) for worker in self._pool.workers]:
             _get(ref)
 
+    def _share(
+        self, round_: int, clients: Sequence[int], distinct: Sequence[Any], at: Mapping[int, int]
+    ) -> tuple[Share, list[Any]]:
+        """A call's share, and references to the states that are too large to be in it."""
+        states = {client: self._states.get(client) for client in clients}
+        far = [state for state in states.values() if isinstance(state, ray.ObjectRef)]
+        near = {c: state for c, state in states.items() if not isinstance(state, ray.ObjectRef)}
+        payloads = [at[client] for client in clients]
+        return Share(self._experiment, round_, clients, payloads, distinct, near), far
+
     def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
-        """Deal clients to workers, longest first, by the seconds each took last time."""
+        """Deal clients to workers, longest first, by their images and their architecture's rate."""
         workers = self._pool.workers
         loads = [0.0] * len(workers)
         shares: list[list[int]] = [[] for _ in workers]
-        for client in sorted(clients, key=lambda c: (-self._seconds[c], c)):
+        seconds = {c: self._images[c] * self._rate[self._architectures[c]] for c in clients}
+        for client in sorted(clients, key=lambda c: (-seconds[c], c)):
             least = loads.index(min(loads))
             shares[least].append(client)
-            loads[least] += self._seconds[client]
+            loads[least] += seconds[client]
         return [(w, share) for w, share in zip(workers, shares, strict=True) if share]
+
+    def _learn_rates(self, share: Sequence[int], answers: Sequence[Answer]) -> None:
+        """Move each architecture's seconds per image halfway to what a share took.
+
+        Of an architecture, not of a client: one client's time is mostly noise, and equal clients
+        must weigh the same to be dealt evenly.
+        """
+        for architecture in {self._architectures[client] for client in share}:
+            own = [
+                (answer.seconds, self._images[client])
+                for client, answer in zip(share, answers, strict=True)
+                if self._architectures[client] == architecture
+            ]
+            rate = sum(seconds for seconds, _ in own) / max(1, sum(images for _, images in own))
+            self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 
 def _in_turns(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:
@@ -311,7 +383,7 @@ def _in_turns(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]
 
 
 def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
-    """Put every distinct payload into the object store once; say which client gets which."""
+    """Every distinct payload once, in the object store if it is large; say who gets which."""
     refs: dict[int, tuple[int, Any]] = {}
     position = {}
     for client, payload in down.items():
@@ -319,7 +391,8 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
             position[client] = -1
             continue
         if id(payload) not in refs:
-            refs[id(payload)] = (len(refs), ray.put(pack(payload)))
+            packed = pack(payload)
+            refs[id(payload)] = (len(refs), packed if size(packed) <= SMALL else ray.put(packed))
         position[client] = refs[id(payload)][0]
     return [ref for _, ref in sorted(refs.values(), key=lambda item: item[0])], position
 
