@@ -12,6 +12,7 @@ from fedray.evaluation import Score
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.memory import keep_freed_memory
 
 
 class SerialExecutor:
@@ -24,6 +25,7 @@ class SerialExecutor:
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         torch.set_num_threads(assembly.experiment.threads)
+        keep_freed_memory()
         self._runtime = ClientRuntime(assembly, device)
         self._states: dict[int, ClientState] = {}
 

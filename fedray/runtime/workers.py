@@ -31,6 +31,7 @@ from fedray.evaluation import Score
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.resources import worker_bundles
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def unpack(value: Any) -> Any:
 
 
 def _accept_mapped_arrays() -> None:
-    """Nobody writes to what was received (`Payload`), so torch need not warn of read-only arrays."""
+    """Silence torch about read-only arrays: nobody writes to what was received (`Payload`)."""
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
@@ -142,6 +143,7 @@ class Worker:
     def __init__(self, threads: int, gpus: float) -> None:
         _accept_mapped_arrays()
         torch.set_num_threads(threads)
+        keep_freed_memory()
         self._device = pick_device(gpus)
         if self._device.type == "cuda" and gpus < 1:
             torch.cuda.set_per_process_memory_fraction(gpus)
@@ -188,8 +190,6 @@ class Worker:
 
     def peak_rss(self) -> int:
         """The most memory that this process ever held, in bytes."""
-        from fedray.runtime.memory import peak_rss
-
         return peak_rss()
 
     def _runtime(self, experiment: str) -> ClientRuntime:
