@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -61,7 +63,7 @@ def result_of(out):
 def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
     out = tmp_path / "out"
     assert run.main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
-    files = {path.name for path in out.iterdir()}
+    files = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     assert files >= {
         "config.yaml",
         "result.json",
@@ -227,3 +229,24 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
     assert run.main([*words, "--out", str(out)]) == 2
     assert notes.told == []
     assert not out.exists()
+
+
+def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "run"
+    assert run.main([*QUICK, "--out", str(out), *SERIAL]) == 0
+    before = (out / "result.json").read_text()
+    monkeypatch.setattr("fedray.runtime.session.LOCK_SECONDS", 0.1)
+    other = (
+        "import sys; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire();"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", other, str(out / ".lock")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        assert run.main(["--resume", str(out), *SERIAL]) == 2
+        process.stdin.close()
+    assert "another process is running in" in capsys.readouterr().err
+    assert (out / "result.json").read_text() == before
+    assert run.main(["--resume", str(out), *SERIAL]) == 0

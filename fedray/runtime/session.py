@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
@@ -29,6 +30,7 @@ from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
 
 Record = dict[str, Any]
+LOCK_SECONDS = 20  # a killed run's actors need a few seconds to end
 
 
 class Session:
@@ -69,13 +71,19 @@ class Session:
             self._assembly.streams,
         )
         self._store = CheckpointStore(out, experiment.identity())
+        self._lock = FileLock(out / ".lock", timeout=LOCK_SECONDS)
 
     def rounds(self) -> Iterator[Record]:
         """Yield each round as result.json holds it; after a resume, only the new ones.
 
         Nothing is written before the first round has shown that the experiment works. The files
         are up to date whenever a round that is due for a checkpoint has been yielded.
+
+        Raises:
+            UserError: when another process is running in the folder.
         """
+        if self.out.exists():
+            self._claim()
         found = self._store.load()
         result = self._fresh()
         resume = None
@@ -104,11 +112,23 @@ class Session:
                 yield record
         finally:
             self._executor.close()
+            self._lock.release(force=True)
+
+    def _claim(self) -> None:
+        """Keep others out of the folder; a process that was killed has let go of it."""
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise UserError(
+                f"another process is running in {self.out}; wait for its end, or choose another "
+                "folder with --out"
+            ) from None
 
     def _describe(self) -> None:
         """Write what does not change from round to round."""
         data = self._assembly.data
         self.out.mkdir(parents=True, exist_ok=True)
+        self._claim()
         write_atomic(self.out / "config.yaml", dump_yaml(self.experiment.tree()))
         if not (self.out / "partition.json").exists():
             write_json(self.out / "partition.json", data.manifest())
