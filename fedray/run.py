@@ -61,7 +61,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     Raises:
         UserError: when they contradict each other or the folder is taken.
     """
-    from fedray.runtime.assembly import from_folder, resolve
+    from fedray.runtime.assembly import resolve
     from fedray.runtime.session import check_folder
 
     if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
@@ -73,9 +73,8 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         if not (out / "config.yaml").is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         if args.experiment is None:
-            experiment = from_folder(out, args.set)
-        else:
-            experiment = resolve(args.experiment, args.set)
+            args.experiment = str(out / "config.yaml")
+        experiment = resolve(args.experiment, args.set)
         check_folder(out, experiment)
         return experiment, out
     if args.experiment is None:

@@ -235,6 +235,7 @@ def test_a_preset_lies_between_file_and_assignments():
     own = asked("algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=literal")
     assert (own.shuffle, own.algorithm.params["proto_agg"]) == (True, "literal")
     assert own.drop_last is True
+    assert from_tree(own.tree()) == own
 
 
 # --- identity ------------------------------------------------------------------------------------

@@ -101,12 +101,10 @@ class FedTSP(Algorithm):
         """paper: prompts first learn from prototypes of untrained models; code: clients first."""
         align: Literal["cosine", "l2"] = "cosine"
         """cosine is Eq. (8); l2 is FedTSP+L2 (supplementary F), on normalised vectors."""
-        preset: Literal["official_code"] | None = None
-        """official_code: everything as the official repository does it."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, dict[str, Any]]:
-        """`official_code`: the choices of the authors' repository, loader and encoder included."""
+        """`official_code`: all as the authors' repository does it, loader and encoder too."""
         official = {
             "algorithm.proto_agg": "uniform",
             "algorithm.server_dir": "i2t",

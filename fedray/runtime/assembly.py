@@ -22,7 +22,6 @@ from fedray.config import (
     override,
     parse_assignments,
     read_experiment,
-    read_mapping,
     validate,
 )
 from fedray.data import FederatedData, federate, load_images
@@ -49,7 +48,11 @@ def resolve(name: str, assignments: Iterable[str] = ()) -> Experiment:
 
 
 def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
-    """Like `resolve`, from a tree and parsed assignments."""
+    """Like `resolve`, from a tree and parsed assignments.
+
+    A preset is what it sets and leaves no name behind: the experiment's own tree, read again, is
+    the same experiment.
+    """
     pairs = list(pairs)
     asked = _override_all(tree, pairs)
     chosen = asked.get("algorithm", {})
@@ -62,19 +65,8 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
                 f"{nearest(preset, presets)}"
             )
         asked = _override_all(_override_all(asked, presets[preset].items()), pairs)
+        asked["algorithm"].pop("preset")
     experiment = load_experiment(asked)
-    check_components(experiment)
-    return experiment
-
-
-def from_folder(out: Path, assignments: Iterable[str] = ()) -> Experiment:
-    """The experiment of a run's folder, with assignments laid on it; its presets already are.
-
-    Raises:
-        UserError: with one sentence about the first thing that is wrong.
-    """
-    tree = _override_all(read_mapping(out / "config.yaml"), parse_assignments(assignments))
-    experiment = load_experiment(tree)
     check_components(experiment)
     return experiment
 

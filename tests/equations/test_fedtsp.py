@@ -400,7 +400,6 @@ def test_official_code_sets_exactly_the_documented_switches(assemble):
 
     tree = assemble("fedtsp").experiment.tree()
     expected = {
-        "algorithm.preset": "official_code",
         "algorithm.proto_agg": "uniform",
         "algorithm.server_dir": "i2t",
         "algorithm.learn_tau": True,
