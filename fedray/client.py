@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.models import Classifier
+from fedray.models import Classifier, is_normalisation
 from fedray.streams import Streams
 
 Tensors = dict[str, Tensor]
@@ -139,6 +140,30 @@ class Skeleton:
         return self._optimizer[1]
 
 
+@contextmanager
+def learning(model: Classifier, only: Collection[str] | None) -> Iterator[None]:
+    """Put a model into training mode, with all parameters frozen but those named in `only`.
+
+    Normalisation layers without a parameter that learns stay in evaluation mode.
+    """
+    if not model.training:
+        model.train()
+    if only is None:
+        yield
+        return
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in only)
+    for module in model.modules():
+        if is_normalisation(module) and not any(p.requires_grad for p in module.parameters()):
+            module.eval()
+    try:
+        yield
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        model.train()
+
+
 @dataclass(frozen=True)
 class Client:
     """One client in one round: its data, its random streams, an empty model of its architecture.
@@ -191,25 +216,43 @@ class Client:
         """A copy of a model's parameters and buffers, on the CPU: for the client's state."""
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.weights(model).items()}
 
-    def fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> None:
+    def fit(
+        self,
+        model: Classifier,
+        loss: Callable[[Classifier, Batch], Tensor],
+        *,
+        only: Collection[str] | None = None,
+    ) -> int:
         """Train the skeleton's model in place: E_c epochs of SGD on the local images.
 
         The mean loss of the last epoch is put into `metrics` as "train_loss".
 
+        Args:
+            model: the skeleton's model, loaded.
+            loss: the loss of one batch.
+            only: the parameters that learn; None for all. Whatever else there is stays as it is,
+                running statistics included.
+
+        Returns:
+            The number of steps.
+
         Raises:
             FloatingPointError: when the loss is no longer finite.
         """
+        with learning(model, only):
+            return self._fit(model, loss)
+
+    def _fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> int:
         knobs = self.setting.training
         random = self.setting.streams.torch("batches", round_=self.round, client=self.id)
-        if not model.training:
-            model.train()
         optimizer = self.skeleton.optimizer(knobs)
         images, labels = self.train.tensors(self.device)
         autocast = torch.autocast(
             self.device.type, torch.bfloat16, enabled=knobs.precision == "bfloat16"
         )
-        total, steps = torch.zeros((), device=self.device), 0
+        total, steps, before = torch.zeros((), device=self.device), 0, 0
         for _ in range(knobs.epochs):
+            before += steps
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
                 batch = Batch(to_float(images[index]), labels[index])
@@ -227,6 +270,7 @@ class Client:
                 "or the weight of the method's own term"
             )
         self.metrics["train_loss"] = mean
+        return before + steps
 
     def _order(self, count: int, random: torch.Generator) -> Sequence[Tensor]:
         """The batches' indices of one epoch."""

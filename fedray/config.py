@@ -93,8 +93,13 @@ class DataConfig(Frozen):
     """Use a random subset of this many images; None uses all."""
     clients: int = Field(20, ge=1, le=100_000)
     """N, the number of clients."""
+    test: Literal["local", "official"] = "local"
+    """local: clients keep some of their images for testing; official: they train on all they own,
+    and the official test images are dealt to them by the classes (and domains) that they own."""
     test_fraction: float = Field(0.25, gt=0, lt=1)
-    """Share of each client's images that it keeps for its own test (FedTSP: 25 %)."""
+    """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
+    test_samples: int | None = Field(None, ge=1)
+    """Use a random subset of this many official test images; None uses all."""
     partition: Component = Component(name="fedtsp_dirichlet")
     """How images are dealt to clients: name and parameters (`data.partition.alpha`)."""
 
@@ -111,6 +116,9 @@ class ModelConfig(Frozen):
     """A model group: client i gets the (i mod X)-th of its X architectures."""
     feature_dim: int = Field(384, ge=2, le=8192)
     """d, the width of features and prototypes; FedTSP needs the text encoder's width."""
+    projector: int | None = Field(None, ge=1)
+    """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
+    None: the backbone's output, averaged or repeated to d."""
     init: Literal["shared", "independent"] = "shared"
     """shared: equal architectures start equal (the official code); independent: each its own."""
 

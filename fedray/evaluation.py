@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Score:
-    """Correct answers of one client's model on some images."""
+    """Correct answers of one client's model on some images; a client may have none to test on."""
 
     correct: int
     total: int
@@ -22,22 +22,36 @@ class Score:
         return self.correct / self.total
 
 
-def summarise(scores: Mapping[int, Score]) -> dict[str, float]:
+def summarise(
+    scores: Mapping[int, Score], domains: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, float]:
     """Summaries of the clients' accuracy on their own test splits.
+
+    Args:
+        scores: by client; those without images count in nothing.
+        domains: the clients of each domain.
 
     Returns:
         local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of
         all (the official FedTSP code's). std, worst and best: over clients; worst10 and best10:
-        means of the lowest and highest tenth; jain: Jain's fairness index.
+        means of the lowest and highest tenth; jain: Jain's fairness index. With domains:
+        accuracy_<domain>, over all images of its clients, and accuracy_domains, their mean.
     """
-    accuracy = np.array([score.accuracy for _, score in sorted(scores.items())])
+    scores = {client: score for client, score in sorted(scores.items()) if score.total}
+    accuracy = np.array([score.accuracy for score in scores.values()])
     tenth = max(1, round(len(accuracy) / 10))
     ordered = np.sort(accuracy)
     squares = float((accuracy**2).sum())
+    by_domain = {
+        f"accuracy_{name}": _pooled([scores[client] for client in clients if client in scores])
+        for name, clients in (domains or {}).items()
+    }
+    if by_domain:
+        by_domain["accuracy_domains"] = float(np.mean(list(by_domain.values())))
     return {
+        **by_domain,
         "local_accuracy": float(accuracy.mean()),
-        "local_accuracy_weighted": sum(s.correct for s in scores.values())
-        / sum(s.total for s in scores.values()),
+        "local_accuracy_weighted": _pooled(list(scores.values())),
         "local_accuracy_std": float(accuracy.std()),
         "local_accuracy_worst10": float(ordered[:tenth].mean()),
         "local_accuracy_best10": float(ordered[-tenth:].mean()),
@@ -45,6 +59,11 @@ def summarise(scores: Mapping[int, Score]) -> dict[str, float]:
         if squares
         else 1.0,
     }
+
+
+def _pooled(scores: Sequence[Score]) -> float:
+    """Correct of all / images of all."""
+    return sum(s.correct for s in scores) / sum(s.total for s in scores)
 
 
 def retrieval_top1(cosines: Tensor) -> float:

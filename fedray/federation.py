@@ -145,6 +145,8 @@ class Plan:
     participation: float
     eval_every: int
     faults: FaultConfig
+    domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The clients of each domain, where clients have one."""
 
 
 class Federation:
@@ -218,7 +220,9 @@ class Federation:
             everyone = range(self.plan.clients)
             down = self.algorithm.downlink(state, everyone, exchange.server)
             scores = self.executor.evaluate(exchange.round, _once(self.gate.down, down)[0])
-            metrics = summarise(scores)
+            metrics = summarise(scores, self.plan.domains)
+            if self.algorithm.one_model:
+                metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             analysis = self.algorithm.analyse(state, exchange.server)
             metrics |= analysis.metrics
             matrices = {name: value.tolist() for name, value in analysis.matrices.items()}
@@ -229,7 +233,7 @@ class Federation:
             round=exchange.round,
             seconds=time.perf_counter() - started,
             metrics=metrics,
-            per_client={client: score.accuracy for client, score in sorted(scores.items())},
+            per_client={c: score.accuracy for c, score in sorted(scores.items()) if score.total},
             up=exchange.up,
             down=exchange.down,
             participants=list(exchange.participants) if exchange.round else [],

@@ -10,7 +10,7 @@ A method whose round has more exchanges overrides `round`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -43,6 +43,7 @@ class Server:
         device: where the server computes.
         initial: the initial weights of an architecture.
         architectures: each client's architecture.
+        empty: an empty model of an architecture, to ask about its structure.
     """
 
     round: int
@@ -51,6 +52,7 @@ class Server:
     device: torch.device
     initial: Callable[[str], Tensors]
     architectures: tuple[str, ...]
+    empty: Callable[[str], Classifier] | None = None
 
     @property
     def streams(self) -> Streams:
@@ -64,8 +66,22 @@ class Server:
             raise RuntimeError("this method did not declare needs_text, so it has no text tower")
         return self.text
 
-    def initial_weights(self) -> Tensors:
-        """The initial weights of a method whose clients all have one architecture.
+    def check_width(self, vectors: Tensor) -> None:
+        """Check that text vectors [C, V] are as wide as the features that align with them.
+
+        Raises:
+            UserError: with the key to set.
+        """
+        if vectors.shape[1] != self.setting.feature_dim:
+            raise UserError(
+                f"text.encoder={self.tower.spec.name} gives prototypes of width "
+                f"{vectors.shape[1]}, but model.feature_dim={self.setting.feature_dim}; "
+                f"set model.feature_dim={vectors.shape[1]}"
+            )
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of a method whose clients all have the same.
 
         Raises:
             UserError: when they have several.
@@ -77,7 +93,18 @@ class Server:
                 f"{len(distinct)} architectures ({', '.join(distinct)}); set model.group to one "
                 "architecture, for example cnn4"
             )
-        return self.initial(distinct[0])
+        return distinct[0]
+
+    @property
+    def model(self) -> Classifier:
+        """An empty model of the one architecture.
+
+        Raises:
+            UserError: when there are several.
+        """
+        if self.empty is None:
+            raise RuntimeError("this server was made without empty models")
+        return self.empty(self.architecture)
 
 
 class Exchange(Protocol):
@@ -133,6 +160,10 @@ class Algorithm:
     shares: ClassVar[str]
     """One phrase for the README's table: what travels."""
     needs_text: ClassVar[bool] = False
+    has_head: ClassVar[bool] = True
+    """Whether its models end in a classifier; False: in their features."""
+    one_model: ClassVar[bool] = False
+    """Whether all clients predict with one global model, whose accuracy is then measured too."""
 
     class HParams(Frozen):
         """Hyper-parameters: the paper's symbol, range, and where it says so."""
@@ -185,8 +216,20 @@ class Algorithm:
     ) -> tuple[Payload | None, ClientState]:
         """Train from `state` and return what is uploaded and the new state."""
         model = client.load(self.start(client, state, down))
-        client.fit(model, lambda model, batch: self.local_loss(model, batch, down, state))
-        return self.uplink(client, model, down), ClientState(client.save(model), state.memory)
+        client.fit(
+            model,
+            lambda model, batch: self.local_loss(model, batch, down, state),
+            only=self.learns(model),
+        )
+        return self.uplink(client, model, down), self.keep(client, model, state)
+
+    def learns(self, model: Classifier) -> Collection[str] | None:
+        """The parameters that local training changes; None for all."""
+        return None
+
+    def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
+        """The state after training: the model, and the memory as it was."""
+        return ClientState(client.save(model), state.memory)
 
     def start(self, client: Client, state: ClientState, down: Any) -> Mapping[str, Tensor]:
         """The weights that a client starts from: its own, or with what was sent laid over them."""
@@ -204,7 +247,7 @@ class Algorithm:
         """What a client uploads after training."""
         return None
 
-    def predict(self, model: Classifier, images: Tensor) -> Tensor:
+    def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""
         logits: Tensor = model(images).logits
         return logits

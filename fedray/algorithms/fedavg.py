@@ -5,27 +5,33 @@ AISTATS 2017, arXiv:1602.05629.
 
     Algorithm 1, server line -> weighted_mean
 
+Methods with a global model build on this class: they say which tensors are shared, which
+parameters learn, what regularises, or how the server moves.
+
 Buffers: running statistics are averaged like weights; integer counters take the maximum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
 from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
+from fedray.client import Batch, Client, ClientState
 from fedray.comm import Payload, travels
-from fedray.models import Classifier
+from fedray.config import Frozen
+from fedray.models import Classifier, ClassifierOutput, tensor_names
 
 
 @dataclass(frozen=True)
 class GlobalModel(Payload):
-    """The weights and buffers of the global model."""
+    """The shared weights and buffers of the global model."""
 
     weights: Mapping[str, Tensor] = travels("weights")
 
@@ -45,50 +51,92 @@ class FedAvg(Algorithm):
     name = "fedavg"
     paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     shares = "whole models"
+    one_model = True
+
+    class HParams(Frozen):
+        """What all methods with a global model have."""
+
+        weights: Literal["samples", "uniform"] = "samples"
+        """Weights of the mean: n_k/n (paper), or equal."""
+
+    # --- what a method may say of itself ---------------------------------------------------------
+
+    def shared(self, model: Classifier) -> Collection[str]:
+        """The tensors that travel and are averaged; the others stay with the client."""
+        return tensor_names(model)
+
+    def supervised_loss(
+        self, output: ClassifierOutput, labels: Tensor, state: ClientState
+    ) -> Tensor:
+        """What is learnt from the labels; a method adds its regulariser to it."""
+        return F.cross_entropy(output.logits, labels)
+
+    # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights of the one architecture that all clients share."""
-        return server.initial_weights()
-
-    def init_client(self, client: Client) -> ClientState:
-        """Nothing is kept."""
-        return ClientState({})
+        """The shared part of the initial weights of the one architecture that all clients have."""
+        return _only(server.initial(server.architecture), self.shared(server.model))
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model, the same for all."""
         return dict.fromkeys(clients, GlobalModel(state))
 
-    def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
-        """The global model."""
-        return down.weights
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The mean of the participants' weights; without any, everything stays."""
+        return weighted_mean(shares_of(uplinks, self.hp.weights), uplinks) if uplinks else state
 
-    def client_update(
-        self, client: Client, state: ClientState, down: GlobalModel
-    ) -> tuple[TrainedModel, ClientState]:
-        """Train the global model and upload it."""
-        model = client.load(down.weights)
-        client.fit(model, lambda model, batch: self.loss(model, batch, down))
-        return self.uplink(client, model, down), state
+    # --- client ----------------------------------------------------------------------------------
+
+    def init_client(self, client: Client) -> ClientState:
+        """The initial values of what is not shared."""
+        model = client.skeleton.model
+        own = tensor_names(model) - frozenset(self.shared(model))
+        return ClientState(_only(client.initial(), own) if own else {})
+
+    def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
+        """The global model, with the client's own part."""
+        return {**state.model, **down.weights}
+
+    def local_loss(self, model: Classifier, batch: Batch, down: Any, state: ClientState) -> Tensor:
+        """The supervised loss; FedAvg has no other."""
+        return self.supervised_loss(model(batch.images), batch.labels, state)
 
     def uplink(self, client: Client, model: Classifier, down: GlobalModel) -> TrainedModel:
-        """The trained weights."""
-        return TrainedModel(client.weights(model), len(client.train))
+        """The trained weights of the shared part."""
+        return TrainedModel(_only(client.weights(model), self.shared(model)), len(client.train))
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The mean of the participants' weights, by samples."""
-        return weighted_mean(uplinks) if uplinks else state
+    def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
+        """What is not shared, and the memory as it was."""
+        own = tensor_names(model) - frozenset(self.shared(model))
+        return ClientState(_only(client.save(model), own) if own else {}, state.memory)
 
 
-def weighted_mean(uplinks: Mapping[int, TrainedModel]) -> dict[str, Tensor]:
-    """The mean w = sum_k n_k/n w_k over the participants, in client order (Algorithm 1)."""
-    total = sum(upload.samples for upload in uplinks.values())
-    first = next(iter(uplinks.values())).weights
+def shares_of(uplinks: Mapping[int, TrainedModel], how: str) -> dict[int, float]:
+    """p_k of each participant: n_k/n by samples, or 1/K; they sum to 1."""
+    sizes = {k: float(u.samples) if how == "samples" else 1.0 for k, u in uplinks.items()}
+    total = sum(sizes.values())
+    return {client: size / total for client, size in sizes.items()}
+
+
+def weighted_mean(
+    shares: Mapping[int, float], uplinks: Mapping[int, TrainedModel]
+) -> dict[str, Tensor]:
+    """The mean w = sum_k p_k w_k over the participants, in client order (Algorithm 1).
+
+    Args:
+        shares: p_k by client.
+        uplinks: weights and buffers by client.
+    """
     mean: dict[str, Tensor] = {}
-    for name, tensor in first.items():
+    for name, tensor in next(iter(uplinks.values())).weights.items():
         if not tensor.is_floating_point():
             mean[name] = torch.stack([u.weights[name] for u in uplinks.values()]).amax(0)
             continue
         mean[name] = torch.zeros_like(tensor)
-        for upload in uplinks.values():
-            mean[name].add_(upload.weights[name], alpha=upload.samples / total)
+        for client, upload in uplinks.items():
+            mean[name].add_(upload.weights[name], alpha=shares[client])
     return mean
+
+
+def _only(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name in names}

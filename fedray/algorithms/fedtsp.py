@@ -52,7 +52,6 @@ from fedray.algorithms.registry import algorithms
 from fedray.client import Batch, Client, ClientState
 from fedray.comm import Payload, travels
 from fedray.config import Frozen, Tree
-from fedray.errors import UserError
 from fedray.evaluation import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
 from fedray.models import Classifier
@@ -135,12 +134,7 @@ class FedTSP(Algorithm):
                 self.setting.num_classes, m, tower.token_width, random
             )
         vectors = self._prototypes(state, server)
-        if vectors.shape[1] != self.setting.feature_dim:
-            raise UserError(
-                f"text.encoder={tower.spec.name} gives prototypes of width {vectors.shape[1]}, "
-                f"but model.feature_dim={self.setting.feature_dim}; "
-                f"set model.feature_dim={vectors.shape[1]}"
-            )
+        server.check_width(vectors)
         blank = torch.zeros_like(vectors)
         present = torch.zeros(len(vectors), dtype=torch.bool)
         return {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from fedray.config import validate
-from fedray.data.imageset import ImageSet
+from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.data.partitions import Indices, partitions
 from fedray.errors import UserError
 
@@ -24,7 +24,7 @@ class FederatedData:
     Attributes:
         images: all images; usually mapped from disk.
         train: N sorted int64 arrays of positions in `images`, what each client learns from.
-        test: likewise, what each client keeps for its own test.
+        test: likewise, what each client tests on.
     """
 
     images: ImageSet
@@ -40,6 +40,19 @@ class FederatedData:
     def class_names(self) -> tuple[str, ...]:
         """C names; their order is the labels'."""
         return self.images.class_names
+
+    def client_domains(self) -> dict[str, list[int]] | None:
+        """The clients of each domain, if every client's images are of one domain; else None."""
+        if self.images.domains is None:
+            return None
+        names, ids = self.images.domains.names, self.images.domains.ids
+        clients: dict[str, list[int]] = {}
+        for client, own in enumerate(self.train):
+            found = np.unique(ids[own])
+            if len(found) > 1:
+                return None
+            clients.setdefault(names[int(found[0])], []).append(client)
+        return clients
 
     def histogram(self) -> Indices:
         """Images by client and class, training and test together: int64 [N, C]."""
@@ -125,42 +138,97 @@ def federate(
     test_fraction: float,
     samples: int | None,
     rng_for: Callable[[str], np.random.Generator],
+    *,
+    test: Literal["local", "official"] = "local",
+    test_samples: int | None = None,
 ) -> FederatedData:
-    """Deal images to clients and split each client's into training and test.
+    """Deal images to clients, and say what each of them tests on.
 
-    The official training and test images are dealt together (FedTSP supplementary C.4; HtFLlib).
+    With `test="local"` the official training and test images are dealt together, and each client
+    keeps some of its own for testing (FedTSP supplementary C.4; HtFLlib). With "official" only
+    training images are dealt to learn from, and the official test images are dealt by the clients'
+    training counts of each class and domain: together the clients' tests are the official one.
 
     Args:
         images: what is dealt.
         partition_name: a partition's name.
         partition_params: its knobs, checked here.
         clients: N.
-        test_fraction: share of each client's images that it tests on.
+        test_fraction: share of each client's images that it tests on, if local.
         samples: deal only so many images, drawn at random; None deals all.
-        rng_for: gives the stream for "subset", "partition" and "split".
+        rng_for: gives the stream for "subset", "partition", "split" and "test_subset".
+        test: where the clients' tests come from.
+        test_samples: use only so many official test images, drawn at random; None uses all.
 
     Raises:
         UserError: for an unknown partition or knob, or when the images cannot serve the clients.
     """
     partition = partitions.get(partition_name)
     params = validate(partition.Params, dict(partition_params), "data.partition")
-    chosen = np.arange(len(images), dtype=np.int64)
-    if samples is not None:
-        if samples > len(images):
-            raise UserError(
-                f"data.samples={samples}, but {images.source} has {len(images)} images; "
-                "lower data.samples or leave it out"
-            )
-        chosen = np.sort(rng_for("subset").permutation(chosen)[:samples])
-    owned = partition().split(
+    everything = np.arange(len(images), dtype=np.int64)
+    pool = everything if test == "local" else everything[images.origin == TRAIN]
+    chosen = _subset(pool, samples, rng_for("subset"), "data.samples", images.source)
+    domains = images.domains
+    if domains is not None:
+        domains = Domains(domains.names, domains.ids[chosen])
+    owned = partition(domains).split(
         np.asarray(images.labels)[chosen], clients, params, rng_for("partition")
     )
+    if test == "official":
+        train = tuple(chosen[own] for own in owned)
+        official = everything[images.origin == TEST]
+        if not len(official):
+            raise UserError(
+                f"data.test=official, but {images.source} has no official test images; "
+                "set data.test=local"
+            )
+        rng = rng_for("test_subset")
+        official = _subset(official, test_samples, rng, "data.test_samples", images.source)
+        return FederatedData(images, train, _deal_test(images, train, official))
     rng = rng_for("split")
-    train, test = zip(
+    learn, keep = zip(
         *(
             local_split(chosen[own], rng, test_fraction=test_fraction, owner=f"client {client}")
             for client, own in enumerate(owned)
         ),
         strict=True,
     )
-    return FederatedData(images, train, test)
+    return FederatedData(images, learn, keep)
+
+
+def _subset(
+    pool: Indices, count: int | None, rng: np.random.Generator, key: str, source: str
+) -> Indices:
+    """So many of the pool, drawn at random and sorted."""
+    if count is None:
+        return pool
+    if count > len(pool):
+        raise UserError(
+            f"{key}={count}, but {source} has {len(pool)} images; lower {key} or leave it out"
+        )
+    return np.sort(rng.permutation(pool)[:count])
+
+
+def _deal_test(
+    images: ImageSet, train: Sequence[Indices], official: Indices
+) -> tuple[Indices, ...]:
+    """Deal test images by the clients' training counts of each domain and class.
+
+    Those of a class that nobody learns in a domain go to the domain's clients by all they own
+    there; those of a domain that nobody has, to everyone by all they own.
+    """
+    kinds = np.asarray(images.labels).astype(np.int64)
+    domain = np.zeros_like(kinds) if images.domains is None else images.domains.ids.astype(np.int64)
+    kinds = domain * len(images.class_names) + kinds
+    owner = np.empty(len(official), np.int64)
+    for kind in np.unique(kinds[official]):
+        place = np.flatnonzero(kinds[official] == kind)
+        at = domain[official[place[0]]]
+        counts = np.array([(kinds[own] == kind).sum() for own in train])
+        if not counts.any():
+            counts = np.array([(domain[own] == at).sum() for own in train])
+        if not counts.any():
+            counts = np.array([len(own) for own in train])
+        ends = np.floor(np.cumsum(counts) / counts.sum() * len(place) + 0.5).astype(np.int64)
+        owner[place] = np.searchsorted(ends, np.arange(len(place)), side="right")
+    return tuple(np.sort(official[owner == client]) for client in range(len(train)))

@@ -8,6 +8,7 @@ from fedray.models.backbones import ARCHITECTURES, Architecture
 from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
+from fedray.models.structure import is_normalisation, normalisation_tensors, tensor_names
 
 __all__ = [
     "ARCHITECTURES",
@@ -19,5 +20,8 @@ __all__ = [
     "architectures",
     "build",
     "initialise",
+    "is_normalisation",
+    "normalisation_tensors",
     "skeleton",
+    "tensor_names",
 ]

@@ -66,8 +66,23 @@ class ChannelsLast(nn.Module):
         return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
+def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
+    """Two layers FC, batch norm, ReLU: `[B, raw]` to `[B, feature_dim]`, non-negative.
+
+    FedGLCL section 4.1 and Table 8; the order within a layer is the official code's.
+    """
+    return nn.Sequential(
+        nn.Linear(raw, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, feature_dim),
+        nn.BatchNorm1d(feature_dim),
+        nn.ReLU(inplace=True),
+    )
+
+
 class Classifier(nn.Module):
-    """Backbone, width adapter and head: `[B, channels, H, W]` to features and logits.
+    """Backbone, width adapter or projector, and head: images to features and logits.
 
     FedTSP supplementary C.4; HtFLlib's layout: the backbone's own last layer gives way to
     average-pooling to the common width d, so that features, prototypes and heads of all
@@ -77,12 +92,13 @@ class Classifier(nn.Module):
         backbone: `[B, channels, H, W]` to `[B, raw]`.
         raw: width of the backbone's output.
         feature_dim: d, the common feature width.
-        num_classes: C, width of the logits.
+        num_classes: C, width of the logits; 0 for a model that ends in its features.
+        hidden: width between the projector's two layers; None for the adapter.
         channels_last: start with `ChannelsLast`, for speed on a CPU.
 
     Attributes:
-        extractor: backbone and adapter, `[B, channels, H, W]` to `[B, d]`.
-        head: `Linear(d, C)`.
+        extractor: backbone and adapter or projector, `[B, channels, H, W]` to `[B, d]`.
+        head: `Linear(d, C)`, or the identity without classes.
     """
 
     def __init__(
@@ -92,6 +108,7 @@ class Classifier(nn.Module):
         feature_dim: int,
         num_classes: int,
         *,
+        hidden: int | None = None,
         channels_last: bool = False,
     ) -> None:
         super().__init__()
@@ -99,10 +116,12 @@ class Classifier(nn.Module):
         if channels_last:
             layers["layout"] = ChannelsLast()
         layers["backbone"] = backbone
-        if raw != feature_dim:
+        if hidden is not None:
+            layers["projector"] = projector(raw, hidden, feature_dim)
+        elif raw != feature_dim:
             layers["adapter"] = WidthAdapter(raw, feature_dim)
         self.extractor = nn.Sequential(layers)
-        self.head = nn.Linear(feature_dim, num_classes)
+        self.head = nn.Linear(feature_dim, num_classes) if num_classes else nn.Identity()
 
     def forward(self, x: Tensor) -> ClassifierOutput:
         """Compute features `[B, d]` and logits `[B, C]` of images `[B, channels, H, W]`."""

@@ -27,6 +27,7 @@ def build(
     image_size: int,
     num_classes: int,
     feature_dim: int,
+    hidden: int | None = None,
     generator: torch.Generator | None,
 ) -> Classifier:
     """Build a classifier on the CPU and draw its weights from `generator`.
@@ -35,8 +36,9 @@ def build(
         architecture: a key of `ARCHITECTURES`.
         channels: of the images, 1 or 3.
         image_size: side of the square images, pixels.
-        num_classes: C, width of the logits.
+        num_classes: C, width of the logits; 0 for a model without a head.
         feature_dim: d, common width of the features.
+        hidden: width between the projector's two layers; None for no projector.
         generator: CPU generator, advanced by the call. None means a fresh one of seed 0, so that
             equal architectures start equal whatever the run's seed (as in HtFLlib).
 
@@ -46,7 +48,7 @@ def build(
     Raises:
         UserError: the architecture is unknown or the image too small for it.
     """
-    module = _allocate(architecture, channels, image_size, num_classes, feature_dim)
+    module = _allocate(architecture, channels, image_size, num_classes, feature_dim, hidden)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     initialise(module, generator, conv_rule=ARCHITECTURES[architecture].conv_rule)
@@ -54,14 +56,20 @@ def build(
 
 
 def skeleton(
-    architecture: str, *, channels: int, image_size: int, num_classes: int, feature_dim: int
+    architecture: str,
+    *,
+    channels: int,
+    image_size: int,
+    num_classes: int,
+    feature_dim: int,
+    hidden: int | None = None,
 ) -> Classifier:
     """Build a classifier of zeros on the CPU, to load states into; arguments as for `build`.
 
     Raises:
         UserError: the architecture is unknown or the image too small for it.
     """
-    module = _allocate(architecture, channels, image_size, num_classes, feature_dim)
+    module = _allocate(architecture, channels, image_size, num_classes, feature_dim, hidden)
     with torch.no_grad():
         for tensor in chain(module.parameters(), module.buffers()):
             tensor.zero_()
@@ -115,7 +123,12 @@ def initialise(
 
 
 def _allocate(
-    architecture: str, channels: int, image_size: int, num_classes: int, feature_dim: int
+    architecture: str,
+    channels: int,
+    image_size: int,
+    num_classes: int,
+    feature_dim: int,
+    hidden: int | None,
 ) -> Classifier:
     """Lay out a classifier with unset memory."""
     if architecture not in ARCHITECTURES:
@@ -137,6 +150,7 @@ def _allocate(
             spec.raw,
             feature_dim,
             num_classes,
+            hidden=hidden,
             channels_last=spec.channels_last,
         )
     return module.to_empty(device="cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
 from fedray.federation import Plan
-from fedray.models import architectures, build
+from fedray.models import architectures, build, skeleton
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ class Assembly:
             e.data.test_fraction,
             e.data.samples,
             self.streams.numpy,
+            test=e.data.test,
+            test_samples=e.data.test_samples,
         )
         smallest = min(len(own) for own in data.train)
         if e.drop_last and smallest < e.batch_size:
@@ -203,17 +205,19 @@ class Assembly:
     def plan(self) -> Plan:
         """The round loop's knobs."""
         e = self.experiment
-        return Plan(e.rounds, e.data.clients, e.participation, e.eval_every, e.faults)
+        domains = self.data.client_domains() or {}
+        return Plan(e.rounds, e.data.clients, e.participation, e.eval_every, e.faults, domains)
 
     @cached_property
-    def shape(self) -> dict[str, int]:
+    def shape(self) -> dict[str, Any]:
         """What every model is built for."""
         images = self.data.images.images
         return {
             "channels": images.shape[1],
             "image_size": images.shape[2],
-            "num_classes": self.setting.num_classes,
+            "num_classes": self.setting.num_classes if self.algorithm.has_head else 0,
             "feature_dim": self.setting.feature_dim,
+            "hidden": self.experiment.model.projector,
         }
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
@@ -229,7 +233,8 @@ class Assembly:
     def server(self, device: torch.device) -> Server:
         """The server's side before the first round, with the text tower if the method needs it."""
         tower = self.text_tower(device)
-        return Server(0, self.setting, tower, device, self.initial, self.architectures)
+        empty = partial(skeleton, **self.shape)
+        return Server(0, self.setting, tower, device, self.initial, self.architectures, empty)
 
     def text_tower(self, device: torch.device) -> TextTower | None:
         """The text tower, or None when the method needs none.

@@ -88,7 +88,7 @@ class ClientRuntime:
                 model.eval()
                 correct = 0
                 for batch in context.batches(context.test):
-                    guesses = algorithm.predict(model, batch.images).argmax(dim=1)
+                    guesses = algorithm.predict(model, batch.images, before).argmax(dim=1)
                     correct += int((guesses == batch.labels).sum())
         except FedrayError:
             raise

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedavg import TrainedModel, weighted_mean
+from fedray.algorithms.fedavg import TrainedModel, shares_of, weighted_mean
 from fedray.errors import UserError
 
 ONE_KIND = {"model.group": "cnn2"}
@@ -17,7 +17,7 @@ def test_algorithm_1_weighs_by_samples():
         0: TrainedModel({"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([[4.0]])}, 30),
         5: TrainedModel({"w": torch.tensor([5.0, 8.0]), "b": torch.tensor([[0.0]])}, 10),
     }
-    found = weighted_mean(uplinks)
+    found = weighted_mean(shares_of(uplinks, "samples"), uplinks)
     assert found["w"].tolist() == [2.0, 2.0]
     assert found["b"].tolist() == [[3.0]]
 
@@ -29,7 +29,7 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
         )
         for client, mean, steps in [(0, 2.0, 7), (1, 4.0, 9), (2, 6.0, 3)]
     }
-    found = weighted_mean(uplinks)
+    found = weighted_mean(shares_of(uplinks, "samples"), uplinks)
     assert found["running_mean"].tolist() == pytest.approx([4.0])
     assert found["num_batches_tracked"].dtype == torch.int64
     assert int(found["num_batches_tracked"]) == 9
@@ -37,7 +37,8 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
 
 def test_the_mean_does_not_change_the_uploads():
     weights = torch.ones(3)
-    weighted_mean({0: TrainedModel({"w": weights}, 1), 1: TrainedModel({"w": weights * 3}, 1)})
+    uplinks = {0: TrainedModel({"w": weights}, 1), 1: TrainedModel({"w": weights * 3}, 1)}
+    weighted_mean(shares_of(uplinks, "samples"), uplinks)
     assert weights.tolist() == [1, 1, 1]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.config import Frozen
+from fedray.data.imageset import Domains
 from fedray.errors import UserError
 from fedray.plugins import Registry
 
@@ -23,7 +24,14 @@ P = TypeVar("P", bound=Frozen)
 
 
 class Partition(ABC, Generic[P]):
-    """One way of dealing; a subclass has a `name`, `Params` and `split`."""
+    """One way of dealing; a subclass has a `name`, `Params` and `split`.
+
+    Args:
+        domains: of the images that are dealt, where the source knows any.
+    """
+
+    def __init__(self, domains: Domains | None = None) -> None:
+        self.domains = domains
 
     name: ClassVar[str]
     """What `data.partition.name` calls it."""

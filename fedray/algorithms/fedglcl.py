@@ -1,0 +1,136 @@
+"""FedGLCL: one image encoder, trained by contrast with frozen text embeddings of the classes.
+
+Yan et al., "Federated Learning with Global Language-Image Contrastive Learning", ICLR 2025.
+
+    Eq. (6) -> cosines
+    Eq. (7) -> text_contrast
+
+The text embeddings T are sent once, before the first round; the model has no classifier. The
+combinations with FedProx and MOON take their regularisers as they are.
+
+Deviations:
+    - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
+      theory needs it (InfoNCE); `denominator: negatives` is the equation as printed. Both are
+      minimised in the same direction: l_CE = softplus(l_7).
+    - V, the width of the text embeddings, is the encoder's, and `model.feature_dim` must say so.
+      The paper's "Bert-base" of width 640 is ALIGN's text tower in the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Exchange, ServerState
+from fedray.algorithms.fedavg import FedAvg
+from fedray.algorithms.fedprox import FedProx
+from fedray.algorithms.moon import Moon
+from fedray.algorithms.prototypes import cosine_matrix
+from fedray.algorithms.registry import algorithms
+from fedray.client import Client, ClientState
+from fedray.comm import Payload, travels
+from fedray.models import Classifier, ClassifierOutput
+
+Denominator = Literal["all", "negatives"]
+
+
+@dataclass(frozen=True)
+class TextEmbeddings(Payload):
+    """T: the classes' text embeddings [C, V], of unit length."""
+
+    vectors: Tensor = travels("text_embeddings", "C d")
+
+
+@algorithms.add
+class FedGLCL(FedAvg):
+    """FedAvg of image encoders that learn from text embeddings."""
+
+    name = "fedglcl"
+    paper = "Yan et al., ICLR 2025"
+    shares = "image encoders; text embeddings once"
+    needs_text = True
+    has_head = False
+
+    class HParams(FedAvg.HParams):
+        """FedGLCL's hyper-parameters."""
+
+        tau: float = Field(0.07, gt=0)
+        """τ of Eq. (7). Paper: 0.07; Fig. 4 sweeps 0.01 to 1."""
+        denominator: Denominator = "all"
+        """Eq. (7)'s sum: over all classes (code), or over the negatives alone (as printed)."""
+
+    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Send T to everybody, once.
+
+        Raises:
+            UserError: when the encoder's width is not the features'.
+        """
+        vectors = exchange.server.tower.frozen_prototypes()
+        exchange.server.check_width(vectors)
+        embeddings = TextEmbeddings(F.normalize(vectors, dim=1))
+        exchange.call("receive_text", dict.fromkeys(exchange.everyone, embeddings))
+        return state
+
+    def receive_text(
+        self, client: Client, state: ClientState, down: TextEmbeddings
+    ) -> tuple[None, ClientState]:
+        """Keep T."""
+        return None, ClientState(state.model, {**state.memory, "text": down.vectors})
+
+    def supervised_loss(
+        self, output: ClassifierOutput, labels: Tensor, state: ClientState
+    ) -> Tensor:
+        """The contrast of images with texts, Eq. (7)."""
+        delta = cosines(output.features, state.memory["text"])
+        return text_contrast(delta, labels, self.hp.tau, self.hp.denominator)
+
+    def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
+        """The cosines themselves: their largest names the class."""
+        return cosines(model(images).features, state.memory["text"])
+
+
+@algorithms.add
+class FedGLCLProx(FedGLCL, FedProx):
+    """FedGLCL with FedProx's proximal term (FedGLCL section 5)."""
+
+    name = "fedglcl_fedprox"
+
+    class HParams(FedGLCL.HParams, FedProx.HParams):
+        """Those of both; μ = 0 is FedGLCL."""
+
+
+@algorithms.add
+class FedGLCLMoon(FedGLCL, Moon):
+    """FedGLCL with MOON's contrast of models (FedGLCL section 5)."""
+
+    name = "fedglcl_moon"
+
+    class HParams(FedGLCL.HParams, Moon.HParams):
+        """Those of both; μ = 0 is FedGLCL."""
+
+
+def cosines(features: Tensor, text: Tensor) -> Tensor:
+    """delta_j = cos(I, T_j) of features I [B, V] and text embeddings T [C, V]: [B, C], Eq. (6)."""
+    return cosine_matrix(features, text.to(features.device))
+
+
+def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denominator) -> Tensor:
+    """-log(e^{delta_y/tau} / sum_j e^{delta_j/tau}), mean over the batch, Eq. (7).
+
+    Args:
+        delta: cosines [B, C].
+        labels: y [B].
+        tau: temperature.
+        denominator: "all" sums over every class, "negatives" over j != y (may be negative).
+    """
+    logits = delta / tau
+    if denominator == "all":
+        return F.cross_entropy(logits, labels)
+    own = F.one_hot(labels, delta.shape[1]).bool()
+    others = torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=1)
+    return (others - logits[own]).mean()

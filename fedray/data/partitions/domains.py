@@ -1,0 +1,70 @@
+"""Feature skew: a domain is a client, or several clients with label skew inside."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedray.config import Frozen
+from fedray.data.partitions import Indices, Partition, partitions
+from fedray.data.partitions._per_class import redraw_until
+from fedray.errors import UserError
+
+
+class DomainsParams(Frozen):
+    """Knobs of `domains`."""
+
+    alpha: float = Field(0.5, gt=0, le=1e6)
+    """Concentration of the Dirichlet inside a domain, where it has several clients."""
+    min_samples: int = Field(10, ge=1)
+    """Least images of every client, where a domain has several."""
+    max_draws: int = Field(10_000, ge=1)
+    """How often a domain is redrawn to reach `min_samples`."""
+
+
+@partitions.add
+class DomainClients(Partition[DomainsParams]):
+    """Client i holds images of domain i // (N/D); with N = D all of them (FedBN, FedGLCL).
+
+    With several clients a domain, its images are dealt to them class by class by Dir(alpha).
+    """
+
+    name = "domains"
+    Params = DomainsParams
+
+    def split(
+        self, labels: Indices, clients: int, params: DomainsParams, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal domain by domain, in the order of their names; see `Partition.split`."""
+        if self.domains is None:
+            raise UserError(
+                "data.partition=domains, but the source knows no domains; use data with a folder "
+                "or a column `domain` for each, or another partition"
+            )
+        ids = self.domains.ids
+        present = np.unique(ids)
+        each, rest = divmod(clients, len(present))
+        if rest or not each:
+            names = ", ".join(self.domains.names[i] for i in present)
+            raise UserError(
+                f"data.clients={clients} cannot be dealt evenly to {len(present)} domains "
+                f"({names}); set data.clients to a multiple of {len(present)}"
+            )
+        owned: list[Indices] = []
+        for domain in present:
+            members = np.flatnonzero(ids == domain).astype(np.int64)
+            if each == 1:
+                owned.append(members)
+                continue
+            parts = redraw_until(
+                labels[members],
+                each,
+                params.alpha,
+                rng,
+                min_samples=params.min_samples,
+                max_draws=params.max_draws,
+                official=False,
+                name=f"domain {self.domains.names[domain]}",
+            )
+            owned += [members[part] for part in parts]
+        return owned

@@ -1,0 +1,92 @@
+"""Feature skew by domains, and tests dealt from the official test images."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedray.data.federated import federate
+from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
+from fedray.errors import UserError
+from fedray.streams import Streams
+
+
+def images(n=240, classes=4, domains=3, seed=0):
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, domains, n).astype(np.int16)
+    return ImageSet(
+        "made",
+        random.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8),
+        random.integers(0, classes, n),
+        tuple("abcd"[:classes]),
+        np.where(np.arange(n) % 4 == 0, TEST, TRAIN).astype(np.int8),
+        Domains(("art", "photo", "sketch")[:domains], ids) if domains else None,
+    )
+
+
+def dealt(data, name="domains", clients=3, **options):
+    params = options.pop("params", {})
+    options = {"samples": None, "test": "official", **options}
+    return federate(data, name, params, clients, 0.25, rng_for=Streams(0).numpy, **options)
+
+
+def test_a_domain_is_a_client():
+    data = images()
+    found = dealt(data)
+    for domain, (train, test) in enumerate(zip(found.train, found.test, strict=True)):
+        own = data.domains.ids == domain
+        assert train.tolist() == np.flatnonzero(own & (data.origin == TRAIN)).tolist()
+        assert test.tolist() == np.flatnonzero(own & (data.origin == TEST)).tolist()
+    assert found.client_domains() == {"art": [0], "photo": [1], "sketch": [2]}
+
+
+def test_several_clients_a_domain():
+    data = images(n=1200)
+    found = dealt(data, clients=6, params={"alpha": 0.5, "min_samples": 20})
+    assert found.client_domains() == {"art": [0, 1], "photo": [2, 3], "sketch": [4, 5]}
+    assert min(len(own) for own in found.train) >= 20
+    everything = np.sort(np.concatenate(found.train))
+    assert everything.tolist() == np.flatnonzero(data.origin == TRAIN).tolist()
+
+
+def test_official_tests_follow_the_clients_classes_and_are_all_of_them():
+    data = images(n=4000, domains=0)
+    found = dealt(data, "dirichlet", 5, params={"alpha": 0.3})
+    together = np.sort(np.concatenate(found.test))
+    assert together.tolist() == np.flatnonzero(data.origin == TEST).tolist()
+    totals = np.bincount(data.labels[data.origin == TRAIN])
+    test_totals = np.bincount(data.labels[data.origin == TEST])
+    for train, test in zip(found.train, found.test, strict=True):
+        share = np.bincount(data.labels[train], minlength=4) / totals
+        got = np.bincount(data.labels[test], minlength=4)
+        assert np.abs(got - share * test_totals).max() <= 1
+
+
+def test_a_class_that_nobody_learns_is_tested_all_the_same():
+    data = images(domains=0)
+    kept = (data.labels != 2) | (data.origin == TEST)
+    data = ImageSet(
+        "made", data.images[kept], data.labels[kept], data.class_names, data.origin[kept]
+    )
+    found = dealt(data, "iid", 4)
+    tested = data.labels[np.concatenate(found.test)]
+    assert (tested == 2).sum() == ((data.labels == 2) & (data.origin == TEST)).sum() > 0
+
+
+def test_a_subset_of_the_official_test():
+    found = dealt(images(domains=0), "iid", 4, test_samples=30, samples=100)
+    assert sum(len(own) for own in found.test) == 30
+    assert sum(len(own) for own in found.train) == 100
+
+
+def test_bad_requests_name_the_key():
+    with pytest.raises(UserError, match=r"the source knows no domains"):
+        dealt(images(domains=0))
+    with pytest.raises(UserError, match=r"data\.clients=4 cannot .* 3 domains .*multiple of 3"):
+        dealt(images(), clients=4)
+    with pytest.raises(UserError, match=r"data\.test_samples=999, but made has 60 images"):
+        dealt(images(), test_samples=999)
+    data = images()
+    trained = ImageSet("made", data.images, data.labels, data.class_names, data.origin * 0)
+    with pytest.raises(UserError, match=r"has no official test images; set data\.test=local"):
+        dealt(trained, "iid")

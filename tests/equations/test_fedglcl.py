@@ -1,0 +1,119 @@
+"""FedGLCL's loss by hand, the card's properties, and what travels when."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.algorithms.fedglcl import cosines, text_contrast
+from fedray.errors import UserError
+
+ONE_KIND = {"model.group": "cnn3", "model.projector": 24}
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_eq6_by_hand():
+    images = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    text = torch.tensor([[1.0, 0.0], [0.0, 5.0]])
+    torch.testing.assert_close(cosines(images, text), torch.tensor([[0.6, 0.8], [0.0, 1.0]]))
+
+
+def test_eq7_by_hand():
+    delta, y = torch.tensor([[0.6, 0.8]]), torch.tensor([1])
+    assert text_contrast(delta, y, 1.0, "negatives").item() == pytest.approx(-0.2)
+    assert text_contrast(delta, y, 1.0, "all").item() == pytest.approx(0.598139, abs=1e-6)
+
+
+def test_eq7_both_forms_are_one_softplus_apart():
+    delta, y = draw(6, 5).clamp(-1, 1), torch.tensor([0, 1, 2, 3, 4, 0])
+    for i in range(6):
+        one = delta[i : i + 1], y[i : i + 1], 0.07
+        printed, code = text_contrast(*one, "negatives"), text_contrast(*one, "all")
+        torch.testing.assert_close(code, F.softplus(printed), rtol=1e-10, atol=1e-10)
+
+
+def test_eq7_well_classified_samples_keep_full_weight_in_the_printed_form():
+    delta = torch.tensor([[1.0, -1.0, -1.0]], requires_grad=True)
+    text_contrast(delta, torch.tensor([0]), 0.07, "negatives").backward()
+    assert delta.grad[0, 0].item() == pytest.approx(-1 / 0.07)
+
+
+def test_rotations_and_scales_change_nothing():
+    images, text = draw(4, 6), draw(3, 6, seed=1)
+    turn, _ = torch.linalg.qr(draw(6, 6, seed=2))
+    torch.testing.assert_close(cosines(images @ turn, text @ turn), cosines(images, text))
+    scale = torch.tensor([[0.1], [3.0], [50.0]], dtype=torch.float64)
+    torch.testing.assert_close(cosines(7 * images, text * scale), cosines(images, text))
+
+
+def test_one_hot_texts_make_it_cross_entropy_on_normalised_logits():
+    logits, y = draw(4, 3).float(), torch.tensor([0, 2, 1, 1])
+    ours = text_contrast(cosines(logits, torch.eye(3)), y, 1.0, "all")
+    torch.testing.assert_close(ours, F.cross_entropy(F.normalize(logits, dim=1), y))
+
+
+def test_text_is_sent_once_to_everybody_and_never_changes(run):
+    done = run("fedglcl", {**ONE_KIND, "rounds": 2, "participation": 0.5, "weight_decay": 0.1})
+    assert done.results[0].down.bytes["text_embeddings"] == 4 * 4 * 10 * 16
+    assert all("text_embeddings" not in result.down.bytes for result in done.results[1:])
+    expected = F.normalize(
+        done.assembly.server(torch.device("cpu")).tower.frozen_prototypes(), dim=1
+    )
+    assert set(done.memories) == {0, 1, 2, 3}
+    assert all(torch.equal(memory["text"], expected) for memory in done.memories.values())
+    assert not any(name.startswith("head") for name in done.servers[0])
+    whole = sum(tensor.numel() for tensor in done.servers[0].values())
+    assert done.results[1].up.params["weights"] == 2 * whole
+
+
+def test_it_learns(run):
+    done = run(
+        "fedglcl",
+        {**ONE_KIND, "rounds": 6, "local_epochs": 2, "momentum": 0.9, "data.partition": "iid"},
+    )
+    first, last = done.results[0].metrics, done.results[-1].metrics
+    assert last["global_accuracy"] > first["global_accuracy"] + 0.3
+
+
+def test_one_client_is_centralised_training(run):
+    from fedray.models import build
+
+    done = run("fedglcl", {**ONE_KIND, "data.clients": 1, "rounds": 2})
+    assembly = done.assembly
+    random = assembly.streams.torch("weights/cnn3")
+    model = build("cnn3", **assembly.shape, generator=random)
+    own = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[own])
+    text = F.normalize(done.memories[0]["text"], dim=1, eps=1e-8)
+    sgd = torch.optim.SGD(model.parameters(), 0.05)
+    for round_ in (1, 2):
+        batches = assembly.streams.torch("batches", round_=round_)
+        for index in torch.randperm(len(labels), generator=batches).split(16):
+            sgd.zero_grad()
+            unit = F.normalize(model(images[index]).features, dim=1, eps=1e-8)
+            F.cross_entropy(unit @ text.T / 0.07, labels[index]).backward()
+            sgd.step()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(done.servers[-1][name], tensor), name
+
+
+@pytest.mark.parametrize("other", ["fedglcl_fedprox", "fedglcl_moon"])
+def test_combinations_with_mu_0_are_fedglcl_bit_for_bit(run, other):
+    changes = {**ONE_KIND, "rounds": 2}
+    plain = run("fedglcl", changes)
+    free = run(other, {**changes, "algorithm.mu": 0})
+    held = run(other, {**changes, "algorithm.mu": 1})
+    for round_, state in enumerate(plain.servers):
+        assert all(torch.equal(free.servers[round_][name], state[name]) for name in state)
+    weights = [name for name in plain.servers[-1] if name.endswith("weight")]
+    assert any(not torch.equal(held.servers[-1][n], plain.servers[-1][n]) for n in weights)
+
+
+def test_another_width_is_refused_with_the_key(run):
+    with pytest.raises(UserError, match=r"width 16, but model\.feature_dim=20; set model\.f"):
+        run("fedglcl", {**ONE_KIND, "model.feature_dim": 20})

@@ -1,0 +1,84 @@
+"""FedProx's term by hand, and what it does to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fedray
+from fedray.algorithms.fedprox import proximal_term
+from fedray.errors import UserError
+from fedray.models import build
+
+ONE_KIND = {"model.group": "cnn2", "lr": 0.1}
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_mu_0_is_fedavg_bit_for_bit_and_mu_1_is_not(run, participation):
+    changes = {**ONE_KIND, "participation": participation}
+    fedavg = run("fedavg", changes)
+    free = run("fedprox", {**changes, "algorithm.mu": 0})
+    held = run("fedprox", {**changes, "algorithm.mu": 1})
+    for round_, state in enumerate(fedavg.servers):
+        assert all(torch.equal(free.servers[round_][name], state[name]) for name in state)
+        assert fedavg.results[round_].per_client == free.results[round_].per_client
+    assert not torch.equal(held.servers[-1]["head.weight"], fedavg.servers[-1]["head.weight"])
+    assert fedavg.results[1].up == held.results[1].up
+
+
+def test_the_terms_gradient_is_mu_times_the_distance():
+    def model(seed):
+        return build(
+            "mlp",
+            channels=1,
+            image_size=8,
+            num_classes=10,
+            feature_dim=16,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    w, w0 = model(1), {name: p.detach() for name, p in model(2).named_parameters()}
+    names, parameters = zip(*w.named_parameters(), strict=True)
+    for name, p, gradient in zip(
+        names, parameters, torch.autograd.grad(proximal_term(w, w0, 0.3), parameters), strict=True
+    ):
+        torch.testing.assert_close(gradient, 0.3 * (p.detach() - w0[name]))
+        assert float(gradient.abs().max()) > 0
+
+
+def test_eq2_the_term_by_hand_is_squared():
+    line = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        line.weight.copy_(torch.tensor([[3.0, 4.0]]))
+        line.bias.fill_(2.0)
+    w0 = {"weight": torch.zeros(1, 2), "bias": torch.tensor([1.0])}
+    assert proximal_term(line, w0, 0.5).item() == pytest.approx(0.5 / 2 * (9 + 16 + 1))
+
+
+def test_the_term_holds_clients_near_the_global_model(run):
+    def distance(mu):
+        done = run("fedprox", {**ONE_KIND, "algorithm.mu": mu, "rounds": 1, "local_epochs": 3})
+        before, after = done.servers
+        return sum(float(F.mse_loss(after[n], before[n], reduction="sum")) for n in before)
+
+    assert distance(5) < 0.5 * distance(0)
+
+
+def test_its_hyper_parameters_are_checked_like_any(run):
+    with pytest.raises(UserError, match=r"algorithm\.mu: .*greater than or equal to 0"):
+        run("fedprox", {**ONE_KIND, "algorithm.mu": -1})
+    with pytest.raises(UserError, match=r"unknown key 'nu' in algorithm\. Valid: .*mu"):
+        run("fedprox", {**ONE_KIND, "algorithm.nu": 1})
+
+
+def test_contributing_walks_through_this_very_file():
+    package = Path(fedray.__file__).parent
+    source = (package / "algorithms" / "fedprox.py").read_text()
+    contributing = package.parent / "CONTRIBUTING.md"
+    if not contributing.exists():
+        pytest.skip("CONTRIBUTING.md is not part of an installed wheel")
+    assert f"```python\n{source}```" in contributing.read_text()
+    assert len(source.splitlines()) < 60
