@@ -13,7 +13,7 @@ from fedray.streams import Streams
 
 def images(n=240, classes=4, domains=3, seed=0):
     random = np.random.default_rng(seed)
-    ids = random.integers(0, domains, n).astype(np.int16)
+    ids = random.integers(0, max(domains, 1), n).astype(np.int16)
     return ImageSet(
         "made",
         random.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8),
