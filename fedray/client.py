@@ -55,6 +55,7 @@ class Setting:
         clients: N.
         training: the local loop's knobs.
         seed: the experiment's seed.
+        finetune_epochs: how long heads are fine-tuned after the last round.
     """
 
     class_names: tuple[str, ...]
@@ -63,6 +64,7 @@ class Setting:
     clients: int
     training: LocalTraining
     seed: int
+    finetune_epochs: int = 0
 
     @property
     def num_classes(self) -> int:

@@ -130,8 +130,11 @@ class TextConfig(Frozen):
     """The text encoder: minilm, bert, openclip, random, orthogonal; with its parameters."""
     descriptions: str | None = None
     """A shipped set of class descriptions, or a JSON file."""
-    style: Literal["fine", "short", "long", "handcrafted", "name"] = "fine"
-    """fine: three descriptions a class; short, long: one; handcrafted: 'A photo of a {label}.'."""
+    style: Literal["fine", "short", "long", "handcrafted", "plain", "ensemble", "name"] = "fine"
+    """fine: three descriptions a class; short, long: one; handcrafted: 'A photo of a {label}.';
+    plain: 'a photo of a {label}' (FedGLCL); ensemble: forty templates; name: the class name."""
+    names: tuple[str, ...] | None = None
+    """Other names for the classes, in the order of their labels (FedGLCL's proxy texts)."""
     template: str = "A photo of a {label}: {description}"
     """Eq. (3) of FedTSP, with the article of the official code."""
 
@@ -215,6 +218,9 @@ class Experiment(Frozen):
     wire: WireConfig = WireConfig()
     eval_every: int = Field(1, ge=0)
     """Evaluate every so many rounds, and at the start and the end; 0: only at the end."""
+    finetune_epochs: int = Field(0, ge=0)
+    """After the last round every client trains its head alone for so many epochs, to see how well
+    the model becomes personal (FedTSP supplementary C.4: 20); 0: not measured."""
     checkpoint_every: int = Field(1, ge=0)
     """Write a checkpoint every so many rounds; 0: never."""
     workers: int = Field(2, ge=1)

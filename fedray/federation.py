@@ -147,6 +147,7 @@ class Plan:
     faults: FaultConfig
     domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The clients of each domain, where clients have one."""
+    finetune_epochs: int = 0
 
 
 class Federation:
@@ -219,10 +220,13 @@ class Federation:
         if self._is_evaluated(exchange.round):
             everyone = range(self.plan.clients)
             down = self.algorithm.downlink(state, everyone, exchange.server)
-            scores = self.executor.evaluate(exchange.round, _once(self.gate.down, down)[0])
+            sent = _once(self.gate.down, down)[0]
+            scores = self.executor.evaluate(exchange.round, sent)
             metrics = summarise(scores, self.plan.domains)
             if self.algorithm.one_model:
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
+            if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:
+                metrics |= self._finetune(exchange, sent)
             analysis = self.algorithm.analyse(state, exchange.server)
             metrics |= analysis.metrics
             matrices = {name: value.tolist() for name, value in analysis.matrices.items()}
@@ -240,6 +244,17 @@ class Federation:
             events=exchange.events,
             matrices=matrices,
         )
+
+    def _finetune(self, exchange: RoundExchange, sent: Downlinks) -> dict[str, float]:
+        """What fine-tuned heads achieve, as means over clients."""
+        replies = self.executor.step("finetune", exchange.round, sent)
+        found: dict[str, list[float]] = {}
+        for client, reply in sorted(replies.items()):
+            if reply.failure is not None:
+                raise ClientError(client, exchange.round, "finetune", reply.failure)
+            for name, value in reply.metrics.items():
+                found.setdefault(name, []).append(value)
+        return {name: sum(values) / len(values) for name, values in found.items()}
 
     def _is_evaluated(self, round_: int) -> bool:
         if round_ == self.plan.rounds:

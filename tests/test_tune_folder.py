@@ -21,6 +21,11 @@ EXPECTED = {
     "fedtsp_joint",
     "fedproto_lambda",
     "fedtgp_lambda",
+    "fedglcl_tau",
+    "fedglcl_backbone",
+    "fedglcl_encoder",
+    "fedprox_mu",
+    "moon_mu_tau",
 }
 
 

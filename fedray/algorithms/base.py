@@ -11,7 +11,7 @@ A method whose round has more exchanges overrides `round`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from fedray.client import Batch, Client, ClientState, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
+from fedray.evaluation import Score
 from fedray.models import Classifier
 from fedray.streams import Streams
 
@@ -246,6 +247,42 @@ class Algorithm:
     def uplink(self, client: Client, model: Classifier, down: Any) -> Payload | None:
         """What a client uploads after training."""
         return None
+
+    def finetune(self, client: Client, state: ClientState, down: Any) -> tuple[None, ClientState]:
+        """Train the head alone, epoch by epoch, and measure; nothing of it is kept.
+
+        The accuracy on the client's own test split goes into its metrics: "finetuned_accuracy"
+        after the last epoch, and "finetuned_accuracy_best", the highest, which looks at the test.
+
+        Paper: FedTSP supplementary C.4, the -FT rows.
+        """
+        model = client.load(self.start(client, state, down))
+        head = {name for name, _ in model.named_parameters() if name.startswith("head.")}
+        found = [self.score(client, model, state)]
+        knobs = replace(self.setting.training, epochs=1)
+        for epoch in range(self.setting.finetune_epochs):
+            again = replace(
+                client,
+                round=client.round + 1 + epoch,
+                setting=replace(self.setting, training=knobs),
+            )
+            again.fit(model, lambda m, batch: self.local_loss(m, batch, down, state), only=head)
+            found.append(self.score(client, model, state))
+        client.metrics.pop("train_loss", None)
+        if found[0].total:
+            client.metrics["finetuned_accuracy"] = found[-1].accuracy
+            client.metrics["finetuned_accuracy_best"] = max(score.accuracy for score in found)
+        return None, state
+
+    @torch.no_grad()
+    def score(self, client: Client, model: Classifier, state: ClientState) -> Score:
+        """Test a model on the client's own test split, in evaluation mode."""
+        model.eval()
+        correct = 0
+        for batch in client.batches(client.test):
+            guesses = self.predict(model, batch.images, state).argmax(dim=1)
+            correct += int((guesses == batch.labels).sum())
+        return Score(correct, len(client.test))
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""

@@ -70,9 +70,8 @@ class FedGLCL(FedAvg):
         Raises:
             UserError: when the encoder's width is not the features'.
         """
-        vectors = exchange.server.tower.frozen_prototypes()
-        exchange.server.check_width(vectors)
-        embeddings = TextEmbeddings(F.normalize(vectors, dim=1))
+        embeddings = TextEmbeddings(exchange.server.tower.frozen_prototypes(of_unit_length=True))
+        exchange.server.check_width(embeddings.vectors)
         exchange.call("receive_text", dict.fromkeys(exchange.everyone, embeddings))
         return state
 

@@ -13,11 +13,21 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from fedray.config import Frozen
 from fedray.errors import UserError, nearest
+from fedray.language.templates import TEMPLATES
 
-Style = Literal["fine", "short", "long", "handcrafted", "name"]
+Style = Literal["fine", "short", "long", "handcrafted", "plain", "ensemble", "name"]
 
 TEMPLATE = "A photo of a {label}: {description}"
 HANDCRAFTED = "A photo of a {label}."
+PLAIN = "a photo of a {label}"
+
+WITHOUT_DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {
+    "handcrafted": (HANDCRAFTED,),
+    "plain": (PLAIN,),
+    "name": ("{label}",),
+    "ensemble": TEMPLATES,
+}
+"""The styles that need nothing but the class names, with their templates."""
 
 FOLDER = Path(__file__).parent / "descriptions"
 
@@ -112,9 +122,10 @@ def texts(
     """The texts p_{c,j} that stand for each class, Eq. (3).
 
     Args:
-        descriptions: from `load_descriptions`; not needed by styles handcrafted and name.
+        descriptions: from `load_descriptions`; needed by styles fine, short and long alone.
         class_names: the classes; underscores become blanks.
-        style: fine gives k = 3 texts a class; short, long, handcrafted and name give one.
+        style: fine gives k = 3 texts a class, ensemble one for each of `TEMPLATES`, all others
+            one.
         template: how label and description make a text, for fine, short and long.
 
     Returns:
@@ -124,13 +135,14 @@ def texts(
         UserError: when the template has other fields than {label} and {description} or lacks the
             description, or a class lacks what the style needs.
 
-    Paper: FedTSP Eq. (3); hand-crafted texts are those of its ablation (Table 4).
+    Paper: FedTSP Eq. (3); hand-crafted texts are those of its ablation (Table 4). plain is
+    FedGLCL's prompt (official code), name and ensemble are in its ablation.
     """
     labels = [" ".join(name.replace("_", " ").split()) for name in class_names]
-    if style == "handcrafted":
-        return [[HANDCRAFTED.format(label=label)] for label in labels]
-    if style == "name":
-        return [[label] for label in labels]
+    if style in WITHOUT_DESCRIPTIONS:
+        return [
+            [form.format(label=label) for form in WITHOUT_DESCRIPTIONS[style]] for label in labels
+        ]
     _check_template(template)
     if descriptions is None:
         raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder
@@ -50,12 +51,19 @@ class TextTower:
         """d', the width of a context token."""
         return self.encoder.token_width
 
-    def frozen_prototypes(self) -> Tensor:
-        """Text prototypes [C, d] without prompts (m = 0), computed once and kept on disk."""
+    def frozen_prototypes(self, *, of_unit_length: bool = False) -> Tensor:
+        """Text prototypes [C, d] without prompts (m = 0), computed once and kept on disk.
+
+        Args:
+            of_unit_length: scale each text's features, and their mean, to length 1 (as CLIP's
+                prompt ensembles do); else neither (FedTSP section 3.3).
+        """
         if self._frozen is None:
-            features = cached_text_embeddings(self.spec, self.texts)
-            self._frozen = class_means(features, self.k).to(self.device)
-        return self._frozen
+            self._frozen = cached_text_embeddings(self.spec, self.texts).to(self.device)
+        if of_unit_length:
+            unit = F.normalize(self._frozen, dim=1)
+            return F.normalize(class_means(unit, self.k), dim=1)
+        return class_means(self._frozen, self.k)
 
     def prototypes(self, prompts: Tensor, keep_special: bool = False) -> Tensor:
         """Text prototypes [C, d] under prompts v [C, m, d']; differentiable in v.

@@ -137,6 +137,71 @@ def _cnn4(channels: int, image_size: int) -> nn.Sequential:
     )
 
 
+def _alexnet(channels: int, image_size: int) -> nn.Sequential:
+    """AlexNet's trunk with batch norm (FedBN, FedGLCL): five convolutions to 6x6 maps of 256.
+
+    Its two hidden layers are the projector: `model.projector=4096`.
+    """
+    del image_size
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 11, 4, 2),
+        nn.BatchNorm2d(64),
+        _relu(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(64, 192, 5, padding=2),
+        nn.BatchNorm2d(192),
+        _relu(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(192, 384, 3, padding=1),
+        nn.BatchNorm2d(384),
+        _relu(),
+        nn.Conv2d(384, 256, 3, padding=1),
+        nn.BatchNorm2d(256),
+        _relu(),
+        nn.Conv2d(256, 256, 3, padding=1),
+        nn.BatchNorm2d(256),
+        _relu(),
+        nn.MaxPool2d(3, 2),
+        nn.AdaptiveAvgPool2d(6),
+        nn.Flatten(),
+    )
+
+
+def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
+    """Five convolutions with batch norm like AlexNet's, for 64 pixels on a CPU (ours)."""
+    del image_size
+    return nn.Sequential(
+        *_conv_bn(channels, 32, 5, 2),
+        nn.MaxPool2d(2),
+        _relu(),
+        *_conv_bn(32, 64, 3),
+        nn.MaxPool2d(2),
+        _relu(),
+        *_conv_bn(64, 128, 3),
+        _relu(),
+        *_conv_bn(128, 128, 3),
+        _relu(),
+        *_conv_bn(128, 128, 3),
+        _relu(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+    )
+
+
+def _vgg11(channels: int, image_size: int) -> nn.Sequential:
+    """VGG-11 with batch norm, its eight convolutions and a global mean (Simonyan & Zisserman)."""
+    del image_size
+    layers: list[nn.Module] = []
+    inputs = channels
+    for outputs, pooled in (
+        (64, True), (128, True), (256, False), (256, True),
+        (512, False), (512, True), (512, False), (512, True),
+    ):  # fmt: skip
+        layers += [*_conv_bn(inputs, outputs, 3), *([nn.MaxPool2d(2)] if pooled else []), _relu()]
+        inputs = outputs
+    return nn.Sequential(*layers, GlobalMean())
+
+
 # --- residual networks ----------------------------------------------------------------------------
 
 Block = Callable[[int, int, int], tuple[nn.Module, int]]
@@ -175,15 +240,14 @@ def _resnet(
     image_size: int,
     *,
     small: bool = False,
+    width: int = 64,
 ) -> nn.Sequential:
     """Any residual network: stage s = 0, 1, ... has `depths[s]` blocks of width `w * 2**s`.
 
-    The stem is ImageNet's, 7x7 with stride 2 and a max-pool (32 pixels become 8), w = 64; with
-    `small` it is He et al.'s for CIFAR, 3x3 with stride 1 and no pool, w = 16. Stages after the
-    first halve the map.
+    The stem is ImageNet's, 7x7 with stride 2 and a max-pool (32 pixels become 8); with `small` it
+    is He et al.'s for CIFAR, 3x3 with stride 1 and no pool. Stages after the first halve the map.
     """
     del image_size
-    width = 16 if small else 64
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if small:
         layers["stem"] = nn.Sequential(*_conv_bn(channels, width, 3), _relu())
@@ -308,8 +372,9 @@ def _residual_net(
     raw: int,
     small: bool = False,
     channels_last: bool = False,
+    width: int = 64,
 ) -> Architecture:
-    make = partial(_resnet, block, depths, small=small)
+    make = partial(_resnet, block, depths, small=small, width=width)
     return Architecture(make, raw, conv_rule="fan_out", channels_last=channels_last)
 
 
@@ -319,8 +384,8 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "cnn2": Architecture(_cnn2, 128, min_image_size=4, channels_last=True),
         "cnn3": Architecture(_cnn3, 128, min_image_size=4, channels_last=True),
         "cnn4": Architecture(_cnn4, 512, min_image_size=16, channels_last=True),
-        "resnet8s": _residual_net(_basic, (1, 1, 1), 64, small=True, channels_last=True),
-        "resnet10s": _residual_net(_basic, (1, 1, 2), 64, small=True, channels_last=True),
+        "resnet8s": _residual_net(_basic, (1, 1, 1), 64, small=True, channels_last=True, width=16),
+        "resnet10s": _residual_net(_basic, (1, 1, 2), 64, small=True, channels_last=True, width=16),
         "resnet4": _residual_net(_basic, (1,), 64, channels_last=True),
         "resnet6": _residual_net(_basic, (1, 1), 128, channels_last=True),
         "resnet8": _residual_net(_basic, (1, 1, 1), 256),
@@ -330,6 +395,11 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "resnet50": _residual_net(_bottleneck, (3, 4, 6, 3), 2048),
         "resnet101": _residual_net(_bottleneck, (3, 4, 23, 3), 2048),
         "resnet152": _residual_net(_bottleneck, (3, 8, 36, 3), 2048),
+        "resnet18_small": _residual_net(_basic, (2, 2, 2, 2), 512, small=True),
+        "resnet50_small": _residual_net(_bottleneck, (3, 4, 6, 3), 2048, small=True),
+        "alexnet": Architecture(_alexnet, 9216, min_image_size=63, channels_last=True),
+        "alexnet_tiny": Architecture(_alexnet_tiny, 512, min_image_size=7, channels_last=True),
+        "vgg11": Architecture(_vgg11, 512, min_image_size=32, channels_last=True),
         "googlenet": Architecture(_googlenet, 1024, min_image_size=31, channels_last=True),
         "mobilenetv2": Architecture(_mobilenetv2, 1280, conv_rule="fan_out", channels_last=True),
     }

@@ -179,6 +179,7 @@ class Assembly:
             clients=e.data.clients,
             training=training,
             seed=e.seed,
+            finetune_epochs=e.finetune_epochs,
         )
 
     @cached_property
@@ -206,7 +207,15 @@ class Assembly:
         """The round loop's knobs."""
         e = self.experiment
         domains = self.data.client_domains() or {}
-        return Plan(e.rounds, e.data.clients, e.participation, e.eval_every, e.faults, domains)
+        return Plan(
+            e.rounds,
+            e.data.clients,
+            e.participation,
+            e.eval_every,
+            e.faults,
+            domains,
+            e.finetune_epochs,
+        )
 
     @cached_property
     def shape(self) -> dict[str, Any]:
@@ -244,19 +253,27 @@ class Assembly:
         """
         if not self.algorithm.needs_text:
             return None
-        from fedray.language.descriptions import load_descriptions, texts
+        from fedray.language.descriptions import WITHOUT_DESCRIPTIONS, load_descriptions, texts
         from fedray.language.tower import TextTower
 
         text = self.experiment.text
         descriptions = None
-        if text.style not in ("handcrafted", "name"):
+        names = self.setting.class_names
+        if text.names is not None:
+            if len(text.names) != len(names):
+                raise UserError(
+                    f"text.names gives {len(text.names)} names for {len(names)} classes; give one "
+                    "for each, in the order of the labels"
+                )
+            names = text.names
+        if text.style not in WITHOUT_DESCRIPTIONS:
             if text.descriptions is None:
                 raise UserError(
                     f"text.style={text.style} needs text.descriptions: a shipped name "
                     "(digits, cifar10, ...) or a JSON file; or set text.style=handcrafted"
                 )
-            descriptions = load_descriptions(text.descriptions, self.setting.class_names)
-        own = texts(descriptions, self.setting.class_names, text.style, text.template)
+            descriptions = load_descriptions(text.descriptions, names)
+        own = texts(descriptions, names, text.style, text.template)
         return TextTower(encoder_spec(self.experiment), own, device)
 
 

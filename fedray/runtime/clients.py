@@ -85,17 +85,12 @@ class ClientRuntime:
                 context = self.client(client, round_)
                 before = state if state is not None else algorithm.init_client(context)
                 model = context.load(algorithm.start(context, before, down))
-                model.eval()
-                correct = 0
-                for batch in context.batches(context.test):
-                    guesses = algorithm.predict(model, batch.images, before).argmax(dim=1)
-                    correct += int((guesses == batch.labels).sum())
+                return algorithm.score(context, model, before)
         except FedrayError:
             raise
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             raise ClientError(client, round_, "evaluate", cause) from error
-        return Score(correct, len(context.test))
 
     def client(self, client: int, round_: int) -> Client:
         """The client as a step sees it."""

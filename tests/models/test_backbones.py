@@ -21,6 +21,11 @@ RAW = {
     "resnet50": 2048,
     "resnet101": 2048,
     "resnet152": 2048,
+    "resnet18_small": 512,
+    "resnet50_small": 2048,
+    "alexnet": 9216,
+    "alexnet_tiny": 512,
+    "vgg11": 512,
     "googlenet": 1024,
     "mobilenetv2": 1280,
 }
@@ -142,3 +147,20 @@ def test_pooling_before_relu_changes_neither_values_nor_gradients():
 
 def test_every_group_names_known_backbones():
     assert all(name in ARCHITECTURES for members in GROUPS.values() for name in members)
+
+
+def test_alexnets_maps_at_256_pixels():
+    sizes = []
+    x = torch.empty(1, 3, 256, 256, device="meta")
+    for layer in on_meta("alexnet", 3, 256):
+        x = layer(x)
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            sizes.append(x.shape[-1])
+    assert list(dict.fromkeys(sizes)) == [63, 31, 15, 7]
+    assert x.shape == (1, 256 * 6 * 6)
+
+
+def test_vgg11_is_torchvisions_without_its_classifier_and_biases():
+    features = torchvision.models.vgg11_bn(weights=None).features
+    biases = sum(m.bias.numel() for m in features if isinstance(m, nn.Conv2d))
+    assert num_parameters(on_meta("vgg11")) == num_parameters(features) - biases

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedray.models import ARCHITECTURES, GROUPS, Classifier, WidthAdapter, build
+from fedray.models import ARCHITECTURES, GROUPS, Classifier, WidthAdapter, build, skeleton
 
 
 def make(name: str, feature_dim: int = 512, image_size: int = 32, channels: int = 3) -> Classifier:
@@ -30,9 +30,10 @@ def test_nine_architectures_in_htfe9():
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_features_and_logits(name):
-    model = make(name).eval()
+    size = max(32, ARCHITECTURES[name].min_image_size)
+    model = make(name, image_size=size).eval()
     with torch.no_grad():
-        out = model(images())
+        out = model(images(image_size=size))
     assert out.features.shape == (2, 512)
     assert out.logits.shape == (2, 10)
     assert bool((out.features >= 0).all())
@@ -109,3 +110,23 @@ def test_stacked_models_run_as_one_program(name):
     stacked = torch.vmap(logits)(parameters, buffers, batch)
     for i, model in enumerate(models):
         torch.testing.assert_close(stacked[i], model(batch[i]).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_projector_gives_the_features_and_a_model_may_end_there():
+    shape = {"channels": 3, "image_size": 32, "feature_dim": 24, "hidden": 40}
+    model = skeleton("cnn3", num_classes=0, **shape)
+    layers = [type(layer).__name__ for layer in model.extractor.projector]
+    assert layers == ["Linear", "BatchNorm1d", "ReLU"] * 2
+    assert (model.extractor.projector[0].in_features, model.extractor.projector[3].in_features) == (
+        128,
+        40,
+    )
+    assert "adapter" not in dict(model.extractor.named_children())
+    out = model.eval()(images())
+    assert out.features.shape == (2, 24)
+    assert torch.equal(out.features, out.logits)
+    assert not any(name.startswith("head") for name, _ in model.named_parameters())
+    assert any(
+        name.startswith("head")
+        for name, _ in skeleton("cnn3", num_classes=3, **shape).named_parameters()
+    )

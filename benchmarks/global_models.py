@@ -1,0 +1,244 @@
+"""The tables of methods with one global model, on feature skew and label skew, tuned alike.
+
+    FEDRAY_DATA=/path/to/datasets python benchmarks/global_models.py office --out results/global
+    FEDRAY_DATA=/path/to/datasets python benchmarks/global_models.py --out results/global
+
+Every method gets four configurations, tried on a seed of its own (100) with fewer rounds; the best
+one runs on seeds 0, 1 and 2, each with other initial weights and, where it is drawn, another
+partition. Accuracy is on the official test images: of each domain, then the mean over domains, or
+all of them. FedBN has no global model; what is compared is its clients' mean. With `office`, also
+FedGLCL's accuracy against tau, and against the text embeddings. Runs that are already in the
+folder are not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tables import (
+    Config,
+    Job,
+    best,
+    chosen,
+    failed,
+    label,
+    markdown,
+    paired,
+    run_all,
+    short,
+    spread,
+)
+
+from fedray.evaluation import mean_and_std
+
+SEEDS = (0, 1, 2)
+TUNING_SEED = 100
+
+
+@dataclass(frozen=True)
+class Question:
+    """One table.
+
+    Attributes:
+        what: its heading.
+        experiment: what is run.
+        assignments: what is laid on it.
+        methods: the methods, FedAvg first.
+        metric: what is compared.
+        rounds: of the final runs.
+        tuning_rounds: of the tuning runs.
+    """
+
+    what: str
+    experiment: str
+    assignments: Config
+    methods: tuple[str, ...]
+    metric: str
+    rounds: int
+    tuning_rounds: int
+
+
+FEATURE_SKEW = ("fedavg", "fedprox", "fedbn", "fedproto_global", "moon", "fedglcl")
+LABEL_SKEW = (
+    "fedavg", "fedprox", "fednova", "scaffold", "fedproto_global", "moon", "fedglcl",
+)  # fmt: skip
+CIFAR10 = ("data.root=cifar10", "data.clients=10", "data.samples=4000", "data.test_samples=2000",
+           "data.image_size=32", "model.group=cnn3", "model.projector=256")  # fmt: skip
+
+QUESTIONS: dict[str, Question] = {
+    "office": Question(
+        "Office-Caltech-10, four domains are four clients", "fedglcl_office", (),
+        FEATURE_SKEW, "accuracy_domains", 40, 20,
+    ),
+    **{
+        f"cifar10-{alpha}": Question(
+            f"CIFAR-10, 4,000 images, 10 clients, Dir({alpha})", "fedglcl_office",
+            (*CIFAR10, f"data.partition={{name: dirichlet, alpha: {alpha}}}"),
+            LABEL_SKEW, "global_accuracy", 30, 15,
+        )
+        for alpha in (0.1, 0.5)
+    },
+}  # fmt: skip
+
+TWO_RATES = (0.01, 0.05)
+ONLY_RATE: list[Config] = [(f"lr={lr}",) for lr in (0.005, 0.01, 0.03, 0.1)]
+GRIDS: dict[str, list[Config]] = {
+    "fedavg": ONLY_RATE,
+    "fedbn": ONLY_RATE,
+    "fednova": ONLY_RATE,
+    "scaffold": ONLY_RATE,
+    **{
+        method: [
+            (f"lr={lr}", f"algorithm.{key}={value}")
+            for lr, value in itertools.product(TWO_RATES, values)
+        ]
+        for method, key, values in (
+            ("fedprox", "mu", (0.001, 0.1)),
+            ("fedproto_global", "mu", (0.1, 1)),
+            ("moon", "mu", (0.1, 1)),
+            ("fedglcl", "tau", (0.07, 0.2)),
+        )
+    },
+}
+TAUS = (0.01, 0.07, 0.1, 0.5, 1)
+TEXTS: dict[str, Config] = {
+    "a photo of a {class}": (),
+    "{class}": ("text.style=name",),
+    "ensemble of 40 templates": ("text.style=ensemble",),
+    "three fine descriptions": ("text.style=fine", "text.descriptions=office_caltech10"),
+    "DomainNet's names (proxies)": (
+        "text.names=[bird, feather, headphones, ice cream, teapot, tiger, whale, windmill, "
+        "wine glass, zebra]",
+    ),
+    "random": ("text.encoder=random",),
+    "orthogonal": ("text.encoder=orthogonal",),
+}
+
+
+def job(out: Path, question: Question, method: str, seed: int, rounds: int, config: Config) -> Job:
+    """One run of a method."""
+    fixed = (f"seed={seed}", f"rounds={rounds}")
+    assignments = (*question.assignments, f"algorithm={method}", *config, *fixed)
+    return Job(out, question.experiment, assignments)
+
+
+def tuned(out: Path, question: Question, method: str) -> Config:
+    """The configuration with the best tuning run."""
+    return chosen(out / f"tune-{method}", GRIDS[method], question.metric)
+
+
+def seeds_of(folder: Path) -> list[Path]:
+    """The runs of one configuration, seed by seed."""
+    return [folder / f"seed_{seed}" for seed in SEEDS]
+
+
+def answer(out: Path, question: Question, processes: int) -> str:
+    """Tune, run, and give the table."""
+    run_all(
+        [
+            job(out / f"tune-{method}" / label(config), question, method, TUNING_SEED,
+                question.tuning_rounds, config)
+            for method in question.methods for config in GRIDS[method]
+        ],
+        processes,
+    )  # fmt: skip
+    run_all(
+        [
+            job(folder, question, method, seed, question.rounds, tuned(out, question, method))
+            for method in question.methods
+            for folder, seed in zip(seeds_of(out / f"final-{method}"), SEEDS, strict=True)
+        ],
+        processes,
+    )
+    domains = ("amazon", "caltech", "dslr", "webcam") if "domains" in question.metric else ()
+    rows = [["method", *domains, "best", "last", "- FedAvg", "chosen"]]
+    for method in question.methods:
+        own, base = seeds_of(out / f"final-{method}"), seeds_of(out / "final-fedavg")
+        rows.append([
+            method,
+            *(spread(own, f"accuracy_{name}", at="last") for name in domains),
+            spread(own, question.metric),
+            spread(own, question.metric, at="last"),
+            "" if method == "fedavg" else paired(own, base, question.metric),
+            ", ".join(short(tuned(out, question, method))),
+        ])  # fmt: skip
+    return f"{question.what}\n\n{markdown(rows)}"
+
+
+def variants(
+    out: Path, question: Question, configs: dict[str, Config], processes: int
+) -> dict[str, list[Path]]:
+    """FedGLCL as tuned, with more laid on it: the runs by the variant's name."""
+    base = tuned(out, question, "fedglcl")
+    folders = {name: seeds_of(out / f"variant-{name}") for name in configs}
+    run_all(
+        [
+            job(folder, question, "fedglcl", seed, question.rounds, (*base, *config))
+            for name, config in configs.items()
+            for folder, seed in zip(folders[name], SEEDS, strict=True)
+        ],
+        processes,
+    )
+    return folders
+
+
+def tau_figure(out: Path, question: Question, processes: int) -> str:
+    """FedGLCL's accuracy against tau (its Fig. 4); saves a figure."""
+    from fedray.report import Row, figure_sweep
+
+    configs: dict[str, Config] = {f"tau={tau}": (f"algorithm.tau={tau}",) for tau in TAUS}
+    folders = variants(out, question, configs, processes)
+    points = []
+    for tau, own in zip(TAUS, folders.values(), strict=True):
+        if not any(map(failed, own)):
+            mean, std = mean_and_std([best(folder, question.metric) for folder in own])
+            points.append(Row({"algorithm.tau": tau}, mean, std, len(own)))
+    figure_sweep(points, "algorithm.tau", out / "tau.png", "mean accuracy over domains")
+    return compared(question, "FedGLCL", folders)
+
+
+def text_table(out: Path, question: Question, processes: int) -> str:
+    """FedGLCL's accuracy with other text embeddings (its Table 9)."""
+    return compared(question, "text", variants(out, question, TEXTS, processes))
+
+
+def compared(question: Question, head: str, folders: dict[str, Sequence[Path]]) -> str:
+    """Variants with their accuracy, and the difference to the first."""
+    first = next(iter(folders.values()))
+    rows = [[head, "best", "last", "- first"]]
+    for name, own in folders.items():
+        difference = "" if own is first else paired(own, first, question.metric)
+        cells = [spread(own, question.metric), spread(own, question.metric, at="last")]
+        rows.append([name, *cells, difference])
+    return markdown(rows)
+
+
+def main() -> None:
+    """Answer the questions that are asked for."""
+    cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    cli.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(QUESTIONS))
+    cli.add_argument("--out", type=Path, required=True)
+    cli.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    cli.add_argument("--only-table", action="store_true", help="leave tau and texts out")
+    args = cli.parse_args()
+    unknown = sorted(set(args.questions) - set(QUESTIONS))
+    if unknown:
+        cli.error(f"there is no question {unknown[0]}; there are {', '.join(QUESTIONS)}")
+    for name in args.questions or QUESTIONS:
+        question, out = QUESTIONS[name], args.out / name
+        parts = [answer(out, question, args.processes)]
+        print(parts[0], flush=True)
+        if name == "office" and not args.only_table:
+            for more in (tau_figure, text_table):
+                parts.append(more(out, question, args.processes))
+                print("\n" + parts[-1], flush=True)
+        (out / "table.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What the accuracy tables have in common: tune every method alike, run its choice, compare.
+
+Runs lie in one folder each and are not done again. A run that fails (a loss that is no longer
+finite) counts as the worst in tuning, and is named beside the mean of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.evaluation import mean_and_std
+
+Config = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: where it lies, which experiment, and the assignments laid on it."""
+
+    out: Path
+    experiment: str
+    assignments: Config
+
+
+def do(job: Job) -> None:
+    """Run one experiment in this process, unless it is already there."""
+    import torch
+
+    from fedray.errors import FedrayError
+    from fedray.files import write_json
+    from fedray.runtime.assembly import resolve
+    from fedray.runtime.serial import SerialExecutor
+    from fedray.runtime.session import Session
+
+    if (job.out / "done.json").exists():
+        return
+    asked = resolve(job.experiment, (*job.assignments, "checkpoint_every=0"))
+    session = Session(asked, job.out, lambda parts: SerialExecutor(parts, torch.device("cpu")))
+    failure = None
+    try:
+        for _ in session.rounds():
+            pass
+    except FedrayError as error:
+        failure = str(error)
+    job.out.mkdir(parents=True, exist_ok=True)
+    write_json(job.out / "done.json", {"failure": failure})
+    print(f"{job.out.parent.name}/{job.out.name}: {failure or 'done'}", flush=True)
+
+
+def run_all(jobs: Iterable[Job], processes: int) -> None:
+    """Do all jobs on so many processes."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        for _ in pool.imap_unordered(do, list(jobs)):
+            pass
+
+
+def failed(out: Path) -> bool:
+    """Whether a run ended early."""
+    return json.loads((out / "done.json").read_text())["failure"] is not None
+
+
+def best(out: Path, metric: str = "local_accuracy") -> float:
+    """A run's highest value of a metric over rounds."""
+    return max(values(out, metric))
+
+
+def last(out: Path, metric: str = "local_accuracy") -> float:
+    """A run's last value of a metric."""
+    return values(out, metric)[-1]
+
+
+def values(out: Path, metric: str) -> list[float]:
+    """A metric round by round, where it was measured."""
+    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    return [record["metrics"][metric] for record in rounds if metric in record["metrics"]]
+
+
+def chosen(folder: Path, grid: Sequence[Config], metric: str = "local_accuracy") -> Config:
+    """The configuration with the best tuning run."""
+
+    def score(config: Config) -> float:
+        out = folder / label(config)
+        return -1.0 if failed(out) else best(out, metric)
+
+    return max(grid, key=score)
+
+
+def label(config: Config) -> str:
+    """A folder name for a configuration."""
+    return "_".join(short(config)) or "default"
+
+
+def short(config: Config) -> list[str]:
+    """Assignments without the method's prefix."""
+    return [item.removeprefix("algorithm.") for item in config]
+
+
+def spread(folders: Sequence[Path], metric: str = "local_accuracy", at: str = "best") -> str:
+    """Mean and standard deviation over the runs that ended well, in %."""
+    good = [folder for folder in folders if not failed(folder)]
+    note = "" if len(good) == len(folders) else f" ({len(folders) - len(good)} diverged)"
+    if not good:
+        return "diverged"
+    value = best if at == "best" else last
+    mean, std = mean_and_std([100 * value(folder, metric) for folder in good])
+    return f"{mean:.1f} ± {std:.1f}{note}"
+
+
+def differences(
+    folders: Sequence[Path], base: Sequence[Path], metric: str = "local_accuracy"
+) -> list[float]:
+    """Differences of the best rounds seed by seed, in points, where both runs ended well."""
+    return [
+        100 * (best(mine, metric) - best(other, metric))
+        for mine, other in zip(folders, base, strict=True)
+        if not failed(mine) and not failed(other)
+    ]
+
+
+def paired(folders: Sequence[Path], base: Sequence[Path], metric: str = "local_accuracy") -> str:
+    """Mean and standard deviation of the differences, and p of the paired t-test."""
+    from scipy import stats
+
+    found = differences(folders, base, metric)
+    if len(found) < 2:
+        return "-"
+    mean, std = mean_and_std(found)
+    if std == 0:
+        return f"{mean:+.1f}"
+    p = stats.ttest_1samp(found, 0.0).pvalue
+    return f"{mean:+.1f} ± {std:.1f} (p {p:.2f})"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -1,0 +1,232 @@
+"""FedFA: one anchor per class holds features and classifiers of all clients together.
+
+Zhou et al., "FedFA: Federated Learning with Feature Anchors to Align Features and Classifiers for
+Heterogeneous Data", IEEE Transactions on Mobile Computing 2024, arXiv:2211.09299.
+
+    anchor loss            -> anchor_loss
+    classifier calibration -> Calibration
+    local anchors          -> MovingAnchors
+    global anchors         -> FedFAAnchors.server_update
+
+The name says "anchors" because another method is called FedFA too (feature augmentation).
+
+Deviations:
+    - A class of which an epoch's batches hold no image (`drop_last`) leaves its anchor alone; the
+      official code pulls it to 0.
+    - λ = 1 is FedTSP's comparison (supplementary C.4); the official code has 0.1.
+
+Buffers: as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedray.algorithms.base import Downlinks, Server, ServerState, Uplinks
+from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel, shares_of
+from fedray.algorithms.registry import algorithms
+from fedray.client import Batch, Client, ClientState
+from fedray.comm import travels
+from fedray.models import Classifier
+
+ANCHORS = "anchors"
+Divisor = Literal["all", "own"]
+
+
+@dataclass(frozen=True)
+class AnchoredModel(GlobalModel):
+    """The global model and the anchors a [C, d]."""
+
+    anchors: Tensor = travels("prototypes", "C d")
+
+
+@dataclass(frozen=True)
+class AnchoredUpdate(TrainedModel):
+    """A trained model and the client's anchors [C, d]."""
+
+    anchors: Tensor = travels("prototypes", "C d")
+
+
+@algorithms.add
+class FedFAAnchors(FedAvg):
+    """FedAvg of models and of feature anchors; clients keep nothing."""
+
+    name = "fedfa_anchors"
+    paper = "Zhou et al., IEEE TMC 2024, arXiv:2211.09299"
+    shares = "whole models and feature anchors"
+
+    class HParams(FedAvg.HParams):
+        """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
+
+        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        """λ, weight of the anchor loss; 0 leaves it out. FedTSP's comparison: 1; code: 0.1."""
+        calibration_lr: float = Field(0.001, ge=0)
+        """Adam's learning rate in the calibration; 0 leaves it out. Official code: 0.001."""
+        anchor_momentum: float = Field(0.5, ge=0, le=1)
+        """How much of an anchor stays in each epoch; 1 fixes the anchors. Official code: 0.5."""
+        anchor_mean: Divisor = "all"
+        """What the sum of batch means is divided by: all batches (official code: the mean of a
+        rare class is too short), or those that hold the class."""
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def init_server(self, server: Server) -> ServerState:
+        """The initial weights and anchors."""
+        random = server.streams.torch("fedfa_anchors")
+        classes, d = self.setting.num_classes, self.setting.feature_dim
+        return {**super().init_server(server), ANCHORS: initial_anchors(classes, d, random)}
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """The global model and the anchors, the same for all."""
+        weights = {name: tensor for name, tensor in state.items() if name != ANCHORS}
+        return dict.fromkeys(clients, AnchoredModel(weights, state[ANCHORS]))
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The means of weights and of anchors, with the same shares."""
+        if not uplinks:
+            return state
+        shares = shares_of(uplinks, self.hp.weights)
+        # As a sum of moves: what no client has moved stays as it is, to the last bit.
+        anchors = state[ANCHORS].clone()
+        for client, upload in uplinks.items():
+            anchors.add_(upload.anchors - state[ANCHORS], alpha=shares[client])
+        return {**super().server_update(state, uplinks, server), ANCHORS: anchors}
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def client_update(
+        self, client: Client, state: ClientState, down: AnchoredModel
+    ) -> tuple[AnchoredUpdate, ClientState]:
+        """Train; after every batch calibrate the head, after every epoch move the own anchors."""
+        model = client.load(self.start(client, state, down))
+        anchors = down.anchors.to(client.device)
+        calibration = Calibration(model.head, anchors, self.hp.calibration_lr)
+        knobs, images = self.setting.training, len(client.train)
+        moving = MovingAnchors(
+            anchors,
+            images - images % knobs.batch_size if knobs.drop_last else images,
+            self.hp.anchor_momentum,
+            self.hp.anchor_mean,
+        )
+
+        def loss(model: Classifier, batch: Batch) -> Tensor:
+            if moving.started:  # the step of the batch before has been taken
+                calibration.step()
+            output = model(batch.images)
+            moving.add(output.features.detach(), batch.labels)
+            value = self.supervised_loss(output, batch.labels, state)
+            if self.hp.lambda_ == 0:
+                return value
+            weight = float(self.hp.lambda_)
+            return value + weight * anchor_loss(output.features, batch.labels, anchors)
+
+        client.fit(model, loss)
+        calibration.step()
+        sent = self.uplink(client, model, down)
+        update = AnchoredUpdate(sent.weights, sent.samples, moving.anchors)
+        return update, self.keep(client, model, state)
+
+
+def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
+    """Unit vectors [C, d]: C of the basis vectors, or random directions where C > d."""
+    if classes > d:
+        return F.normalize(torch.randn(classes, d, generator=random), dim=1)
+    return torch.eye(d)[torch.randperm(d, generator=random)[:classes]]
+
+
+def anchor_loss(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
+    """1/C * sum_b ||f_b - a_{y_b}||² / n_{y_b}: mean squared distances, summed over the classes.
+
+    Args:
+        features: f [B, d].
+        labels: y [B].
+        anchors: a [C, d].
+
+    Returns:
+        A scalar; n_c counts the batch's images of class c.
+    """
+    counts = F.one_hot(labels, len(anchors)).sum(dim=0)
+    distances = (features.float() - anchors[labels]).square().sum(dim=1)
+    return (distances / counts[labels]).sum() / len(anchors)
+
+
+class Calibration:
+    """Steps of Adam that make the head tell the anchors apart: CE(h(a_c), c) over all C.
+
+    Args:
+        head: `Linear(d, C)`, changed in place.
+        anchors: a [C, d].
+        lr: Adam's learning rate; 0 leaves the head alone.
+    """
+
+    def __init__(self, head: nn.Module, anchors: Tensor, lr: float) -> None:
+        self.head = head
+        self.anchors = anchors
+        self.classes = torch.arange(len(anchors), device=anchors.device)
+        self.adam = torch.optim.Adam(head.parameters(), lr) if lr else None
+
+    def step(self) -> None:
+        """Take one step; the head's gradients must be, and are left, empty."""
+        if self.adam is None:
+            return
+        # Inside a training step in bfloat16, autocast would go on with the head as it was before.
+        with torch.autocast(self.anchors.device.type, enabled=False):
+            loss = F.cross_entropy(self.head(self.anchors), self.classes)
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.adam.step()
+        self.adam.zero_grad()
+
+
+class MovingAnchors:
+    """e_c <- momentum * e_c + (1 - momentum) * m_c after every epoch, for the classes it saw.
+
+    m_c is the sum over the epoch's batches of the mean feature of class c, divided by the number
+    of batches.
+
+    Args:
+        anchors: e [C, d] at the beginning.
+        images: how many images make an epoch.
+        momentum: how much stays.
+        over: divide by "all" batches, or by the class's "own".
+
+    Attributes:
+        anchors: e [C, d] now.
+    """
+
+    def __init__(self, anchors: Tensor, images: int, momentum: float, over: Divisor) -> None:
+        self.anchors = anchors
+        self.images = images
+        self.momentum = momentum
+        self.over = over
+        self.started = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.seen, self.batches = 0, 0
+        self.sums = torch.zeros_like(self.anchors)
+        self.holding = self.anchors.new_zeros(len(self.anchors), 1)
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Take in one batch, features [B, d] and labels [B]; at an epoch's end, move."""
+        self.started = True
+        counts = F.one_hot(labels, len(self.anchors)).sum(dim=0).unsqueeze(1)
+        sums = torch.zeros_like(self.sums).index_add_(0, labels, features.float())
+        self.sums += sums / counts.clamp_min(1)
+        self.holding += counts > 0
+        self.seen += len(labels)
+        self.batches += 1
+        if self.seen == self.images:
+            self._move()
+            self._begin()
+
+    def _move(self) -> None:
+        divisor = self.holding.clamp_min(1) if self.over == "own" else self.batches
+        moved = self.momentum * self.anchors + (1 - self.momentum) * self.sums / divisor
+        self.anchors = torch.where(self.holding > 0, moved, self.anchors)

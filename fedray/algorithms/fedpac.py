@@ -1,0 +1,250 @@
+"""FedPAC: features align to common prototypes, and every client gets its own mixture of heads.
+
+Xu, Tong and Huang, "Personalized Federated Learning with Feature Alignment and Classifier
+Collaboration", ICLR 2023, arXiv:2306.11867.
+
+    Algorithm 1, client: statistics before training -> head_statistics
+    Algorithm 1, client: head, then extractor -> FedPAC.client_update
+    Algorithm 1, client: alignment target -> alignment_targets
+    Algorithm 1, server: bias of foreign heads -> head_bias
+    Algorithm 1, server: weights of the heads -> simplex_minimum, head_weights
+
+A round has a second exchange: the server sends each participant its combined head, so that what is
+tested is the personal model.
+
+Deviations:
+    - The extractor stands still while the head learns, normalisation included; the official code
+      updates its running statistics in that epoch.
+    - V + D is positive semi-definite by its making, and is computed in double precision, so the
+      official code's repairs (eigenvalues below 0.01 dropped, else the local head) are not needed.
+    - Head and extractor learn with the experiment's momentum and weight decay; official: 0.5, 5e-4.
+    - Statistics and prototypes are made in evaluation mode.
+
+Buffers: those of the extractor are averaged as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy.optimize import nnls
+from torch import Tensor
+
+from fedray.algorithms.base import Exchange, ServerState, Uplinks
+from fedray.algorithms.fedavg import FedAvg
+from fedray.algorithms.fedproto import prototype_loss
+from fedray.algorithms.fedproto_global import FedProtoGlobal, PrototypedModel, PrototypedUpdate
+from fedray.algorithms.prototypes import Aggregation, GlobalPrototypes
+from fedray.algorithms.registry import algorithms
+from fedray.client import Client, ClientState
+from fedray.comm import Payload, travels
+from fedray.models import Classifier, tensor_names
+
+
+@dataclass(frozen=True)
+class PersonalUpdate(PrototypedUpdate):
+    """A trained extractor with its prototypes, the head, and what weighs heads against each other.
+
+    Attributes:
+        head: the trained head's tensors.
+        means: h, class means of the features times the class's share, before training [C, d].
+        variance: V, of the client's features before training.
+    """
+
+    head: Mapping[str, Tensor] = travels("weights")
+    means: Tensor = travels("prototypes", "C d")
+    variance: float = travels("statistics")
+
+
+@dataclass(frozen=True)
+class PersonalHead(Payload):
+    """The head that the server has combined for one client."""
+
+    head: Mapping[str, Tensor] = travels("weights")
+
+
+@algorithms.add
+class FedPAC(FedProtoGlobal):
+    """One extractor for all, aligned by prototypes; a mixture of heads for each."""
+
+    name = "fedpac"
+    paper = "Xu et al., ICLR 2023, arXiv:2306.11867"
+    shares = "extractors, class prototypes and heads"
+    one_model = False
+
+    class HParams(FedAvg.HParams):
+        """FedPAC's hyper-parameters."""
+
+        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        """λ, weight of the alignment; 0 leaves the heads' collaboration. Official code: 1."""
+        head_epochs: int = Field(1, ge=0)
+        """Epochs in which the head alone learns, before the extractor's E; 0 leaves it at its
+        start. Paper: 1."""
+        head_lr: float = Field(0.1, gt=0)
+        """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
+        min_weight: float = Field(0.001, ge=0, lt=1)
+        """Heads of at most this weight are left out of a mixture. Official code: 0.001."""
+        proto_agg: Aggregation = "weighted"
+        """Prototypes weighted by samples (paper), or uniform over holders (PFLlib)."""
+
+    def shared(self, model: Classifier) -> Collection[str]:
+        """The extractor; heads travel too, but are mixed for each client."""
+        return tensor_names(model) - {f"head.{name}" for name in tensor_names(model.head)}
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """One round, and the combined heads to those whose upload arrived."""
+        down = self.downlink(state, exchange.participants, exchange.server)
+        uplinks = exchange.call("client_update", down)
+        exchange.call("receive_head", self.combine_heads(uplinks))
+        return self.server_update(state, uplinks, exchange.server)
+
+    def combine_heads(self, uplinks: Uplinks) -> dict[int, PersonalHead]:
+        """Each participant's head, sum_j a_j head_j over this round's participants."""
+        if not uplinks:
+            return {}
+        uploads = list(uplinks.values())
+        means = torch.stack([upload.means for upload in uploads])
+        variances = torch.tensor([upload.variance for upload in uploads], dtype=torch.float64)
+        stacked = {
+            name: torch.stack([upload.head[name] for upload in uploads]) for name in uploads[0].head
+        }
+        heads: dict[int, PersonalHead] = {}
+        for own, client in enumerate(uplinks):  # own: the place among the uploads, not the id
+            weights = head_weights(means, variances, own, self.hp.min_weight).float()
+            heads[client] = PersonalHead(
+                {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
+            )
+        return heads
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def client_update(
+        self, client: Client, state: ClientState, down: PrototypedModel
+    ) -> tuple[PersonalUpdate, ClientState]:
+        """Take statistics, train the head, then the extractor under the alignment."""
+        model = client.load(self.start(client, state, down))
+        features, labels = local_features(client, model)
+        means, variance = head_statistics(features, labels, self.setting.num_classes)
+        targets = alignment_targets(down, means, labels)
+        extractor = {name for name, _ in model.named_parameters() if name in down.weights}
+        head = {name for name, _ in model.named_parameters()} - extractor
+        if self.hp.head_epochs:
+            knobs = replace(self.setting.training, epochs=self.hp.head_epochs, lr=self.hp.head_lr)
+            first = replace(client, setting=replace(client.setting, training=knobs))
+            first.fit(model, lambda m, batch: self.loss(m, batch, down), only=head)
+        weight = self.hp.lambda_
+        client.fit(model, lambda m, b: prototype_loss(m, b, targets, weight), only=extractor)
+        update = PersonalUpdate(
+            **vars(self.uplink(client, model, down)),
+            head={name: value for name, value in client.weights(model).items() if name in head},
+            means=means,
+            variance=variance,
+        )
+        return update, self.keep(client, model, state)
+
+    def receive_head(
+        self, client: Client, state: ClientState, down: PersonalHead
+    ) -> tuple[None, ClientState]:
+        """Put the combined head in the place of the own one."""
+        return None, ClientState({**state.model, **down.head}, state.memory)
+
+
+@torch.no_grad()
+def local_features(client: Client, model: Classifier) -> tuple[Tensor, Tensor]:
+    """Features [n, d] and labels [n] of a client's training images, in evaluation mode."""
+    model.eval()
+    parts = [
+        (model(batch.images).features.float(), batch.labels)
+        for batch in client.batches(client.train)
+    ]
+    features, labels = zip(*parts, strict=True)
+    return torch.cat(features), torch.cat(labels)
+
+
+def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
+    """What a client says of its features, by which heads are weighed.
+
+    With pi_c the share of class c: h_c = pi_c * mean_c and
+    V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is (E||z||² - ||h||²) / n.
+
+    Args:
+        features: z [n, d].
+        labels: [n].
+        classes: C.
+
+    Returns:
+        h [C, d], zero for classes that the client does not hold, and V >= 0.
+    """
+    n, d = features.shape
+    z = features.double()
+    h = torch.zeros(classes, d, dtype=z.dtype, device=z.device).index_add_(0, labels, z) / n
+    variance = (z.square().sum(1).mean() - h.square().sum()) / n
+    return h.float(), max(float(variance), 0.0)
+
+
+def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> GlobalPrototypes:
+    """The server's prototypes; for local classes that it has none of, the client's own.
+
+    Args:
+        down: the server's; without any, nothing is aligned.
+        means: h [C, d] of `head_statistics`.
+        labels: of all local images [n].
+    """
+    if not down.present.any():
+        return down
+    share = torch.bincount(labels, minlength=len(means)) / len(labels)
+    held = share > 0
+    own = means / torch.where(held, share, 1).unsqueeze(1)
+    present = down.present.to(means.device)
+    vectors = down.vectors.to(means.device).where(present.unsqueeze(1), own)
+    return GlobalPrototypes(vectors, present | held)
+
+
+def head_bias(means: Tensor, own: int) -> Tensor:
+    """D_jk = sum_c <h_own,c - h_j,c, h_own,c - h_k,c> [K, K], a Gram matrix; row `own` is zero.
+
+    Args:
+        means: h of the K clients [K, C, d].
+        own: i, whose head is combined.
+    """
+    flat = means.double().flatten(1)
+    gram = flat @ flat.T  # once K * K * C * d instead of once for each pair of differences
+    return (gram[own, own] - gram[:, own]).unsqueeze(1) + (gram - gram[own])
+
+
+def simplex_minimum(matrix: Tensor) -> Tensor:
+    """The a that minimises a^T Q a with a >= 0 and sum(a) = 1, in double precision.
+
+    With Q = R^T R, min ||R x||² + (1^T x - 1)² over x >= 0 lies on the ray of the solution, which
+    makes it non-negative least squares, solved exactly.
+
+    Args:
+        matrix: Q [K, K], positive semi-definite.
+    """
+    scale = float(matrix.trace()) or 1.0
+    values, vectors = np.linalg.eigh(matrix.double().numpy() / scale)
+    root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
+    count = len(matrix)
+    x, _ = nnls(np.vstack([root, np.ones(count)]), np.append(np.zeros(count), 1.0))
+    return torch.from_numpy(x / x.sum())
+
+
+def head_weights(means: Tensor, variances: Tensor, own: int, least: float) -> Tensor:
+    """Weights [K] of the K heads in one client's, from min_a a^T (diag(V) + D) a on the simplex.
+
+    Args:
+        means: h of the K clients [K, C, d].
+        variances: V of the K clients [K].
+        own: whose head is combined.
+        least: weights up to this are left out, and the others scaled to sum to 1.
+    """
+    weights = simplex_minimum(torch.diag(variances.double()) + head_bias(means, own))
+    large = weights.where(weights > least, 0)
+    # Among more than 1/least equal heads none is large: then all of them stay.
+    return large / large.sum() if large.any() else weights

@@ -1,0 +1,168 @@
+"""FedPCL: clients contrast their features with everybody's class prototypes; no weights travel.
+
+Tan et al., "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach",
+NeurIPS 2022, arXiv:2209.10083, in PFLlib's form, from scratch, as in FedTSP's comparison.
+
+    local prototypes, PFLlib collect_protos -> normalised_prototypes
+    L = L_g + L_p, PFLlib train -> FedPCL.loss, prototype_contrast
+    inference, PFLlib test_metrics -> FedPCL.predict
+
+Deviations:
+    - The paper trains a projector on frozen pre-trained backbones, with two views of each image, a
+      contrast over the batch and no L_g. This trains whole models with PFLlib's loss.
+    - The rows of all prototypes are in the order of the classes. PFLlib stacks them in the order
+      in which classes were met, while labels index them.
+    - A class that somebody lacks is padded with the newest global prototype on its way down, and
+      never becomes a prototype of that client's predictions.
+    - Nobody trains while the server has no prototypes, and everybody from then on; PFLlib's clients
+      spend their own first participation on prototypes.
+    - Gradients are not clipped; PFLlib's are, at norm 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
+from fedray.algorithms.fedpac import local_features
+from fedray.algorithms.fedproto import no_prototypes
+from fedray.algorithms.prototypes import GlobalPrototypes, LocalPrototypes, aggregate
+from fedray.algorithms.registry import algorithms
+from fedray.client import Batch, Client, ClientState
+from fedray.comm import travels
+from fedray.config import Frozen
+from fedray.models import Classifier
+
+
+@dataclass(frozen=True)
+class PrototypeSets(GlobalPrototypes):
+    """The global prototypes, and every client's, padded with the global ones.
+
+    Attributes:
+        sets: [N, C, d].
+    """
+
+    sets: Tensor = travels("prototypes", "N C d")
+
+
+@algorithms.add
+class FedPCL(Algorithm):
+    """Normalised prototypes up, everybody's prototypes down; models stay personal."""
+
+    name = "fedpcl"
+    paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
+    shares = "class prototypes, all clients' to everybody"
+    has_head = False
+
+    class HParams(Frozen):
+        """FedPCL's hyper-parameters."""
+
+        tau: float = Field(0.07, gt=0)
+        """τ, temperature of both contrasts. Paper and FedTSP's comparison: 0.07."""
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def init_server(self, server: Server) -> ServerState:
+        """No prototypes yet, of anybody."""
+        classes, d = server.setting.num_classes, server.setting.feature_dim
+        clients = server.setting.clients
+        return {
+            **no_prototypes(server),
+            "sets": torch.zeros(clients, classes, d),
+            "held": torch.zeros(clients, classes, dtype=torch.bool),
+        }
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """The global prototypes and all clients' sets, the same for all."""
+        padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
+        down = PrototypeSets(state["vectors"], state["present"], padded)
+        return dict.fromkeys(clients, down)
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Renew the participants' sets, and the mean over those of them that hold a class."""
+        if not uplinks:
+            return state
+        vectors, present = aggregate(uplinks, self.setting.num_classes, "uniform")
+        sets, held = state["sets"].clone(), state["held"].clone()
+        for client, upload in uplinks.items():
+            sets[client], held[client] = 0.0, False
+            sets[client, upload.classes], held[client, upload.classes] = upload.vectors, True
+        return {
+            "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
+            "present": present | state["present"],
+            "sets": sets,
+            "held": held,
+        }
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def client_update(
+        self, client: Client, state: ClientState, down: PrototypeSets
+    ) -> tuple[LocalPrototypes, ClientState]:
+        """Train if there are prototypes, then make the own ones; they are kept for predictions."""
+        model = client.load(state.model)
+        if down.present.any():
+            near = PrototypeSets(  # moved once, not with every batch
+                *(t.to(client.device) for t in (down.vectors, down.present, down.sets))
+            )
+            client.fit(model, lambda m, batch: self.loss(m, batch, near))
+        own = normalised_prototypes(client, model)
+        vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
+        present = torch.zeros(self.setting.num_classes, dtype=torch.bool)
+        vectors[own.classes.cpu()] = own.vectors.cpu()
+        present[own.classes.cpu()] = True
+        memory = {**state.memory, "vectors": vectors, "present": present}
+        return own, ClientState(client.save(model), memory)
+
+    def loss(self, model: Classifier, batch: Batch, down: PrototypeSets) -> Tensor:
+        """L_g + L_p: the contrast with the global prototypes, and its mean over the clients'."""
+        z = F.normalize(model(batch.images).features.float(), dim=1)
+        sets = (down.vectors.unsqueeze(0), down.sets)
+        l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.hp.tau) for s in sets)
+        return l_g + l_p
+
+    def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
+        """Inner products [B, C] with the client's own prototypes, -inf for classes it lacks.
+
+        Before its first participation it has none, and all classes are alike.
+        """
+        z = F.normalize(model(images).features.float(), dim=1)
+        if not state.memory:
+            return z.new_zeros(len(z), self.setting.num_classes)
+        products = z @ state.memory["vectors"].to(z.device).T
+        return products.masked_fill(~state.memory["present"].to(z.device), -torch.inf)
+
+
+def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
+    """Means of the unit features of the classes that a client holds; not of unit length."""
+    features, labels = local_features(client, model)
+    counts = torch.bincount(labels, minlength=client.setting.num_classes)
+    sums = features.new_zeros(len(counts), features.shape[1])
+    sums.index_add_(0, labels, F.normalize(features, dim=1))
+    held = counts.nonzero().squeeze(1)
+    return LocalPrototypes(held, sums[held] / counts[held].unsqueeze(1), counts[held])
+
+
+def prototype_contrast(
+    z: Tensor, labels: Tensor, sets: Tensor, present: Tensor, tau: float
+) -> Tensor:
+    """-log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}), mean over the batch and the S sets.
+
+    Args:
+        z: unit features [B, d].
+        labels: y [B].
+        sets: prototypes [S, C, d].
+        present: which classes have a prototype [C]; the others are in no sum, and an image of one
+            counts as zero.
+        tau: temperature.
+    """
+    logits = torch.einsum("bd,scd->sbc", z, sets) / tau
+    logits = logits.masked_fill(~present, -torch.inf).flatten(0, 1)
+    known = labels.masked_fill(~present[labels], -100).repeat(len(sets))
+    return F.cross_entropy(logits, known, ignore_index=-100, reduction="sum") / len(known)

@@ -1,0 +1,88 @@
+"""FedBABU: the head stays, equal everywhere, and does not travel after the first time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.algorithms.fedbabu import head_tensors
+
+HEAD = {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("group", ["cnn2", "cnn3"])
+@pytest.mark.parametrize("init", ["shared", "independent"])
+def test_every_client_keeps_the_servers_initial_head(run, group, init):
+    changes = {"model.group": group, "model.init": init, "rounds": 3, "weight_decay": 0.1}
+    done = run("fedbabu", changes)
+    initial = done.assembly.initial(group)
+    assert set(done.models) == {0, 1, 2, 3}
+    for own in done.models.values():
+        assert set(own) == HEAD
+        assert all(torch.equal(own[name], initial[name]) for name in HEAD)
+    assert all(torch.equal(tensor, initial[name]) for name, tensor in done.servers[0].items())
+
+
+def test_clients_own_initial_heads_would_differ(assemble):
+    assembly = assemble("fedbabu", {"model.group": "cnn2", "model.init": "independent"})
+    one, other = assembly.initial("cnn2", 0), assembly.initial("cnn2", 1)
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
+def test_absent_clients_have_the_head_too(run):
+    changes = {"model.group": "cnn2", "model.init": "independent", "participation": 0.5}
+    done = run("fedbabu", {**changes, "rounds": 1})
+    assert len(done.results[1].participants) == 2
+    heads = [done.models[client]["head.weight"] for client in range(4)]
+    assert all(torch.equal(heads[0], head) for head in heads[1:])
+
+
+def test_the_body_travels_every_round_and_the_head_once(run):
+    done = run("fedbabu", {"model.group": "cnn3", "rounds": 2})
+    initial = done.assembly.initial("cnn3")
+    assert set(done.servers[-1]) == set(initial) - HEAD
+    head = sum(initial[name].numel() for name in HEAD)
+    body = sum(tensor.numel() for name, tensor in initial.items() if name not in HEAD)
+    assert head == 17 * 10
+    assert done.results[0].down.params == {"weights": 4 * head}
+    assert done.results[0].up.params == {}
+    for result in done.results[1:]:
+        assert result.up.params == {"weights": 4 * body, "statistics": 4}
+        assert result.down.params == {"weights": 4 * body}
+
+
+def test_the_body_learns_running_statistics_included(run):
+    done = run("fedbabu", {"model.group": "cnn3", "rounds": 1})
+    before, after = done.servers
+    assert not [name for name, tensor in after.items() if torch.equal(tensor, before[name])]
+
+
+def test_one_client_is_centralised_training_under_a_fixed_head_bit_for_bit(run):
+    from fedray.models import build
+
+    changes = {"model.group": "cnn2", "data.clients": 1, "rounds": 2, "weight_decay": 0.01}
+    done = run("fedbabu", changes)
+    assembly = done.assembly
+    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
+    assert head_tensors(model) == HEAD
+    own = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[own])
+    sgd = torch.optim.SGD(model.extractor.parameters(), 0.05, weight_decay=0.01)
+    for round_ in (1, 2):
+        random = assembly.streams.torch("batches", round_=round_)
+        for index in torch.randperm(len(labels), generator=random).split(16):
+            sgd.zero_grad()
+            F.cross_entropy(model(images[index]).logits, labels[index]).backward()
+            sgd.step()
+    after = {**done.servers[-1], **done.models[0]}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(after[name], tensor), name
+
+
+def test_it_learns(run):
+    changes = {"model.group": "cnn3", "rounds": 6, "local_epochs": 2, "momentum": 0.9}
+    done = run("fedbabu", {**changes, "data.partition": "iid"})
+    first, last = done.results[0].metrics, done.results[-1].metrics
+    assert last["global_accuracy"] > first["global_accuracy"] + 0.3

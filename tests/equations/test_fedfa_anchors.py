@@ -1,0 +1,209 @@
+"""FedFA's anchor loss, calibration and anchors by hand, and a whole run against a plain loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedray.algorithms.fedfa_anchors import (
+    ANCHORS,
+    AnchoredUpdate,
+    Calibration,
+    MovingAnchors,
+    anchor_loss,
+    initial_anchors,
+)
+
+ONE_KIND = {"model.group": "cnn2"}
+FREE = {"algorithm.lambda": 0, "algorithm.calibration_lr": 0}
+
+
+def random(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_initial_anchors_are_distinct_unit_vectors():
+    few = initial_anchors(4, 6, random())
+    assert torch.equal(few @ few.T, torch.eye(4))
+    assert set(few.flatten().tolist()) == {0.0, 1.0}
+    assert not torch.equal(few, initial_anchors(4, 6, random(1)))
+    many = initial_anchors(6, 4, random())
+    torch.testing.assert_close(many.norm(dim=1), torch.ones(6))
+    assert len({tuple(row) for row in many.tolist()}) == 6
+
+
+def test_the_anchor_loss_by_hand():
+    anchors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]])
+    features = torch.tensor([[1.0, 2.0], [3.0, 0.0], [2.0, 1.0]])
+    # class 0: squared distances 4 and 4, mean 4; class 1: 4; class 2 is absent
+    found = anchor_loss(features, torch.tensor([0, 0, 1]), anchors)
+    assert found.item() == pytest.approx((4 + 4) / 3)
+    assert anchor_loss(anchors, torch.arange(3), anchors).item() == 0
+
+
+def test_one_calibration_is_one_step_of_adam_on_the_head_alone():
+    head, twin = nn.Linear(4, 3), nn.Linear(4, 3)
+    twin.load_state_dict(head.state_dict())
+    anchors = initial_anchors(3, 4, random())
+    calibration = Calibration(head, anchors, 0.01)
+    adam = torch.optim.Adam(twin.parameters(), 0.01)
+    for _ in range(3):
+        calibration.step()
+        adam.zero_grad()
+        F.cross_entropy(twin(anchors), torch.arange(3)).backward()
+        adam.step()
+        assert torch.equal(head.weight, twin.weight)
+        assert torch.equal(head.bias, twin.bias)
+    assert head.weight.grad is None
+    start = head.weight.detach().clone()
+    for _ in range(300):
+        calibration.step()
+    assert not torch.equal(start, head.weight)
+    assert head(anchors).argmax(1).tolist() == [0, 1, 2]
+
+
+def test_calibration_inside_a_bfloat16_step_takes_effect_in_it():
+    head = nn.Linear(4, 3)
+    calibration = Calibration(head, initial_anchors(3, 4, random()), 0.1)
+    x = torch.randn(5, 4, generator=random())
+    with torch.autocast("cpu", torch.bfloat16):
+        before = head(x)
+        calibration.step()
+        after = head(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        fresh = head(x)
+    assert torch.equal(after, fresh) or not torch.equal(before, after)
+    with torch.autocast("cpu", torch.bfloat16):
+        calibration.step()  # first in the step, as in training
+        after = head(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(after, head(x))
+    assert not torch.equal(after, fresh)
+
+
+@pytest.mark.parametrize(("over", "mean"), [("all", [1.5, 3.0]), ("own", [3.0, 6.0])])
+def test_local_anchors_by_hand(over, mean):
+    start = torch.tensor([[1.0, 1.0], [0.0, 2.0], [7.0, 7.0]])
+    moving = MovingAnchors(start, 4, 0.5, over)
+    assert not moving.started
+    moving.add(torch.tensor([[2.0, 4.0], [4.0, 8.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
+    assert moving.started
+    assert torch.equal(moving.anchors, start)
+    moving.add(torch.tensor([[4.0, 2.0]]), torch.tensor([1]))  # the epoch ends here
+    expected = torch.tensor([[(1 + mean[0]) / 2, (1 + mean[1]) / 2], [1.0, 2.0], [7.0, 7.0]])
+    torch.testing.assert_close(moving.anchors, expected)
+    once = moving.anchors
+    for _ in range(4):  # an epoch of class 2 alone
+        moving.add(torch.tensor([[1.0, 3.0]]), torch.tensor([2]))
+    torch.testing.assert_close(moving.anchors[2], torch.tensor([4.0, 5.0]))
+    assert torch.equal(moving.anchors[:2], once[:2])
+    assert torch.equal(start[2], torch.tensor([7.0, 7.0]))  # what was sent stays as it was
+
+
+def test_the_server_averages_anchors_with_the_shares_of_the_weights(assemble):
+    algorithm = assemble("fedfa_anchors", ONE_KIND).algorithm
+    state = {"w": torch.zeros(1), ANCHORS: torch.tensor([[0.1, 0.7], [1.0, 1.0]])}
+    uplinks = {
+        0: AnchoredUpdate({"w": torch.tensor([4.0])}, 30, torch.tensor([[0.1, 0.7], [5.0, 1.0]])),
+        3: AnchoredUpdate({"w": torch.tensor([8.0])}, 10, torch.tensor([[0.1, 0.7], [1.0, 9.0]])),
+    }
+    after = algorithm.server_update(state, uplinks, None)
+    assert after["w"].tolist() == [5.0]
+    torch.testing.assert_close(after[ANCHORS][1], torch.tensor([4.0, 3.0]))
+    assert torch.equal(after[ANCHORS][0], state[ANCHORS][0])
+    assert algorithm.server_update(state, {}, None) is state
+
+
+@pytest.mark.parametrize("more", [{}, {"local_epochs": 2, "momentum": 0.9, "drop_last": True}])
+def test_without_anchor_loss_and_calibration_it_is_fedavg_bit_for_bit(run, more):
+    changes = {**ONE_KIND, "batch_size": 8, **more}
+    plain, free = run("fedavg", changes), run("fedfa_anchors", {**changes, **FREE})
+    for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
+        assert set(mine) - set(fedavgs) == {ANCHORS}
+        assert all(torch.equal(mine[name], tensor) for name, tensor in fedavgs.items())
+    assert free.results[-1].per_client == plain.results[-1].per_client
+    assert not torch.equal(free.servers[1][ANCHORS], free.servers[0][ANCHORS])
+    for one in FREE:  # each of the two makes a difference
+        half = run("fedfa_anchors", {**changes, "rounds": 1, **FREE, one: 0.01})
+        assert not torch.equal(half.servers[1]["head.weight"], plain.servers[1]["head.weight"])
+
+
+def test_momentum_1_fixes_the_anchors(run):
+    done = run("fedfa_anchors", {**ONE_KIND, "algorithm.anchor_momentum": 1})
+    assert torch.equal(done.servers[-1][ANCHORS], done.servers[0][ANCHORS])
+
+
+def test_anchors_of_classes_that_nobody_has_never_move(run, assemble):
+    data = assemble("fedavg", ONE_KIND).data
+    labels = data.images.labels
+    without = tuple(own[~np.isin(labels[own], (3, 8))] for own in data.train)
+    done = run("fedfa_anchors", {**ONE_KIND, "rounds": 3}, replace(data, train=without))
+    first, last = done.servers[0][ANCHORS], done.servers[-1][ANCHORS]
+    still = [c for c in range(10) if torch.equal(first[c], last[c])]
+    assert still == [3, 8]
+
+
+@pytest.mark.parametrize("over", ["all", "own"])
+def test_one_client_is_the_algorithm_written_out(run, over):
+    from fedray.models import build
+
+    changes = {
+        **ONE_KIND,
+        "data.clients": 1,
+        "data.samples": 150,
+        "local_epochs": 2,
+        "algorithm.lambda": 0.7,
+        "algorithm.calibration_lr": 0.01,
+        "algorithm.anchor_momentum": 0.3,
+        "algorithm.anchor_mean": over,
+    }
+    done = run("fedfa_anchors", changes)
+    assembly = done.assembly
+    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
+    own = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[own])
+    anchors = done.servers[0][ANCHORS].clone()
+    sgd = torch.optim.SGD(model.parameters(), 0.05)
+    for round_ in (1, 2):
+        adam = torch.optim.Adam(model.head.parameters(), 0.01)
+        batches = assembly.streams.torch("batches", round_=round_)
+        moved = anchors.clone()
+        for _ in range(2):
+            means: list[list[torch.Tensor]] = [[] for _ in range(10)]
+            parts = torch.randperm(len(labels), generator=batches).split(16)
+            for index in parts:
+                features, logits = model(images[index])
+                y = labels[index]
+                held = y.unique().tolist()
+                pull = sum((features[y == c] - anchors[c]).square().sum(1).mean() for c in held)
+                for c in held:
+                    means[c].append(features[y == c].mean(0).detach())
+                sgd.zero_grad()
+                (F.cross_entropy(logits, y) + 0.7 * pull / 10).backward()
+                sgd.step()
+                adam.zero_grad()
+                F.cross_entropy(model.head(anchors), torch.arange(10)).backward()
+                adam.step()
+            for c, found in enumerate(means):
+                if found:
+                    mean = torch.stack(found).sum(0) / (len(parts) if over == "all" else len(found))
+                    moved[c] = 0.3 * moved[c] + 0.7 * mean
+        anchors = moved
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(done.servers[-1][name], tensor, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(done.servers[-1][ANCHORS], anchors, rtol=1e-4, atol=1e-5)
+
+
+def test_anchors_travel_both_ways_and_clients_keep_nothing(run):
+    done, plain = run("fedfa_anchors", ONE_KIND), run("fedavg", ONE_KIND)
+    for ours, fedavgs in zip(done.results[1:], plain.results[1:], strict=True):
+        assert ours.up.params == {**fedavgs.up.params, "prototypes": 4 * 10 * 16}
+        assert ours.down.params == {**fedavgs.down.params, "prototypes": 4 * 10 * 16}
+    assert all(memory == {} for memory in done.memories.values())
+    assert all(own == {} for own in done.models.values())

@@ -1,0 +1,141 @@
+"""FedLC's calibration by hand, where it is FedAvg, and what clients remember."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.algorithms.fedlc import COUNTS, calibrate, calibrated_loss
+
+ONE_KIND = {"model.group": "cnn2"}
+
+
+def draw(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_calibration_by_hand():
+    f, n, y = torch.tensor([[2.0, 1.0]]), torch.tensor([16, 1]), torch.tensor([1])
+    g = calibrate(f, n, 1.0)
+    assert g.tolist() == [[1.5, 0.0]]
+    assert calibrated_loss(g, y, exclude_target=False).item() == pytest.approx(1.701413, abs=1e-6)
+    assert calibrated_loss(g, y, exclude_target=True).item() == pytest.approx(1.5)
+
+
+def test_tau_scales_the_margin_and_a_missing_class_has_one_of_100():
+    margins = -calibrate(torch.zeros(1, 3), torch.tensor([0, 1, 16]), 0.5)
+    torch.testing.assert_close(margins, torch.tensor([[50.0, 0.5, 0.25]]))
+
+
+def test_the_loss_over_all_classes_is_the_softplus_of_the_papers():
+    logits, y = draw(6, 5), torch.tensor([0, 1, 2, 3, 4, 0])
+    for i in range(6):
+        one = logits[i : i + 1], y[i : i + 1]
+        papers = calibrated_loss(*one, exclude_target=True)
+        torch.testing.assert_close(calibrated_loss(*one, exclude_target=False), F.softplus(papers))
+    alone = [calibrated_loss(logits[i : i + 1], y[i : i + 1], exclude_target=True) for i in y]
+    torch.testing.assert_close(
+        calibrated_loss(logits[y], y[y], exclude_target=True), torch.stack(alone).mean()
+    )
+
+
+@pytest.mark.parametrize("exclude_target", [False, True])
+def test_a_missing_class_is_not_pushed_down(exclude_target):
+    logits = torch.tensor([[0.3, -0.2, 0.8]], requires_grad=True)
+    g = calibrate(logits, torch.tensor([9, 4, 0]), 1.0)
+    calibrated_loss(g, torch.tensor([0]), exclude_target=exclude_target).backward()
+    assert logits.grad[0, 2].item() == 0
+    assert logits.grad[0, 1].item() > 0.1
+
+
+def test_rarer_classes_get_the_larger_push():
+    logits = torch.zeros(2, 2, requires_grad=True)
+    g = calibrate(logits, torch.tensor([81, 1]), 1.0)
+    F.cross_entropy(g, torch.tensor([0, 1]), reduction="sum").backward()
+    assert logits.grad[1, 1].item() < logits.grad[0, 0].item() < 0
+
+
+def test_tau_0_is_fedavg_bit_for_bit_and_tau_1_is_not(run):
+    plain = run("fedavg", ONE_KIND)
+    free = run("fedlc", {**ONE_KIND, "algorithm.tau": 0})
+    for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
+        assert all(torch.equal(mine[name], tensor) for name, tensor in fedavgs.items())
+    assert free.results[-1].per_client == plain.results[-1].per_client
+    held = run("fedlc", ONE_KIND)
+    assert not torch.allclose(
+        held.servers[1]["head.bias"], plain.servers[1]["head.bias"], atol=1e-4
+    )
+
+
+def test_uniform_counts_are_fedavg(run, assemble):
+    data = assemble("fedavg", ONE_KIND).data
+    labels = data.images.labels
+    by_class = [np.flatnonzero(labels == c) for c in range(10)]
+    own = tuple(
+        np.sort(np.concatenate([places[5 * k : 5 * k + 5] for places in by_class]))
+        for k in range(4)
+    )
+    balanced = replace(data, train=own)
+    calibrated = run("fedlc", {**ONE_KIND, "algorithm.tau": 3}, balanced)
+    plain = run("fedavg", ONE_KIND, balanced)
+    for memory in calibrated.memories.values():
+        assert memory[COUNTS].tolist() == [5] * 10
+    assert not torch.equal(plain.servers[-1]["head.weight"], plain.servers[0]["head.weight"])
+    for name, tensor in plain.servers[-1].items():
+        torch.testing.assert_close(calibrated.servers[-1][name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_counts_are_the_training_images_of_each_client_and_never_travel(run):
+    changes = {**ONE_KIND, "rounds": 3}
+    done, plain = run("fedlc", changes), run("fedavg", changes)
+    data = done.assembly.data
+    for client, memory in done.memories.items():
+        expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
+        assert memory[COUNTS].tolist() == expected.tolist()
+        assert memory.keys() == {COUNTS}
+    assert len({tuple(memory[COUNTS].tolist()) for memory in done.memories.values()}) == 4
+    for ours, fedavgs in zip(done.results, plain.results, strict=True):
+        assert (ours.up, ours.down) == (fedavgs.up, fedavgs.down)
+
+
+@pytest.mark.parametrize("exclude_target", [False, True])
+def test_one_client_is_centralised_training_on_calibrated_logits(run, exclude_target):
+    from fedray.models import build
+
+    changes = {**ONE_KIND, "data.clients": 1, "algorithm.exclude_target": exclude_target}
+    done = run("fedlc", changes)
+    assembly = done.assembly
+    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
+    own = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[own])
+    margins = torch.stack([(labels == c).sum() for c in range(10)]).float() ** -0.25
+    sgd = torch.optim.SGD(model.parameters(), 0.05)
+    for round_ in (1, 2):
+        random = assembly.streams.torch("batches", round_=round_)
+        for index in torch.randperm(len(labels), generator=random).split(16):
+            sgd.zero_grad()
+            g, y = model(images[index]).logits - margins, labels[index]
+            scores = torch.exp(g)
+            if exclude_target:
+                scores = scores * (1 - F.one_hot(y, 10))
+            (scores.sum(1).log() - g.gather(1, y[:, None]).squeeze(1)).mean().backward()
+            sgd.step()
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(done.servers[-1][name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_predictions_use_the_raw_logits(assemble):
+    from fedray.client import ClientState
+    from fedray.models import build
+
+    assembly = assemble("fedlc", ONE_KIND)
+    model = build("cnn2", **assembly.shape, generator=None).eval()
+    images = draw(4, 1, 8, 8).float()
+    state = ClientState({}, {COUNTS: torch.tensor([0, 100] * 5)})
+    found = assembly.algorithm.predict(model, images, state)
+    assert torch.equal(found, model(images).logits)

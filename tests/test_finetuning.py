@@ -1,0 +1,49 @@
+"""Heads that are fine-tuned after the last round: measured, never kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+ONE_KIND = {"model.group": "cnn2", "rounds": 2, "participation": 0.5}
+
+
+def test_it_is_measured_after_the_last_round_and_changes_nothing(run):
+    plain = run("fedavg", ONE_KIND)
+    tuned = run("fedavg", {**ONE_KIND, "finetune_epochs": 3})
+    for round_, state in enumerate(plain.servers):
+        assert all(torch.equal(tuned.servers[round_][name], state[name]) for name in state)
+    assert [r.per_client for r in plain.results] == [r.per_client for r in tuned.results]
+    assert [r.up for r in plain.results] == [r.up for r in tuned.results]
+    assert "finetuned_accuracy" not in tuned.results[1].metrics
+    last = tuned.results[-1].metrics
+    assert last["finetuned_accuracy_best"] >= last["finetuned_accuracy"]
+    assert last["finetuned_accuracy_best"] > last["local_accuracy"]
+
+
+def test_it_trains_the_head_alone(run, monkeypatch):
+    from fedray.client import Client
+
+    before, after = {}, {}
+    fit = Client.fit
+
+    def watched(self, model, loss, *, only=None):
+        if only is None:
+            return fit(self, model, loss)
+        before.setdefault(self.id, self.save(model))
+        steps = fit(self, model, loss, only=only)
+        after[self.id] = self.save(model)
+        return steps
+
+    monkeypatch.setattr(Client, "fit", watched)
+    run("fedavg", {**ONE_KIND, "finetune_epochs": 2})
+    assert set(before) == {0, 1, 2, 3}
+    for client, weights in before.items():
+        changed = {n for n, t in weights.items() if not torch.equal(t, after[client][n])}
+        assert changed == {"head.weight", "head.bias"}
+
+
+def test_a_personal_model_starts_from_itself(run):
+    done = run("local", {"rounds": 1, "finetune_epochs": 1, "lr": 1e-12})
+    last = done.results[-1].metrics
+    assert last["finetuned_accuracy"] == pytest.approx(last["local_accuracy"])
