@@ -68,18 +68,18 @@ LABEL_SKEW = (
     "fedavg", "fedprox", "fednova", "scaffold", "fedproto_global", "moon", "fedglcl",
 )  # fmt: skip
 CIFAR10 = ("data.root=cifar10", "data.clients=10", "data.samples=4000", "data.test_samples=2000",
-           "data.image_size=32", "model.group=cnn3", "model.projector=256")  # fmt: skip
+           "data.image_size=32", "local_epochs=1", "model.group=cnn3", "model.projector=256")  # fmt: skip
 
 QUESTIONS: dict[str, Question] = {
     "office": Question(
         "Office-Caltech-10, four domains are four clients", "fedglcl_office", (),
-        FEATURE_SKEW, "accuracy_domains", 40, 20,
+        FEATURE_SKEW, "accuracy_domains", 20, 10,
     ),
     **{
         f"cifar10-{alpha}": Question(
             f"CIFAR-10, 4,000 images, 10 clients, Dir({alpha})", "fedglcl_office",
             (*CIFAR10, f"data.partition={{name: dirichlet, alpha: {alpha}}}"),
-            LABEL_SKEW, "global_accuracy", 30, 15,
+            LABEL_SKEW, "global_accuracy", 20, 10,
         )
         for alpha in (0.1, 0.5)
     },

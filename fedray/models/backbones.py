@@ -168,7 +168,7 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
 
 
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
-    """Five convolutions with batch norm like AlexNet's, for 64 pixels on a CPU (ours)."""
+    """Five convolutions with batch norm like AlexNet's, for 48 to 64 pixels on a CPU (ours)."""
     del image_size
     return nn.Sequential(
         *_conv_bn(channels, 32, 5, 2),
