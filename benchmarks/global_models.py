@@ -67,8 +67,10 @@ FEATURE_SKEW = ("fedavg", "fedprox", "fedbn", "fedproto_global", "moon", "fedglc
 LABEL_SKEW = (
     "fedavg", "fedprox", "fednova", "scaffold", "fedproto_global", "moon", "fedglcl",
 )  # fmt: skip
-CIFAR10 = ("data.root=cifar10", "data.clients=10", "data.samples=4000", "data.test_samples=2000",
-           "data.image_size=32", "local_epochs=1", "model.group=cnn3", "model.projector=256")  # fmt: skip
+CIFAR10 = (
+    "data.root=cifar10", "data.clients=10", "data.samples=4000", "data.test_samples=2000",
+    "data.image_size=32", "local_epochs=1", "model.group=cnn3", "model.projector=256",
+)  # fmt: skip
 
 QUESTIONS: dict[str, Question] = {
     "office": Question(

@@ -173,9 +173,10 @@ class Calibration:
         self.adam = torch.optim.Adam(head.parameters(), lr) if lr else None
 
     def step(self) -> None:
-        """Take one step; the head's gradients must be, and are left, empty."""
+        """Take one step; the gradients of training are not mixed in, and none are left behind."""
         if self.adam is None:
             return
+        self.adam.zero_grad()
         # Inside a training step in bfloat16, autocast would go on with the head as it was before.
         with torch.autocast(self.anchors.device.type, enabled=False):
             loss = F.cross_entropy(self.head(self.anchors), self.classes)

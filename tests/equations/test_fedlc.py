@@ -48,7 +48,7 @@ def test_a_missing_class_is_not_pushed_down(exclude_target):
     logits = torch.tensor([[0.3, -0.2, 0.8]], requires_grad=True)
     g = calibrate(logits, torch.tensor([9, 4, 0]), 1.0)
     calibrated_loss(g, torch.tensor([0]), exclude_target=exclude_target).backward()
-    assert logits.grad[0, 2].item() == 0
+    assert abs(logits.grad[0, 2].item()) < 1e-30
     assert logits.grad[0, 1].item() > 0.1
 
 

@@ -70,17 +70,18 @@ def test_holders_make_the_mean_and_it_fills_the_gaps(assemble):
         assert len({id(payload) for payload in down.values()}) == 1
         return down[0].vectors[:, 0].tolist(), down[0].sets[:, :, 0].tolist()
 
-    first = {0: upload([0, 1], [1.0, 2.0], [9, 1]), 3: upload([1], [4.0], [50])}
+    first = {0: upload([0, 1], [1.0, 2.0], [9, 1]), 3: upload([0, 1], [5.0, 4.0], [9, 50])}
     state = method.server_update(method.init_server(server), first, server)
     mean, sets = sent(state)
-    assert mean[:3] == [1.0, 3.0, 0.0]  # holders count alike, whatever their samples
-    assert [row[:3] for row in sets] == [[1, 2, 0], [1, 3, 0], [1, 3, 0], [1, 4, 0]]
+    assert mean[:3] == [3.0, 3.0, 0.0]  # holders count alike, whatever their samples
+    assert [row[:3] for row in sets] == [[1, 2, 0], [3, 3, 0], [3, 3, 0], [5, 4, 0]]
     assert state["present"].nonzero().flatten().tolist() == [0, 1]
 
     state = method.server_update(state, {0: upload([1, 2], [6.0, 8.0], [1, 1])}, server)
     mean, sets = sent(state)
-    assert mean[:3] == [1.0, 6.0, 8.0]
-    assert [row[:3] for row in sets] == [[1, 6, 8], [1, 6, 8], [1, 6, 8], [1, 4, 8]]
+    assert mean[:3] == [3.0, 6.0, 8.0]
+    # client 0 holds class 0 no longer: the gap is filled as for the others
+    assert [row[:3] for row in sets] == [[3, 6, 8], [3, 6, 8], [3, 6, 8], [5, 4, 8]]
 
 
 def test_a_single_client_has_twice_the_global_contrast(run):
