@@ -22,7 +22,7 @@ from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
 from fedray.evaluation import Score
-from fedray.models import Classifier
+from fedray.models import Classifier, head_tensors
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Algorithm:
         Paper: FedTSP supplementary C.4, the -FT rows.
         """
         model = client.load(self.start(client, state, down))
-        head = {name for name, _ in model.named_parameters() if name.startswith("head.")}
+        head = head_tensors(model)
         found = [self.score(client, model, state)]
         knobs = replace(self.setting.training, epochs=1)
         for epoch in range(self.setting.finetune_epochs):

@@ -42,7 +42,7 @@ from fedray.algorithms.prototypes import Aggregation, GlobalPrototypes
 from fedray.algorithms.registry import algorithms
 from fedray.client import Client, ClientState
 from fedray.comm import Payload, travels
-from fedray.models import Classifier, tensor_names
+from fedray.models import Classifier, head_tensors, tensor_names
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class FedPAC(FedProtoGlobal):
 
     def shared(self, model: Classifier) -> Collection[str]:
         """The extractor; heads travel too, but are mixed for each client."""
-        return tensor_names(model) - {f"head.{name}" for name in tensor_names(model.head)}
+        return tensor_names(model) - head_tensors(model)
 
     # --- server ----------------------------------------------------------------------------------
 

@@ -8,7 +8,12 @@ from fedray.models.backbones import ARCHITECTURES, Architecture
 from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
-from fedray.models.structure import is_normalisation, normalisation_tensors, tensor_names
+from fedray.models.structure import (
+    head_tensors,
+    is_normalisation,
+    normalisation_tensors,
+    tensor_names,
+)
 
 __all__ = [
     "ARCHITECTURES",
@@ -19,6 +24,7 @@ __all__ = [
     "WidthAdapter",
     "architectures",
     "build",
+    "head_tensors",
     "initialise",
     "is_normalisation",
     "normalisation_tensors",

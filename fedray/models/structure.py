@@ -4,13 +4,20 @@ from collections.abc import Iterable
 
 from torch import nn
 
-__all__ = ["is_normalisation", "normalisation_tensors", "tensor_names"]
+from fedray.models.classifier import Classifier
+
+__all__ = ["head_tensors", "is_normalisation", "normalisation_tensors", "tensor_names"]
 
 
 def is_normalisation(module: nn.Module) -> bool:
     """Whether a module normalises: batch, layer, group and instance norm."""
     kinds = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
     return isinstance(module, kinds)
+
+
+def head_tensors(model: Classifier) -> frozenset[str]:
+    """The names of the head's parameters and buffers."""
+    return frozenset(_names(model.head, "head."))
 
 
 def tensor_names(model: nn.Module) -> frozenset[str]:

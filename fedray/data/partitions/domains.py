@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from pydantic import Field
-
-from fedray.config import Frozen
 from fedray.data.partitions import Indices, Partition, partitions
 from fedray.data.partitions._per_class import redraw_until
+from fedray.data.partitions.dirichlet import DirichletParams
 from fedray.errors import UserError
 
 
-class DomainsParams(Frozen):
-    """Knobs of `domains`."""
-
-    alpha: float = Field(0.5, gt=0, le=1e6)
-    """Concentration of the Dirichlet inside a domain, where it has several clients."""
-    min_samples: int = Field(10, ge=1)
-    """Least images of every client, where a domain has several."""
-    max_draws: int = Field(10_000, ge=1)
-    """How often a domain is redrawn to reach `min_samples`."""
+class DomainsParams(DirichletParams):
+    """Knobs of `domains`: those of `dirichlet`, inside every domain that has several clients."""
 
 
 @partitions.add
