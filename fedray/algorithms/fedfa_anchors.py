@@ -120,7 +120,7 @@ class FedFAAnchors(FedAvg):
             if moving.started:  # the step of the batch before has been taken
                 calibration.step()
             output = model(batch.images)
-            moving.add(output.features.detach(), batch.labels)
+            moving.add(output.features, batch.labels)
             value = self.supervised_loss(output, batch.labels, state)
             if self.hp.lambda_ == 0:
                 return value
@@ -216,9 +216,10 @@ class MovingAnchors:
 
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Take in one batch, features [B, d] and labels [B]; at an epoch's end, move."""
+        features = features.detach().float()
         self.started = True
         counts = F.one_hot(labels, len(self.anchors)).sum(dim=0).unsqueeze(1)
-        sums = torch.zeros_like(self.sums).index_add_(0, labels, features.float())
+        sums = torch.zeros_like(self.sums).index_add_(0, labels, features)
         self.sums += sums / counts.clamp_min(1)
         self.holding += counts > 0
         self.seen += len(labels)

@@ -9,7 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedetf import SCALE, SIMPLEX, balanced_loss, learn_beside, simplex_etf
+from fedray.algorithms.fedavg import GlobalModel
+from fedray.algorithms.fedetf import (
+    SCALE,
+    SIMPLEX,
+    Simplex,
+    balanced_loss,
+    learn_beside,
+    simplex_etf,
+)
 from fedray.algorithms.fedlc import COUNTS
 from fedray.client import LocalTraining
 from fedray.errors import UserError
@@ -113,6 +121,20 @@ def test_the_scale_is_averaged_like_a_weight_and_a_fixed_one_does_not_travel(run
     assert fixed.results[1].up.params["weights"] == 4 * whole
     assert learnt.results[1].up.params["weights"] == 4 * (whole + 1)
     assert learnt.results[1].down.params == {"weights": 4 * (whole + 1)}
+
+
+def test_a_download_stays_as_it_is_for_the_other_clients(assemble):
+    from fedray.runtime.clients import ClientRuntime
+
+    assembly, cpu = assemble("fedetf", ONE_KIND), torch.device("cpu")
+    runtime, algorithm = ClientRuntime(assembly, cpu), assembly.algorithm
+    simplex = Simplex(simplex_etf(torch.eye(10)))
+    state = algorithm.init_server(assembly.server(cpu))
+    down = GlobalModel({name: tensor.clone() for name, tensor in state.items()})
+    _, kept = runtime.step("receive_simplex", 0, 0, None, simplex)
+    reply, _ = runtime.step("client_update", 1, 0, kept, down)
+    assert reply.uplink.weights[SCALE].item() != 1
+    assert all(torch.equal(down.weights[name], tensor) for name, tensor in state.items())
 
 
 def test_a_fixed_scale_is_the_one_that_was_asked_for(run):

@@ -111,6 +111,26 @@ def test_local_anchors_by_hand(over, mean):
     assert torch.equal(start[2], torch.tensor([7.0, 7.0]))  # what was sent stays as it was
 
 
+def test_local_anchors_hold_no_graph():
+    moving = MovingAnchors(torch.zeros(2, 3), 4, 0.5, "all")
+    moving.add(torch.ones(2, 3, requires_grad=True) * 2, torch.tensor([0, 1]))
+    assert not moving.sums.requires_grad
+    moving.add(torch.ones(2, 3, requires_grad=True) * 2, torch.tensor([0, 1]))
+    assert not moving.anchors.requires_grad
+    assert torch.equal(moving.anchors, torch.ones(2, 3))
+
+
+def test_anchors_that_no_client_moved_stay_bit_for_bit(assemble):
+    algorithm = assemble("fedfa_anchors", ONE_KIND).algorithm
+    anchors = torch.randn(50, 8, generator=random())
+    uplinks = {
+        client: AnchoredUpdate({"w": torch.zeros(1)}, samples, anchors.clone())
+        for client, samples in enumerate([3, 7, 11, 13, 17, 19, 23])
+    }
+    after = algorithm.server_update({"w": torch.zeros(1), ANCHORS: anchors}, uplinks, None)
+    assert torch.equal(after[ANCHORS], anchors)
+
+
 def test_the_server_averages_anchors_with_the_shares_of_the_weights(assemble):
     algorithm = assemble("fedfa_anchors", ONE_KIND).algorithm
     state = {"w": torch.zeros(1), ANCHORS: torch.tensor([[0.1, 0.7], [1.0, 1.0]])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from fedray.data.partitions import Indices, Partition, partitions
 from fedray.data.partitions._per_class import redraw_until
 from fedray.data.partitions.dirichlet import DirichletParams
