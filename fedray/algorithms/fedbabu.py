@@ -24,7 +24,7 @@ from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.registry import algorithms
 from fedray.client import Client, ClientState
 from fedray.comm import Payload, travels
-from fedray.models import Classifier, tensor_names
+from fedray.models import Classifier, head_tensors, tensor_names
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,3 @@ class FedBABU(FedAvg):
     ) -> tuple[None, ClientState]:
         """Keep the head, in place of the client's own."""
         return None, ClientState({**state.model, **down.weights}, state.memory)
-
-
-def head_tensors(model: Classifier) -> frozenset[str]:
-    """The names of the head's parameters and buffers."""
-    return frozenset(f"head.{name}" for name in tensor_names(model.head))

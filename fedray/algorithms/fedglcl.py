@@ -21,14 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Exchange, ServerState
 from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedprox import FedProx
+from fedray.algorithms.losses import softmax_loss
 from fedray.algorithms.moon import Moon
 from fedray.algorithms.prototypes import cosine_matrix
 from fedray.algorithms.registry import algorithms
@@ -127,9 +126,4 @@ def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denomi
         tau: temperature.
         denominator: "all" sums over every class, "negatives" over j != y (may be negative).
     """
-    logits = delta / tau
-    if denominator == "all":
-        return F.cross_entropy(logits, labels)
-    own = F.one_hot(labels, delta.shape[1]).bool()
-    others = torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=1)
-    return (others - logits[own]).mean()
+    return softmax_loss(delta / tau, labels, exclude_target=denominator == "negatives")

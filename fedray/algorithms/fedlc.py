@@ -4,7 +4,7 @@ Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibr
 arXiv:2209.00189.
 
     calibrated logits -> calibrate
-    calibrated loss   -> calibrated_loss
+    calibrated loss   -> softmax_loss (algorithms/losses.py)
 
 Predictions use the logits as they are.
 
@@ -18,11 +18,11 @@ Deviations:
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray.algorithms.fedavg import FedAvg
+from fedray.algorithms.losses import softmax_loss
 from fedray.algorithms.registry import algorithms
 from fedray.client import Client, ClientState
 from fedray.models import ClassifierOutput
@@ -56,7 +56,7 @@ class FedLC(FedAvg):
     ) -> Tensor:
         """The calibrated loss."""
         logits = calibrate(output.logits, state.memory[COUNTS], self.hp.tau)
-        return calibrated_loss(logits, labels, exclude_target=self.hp.exclude_target)
+        return softmax_loss(logits, labels, exclude_target=self.hp.exclude_target)
 
 
 def class_counts(client: Client) -> Tensor:
@@ -78,18 +78,3 @@ def calibrate(logits: Tensor, counts: Tensor, tau: float) -> Tensor:
     """
     margins = counts.float().clamp_min(1e-8).pow(-0.25)
     return logits - tau * margins.to(logits.device)
-
-
-def calibrated_loss(logits: Tensor, labels: Tensor, *, exclude_target: bool) -> Tensor:
-    """-log(e^{g_y} / sum_c e^{g_c}), mean over the batch.
-
-    Args:
-        logits: calibrated logits g [B, C].
-        labels: y [B].
-        exclude_target: sum over c != y; may be negative then.
-    """
-    if not exclude_target:
-        return F.cross_entropy(logits, labels)
-    own = F.one_hot(labels, logits.shape[1]).bool()
-    others = torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=1)
-    return (others - logits[own]).mean()

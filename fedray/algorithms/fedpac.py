@@ -38,7 +38,7 @@ from fedray.algorithms.base import Exchange, ServerState, Uplinks
 from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedproto import prototype_loss
 from fedray.algorithms.fedproto_global import FedProtoGlobal, PrototypedModel, PrototypedUpdate
-from fedray.algorithms.prototypes import Aggregation, GlobalPrototypes
+from fedray.algorithms.prototypes import Aggregation, GlobalPrototypes, local_features
 from fedray.algorithms.registry import algorithms
 from fedray.client import Client, ClientState
 from fedray.comm import Payload, travels
@@ -153,18 +153,6 @@ class FedPAC(FedProtoGlobal):
     ) -> tuple[None, ClientState]:
         """Put the combined head in the place of the own one."""
         return None, ClientState({**state.model, **down.head}, state.memory)
-
-
-@torch.no_grad()
-def local_features(client: Client, model: Classifier) -> tuple[Tensor, Tensor]:
-    """Features [n, d] and labels [n] of a client's training images, in evaluation mode."""
-    model.eval()
-    parts = [
-        (model(batch.images).features.float(), batch.labels)
-        for batch in client.batches(client.train)
-    ]
-    features, labels = zip(*parts, strict=True)
-    return torch.cat(features), torch.cat(labels)
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:

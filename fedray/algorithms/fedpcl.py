@@ -30,9 +30,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedpac import local_features
 from fedray.algorithms.fedproto import no_prototypes
-from fedray.algorithms.prototypes import GlobalPrototypes, LocalPrototypes, aggregate
+from fedray.algorithms.prototypes import (
+    GlobalPrototypes,
+    LocalPrototypes,
+    aggregate,
+    local_features,
+)
 from fedray.algorithms.registry import algorithms
 from fedray.client import Batch, Client, ClientState
 from fedray.comm import travels

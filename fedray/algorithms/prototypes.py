@@ -50,6 +50,18 @@ def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
     return LocalPrototypes(*client.class_means(model))
 
 
+@torch.no_grad()
+def local_features(client: Client, model: Classifier) -> tuple[Tensor, Tensor]:
+    """Features [n, d] and labels [n] of a client's training images, in evaluation mode."""
+    model.eval()
+    parts = [
+        (model(batch.images).features.float(), batch.labels)
+        for batch in client.batches(client.train)
+    ]
+    features, labels = zip(*parts, strict=True)
+    return torch.cat(features), torch.cat(labels)
+
+
 def aggregate(
     uplinks: Mapping[int, LocalPrototypes], classes: int, how: Aggregation
 ) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedbabu import head_tensors
+from fedray.models import head_tensors
 
 HEAD = {"head.weight", "head.bias"}
 

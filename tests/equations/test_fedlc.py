@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedlc import COUNTS, calibrate, calibrated_loss
+from fedray.algorithms.fedlc import COUNTS, calibrate
+from fedray.algorithms.losses import softmax_loss
 
 ONE_KIND = {"model.group": "cnn2"}
 
@@ -22,8 +23,8 @@ def test_calibration_by_hand():
     f, n, y = torch.tensor([[2.0, 1.0]]), torch.tensor([16, 1]), torch.tensor([1])
     g = calibrate(f, n, 1.0)
     assert g.tolist() == [[1.5, 0.0]]
-    assert calibrated_loss(g, y, exclude_target=False).item() == pytest.approx(1.701413, abs=1e-6)
-    assert calibrated_loss(g, y, exclude_target=True).item() == pytest.approx(1.5)
+    assert softmax_loss(g, y, exclude_target=False).item() == pytest.approx(1.701413, abs=1e-6)
+    assert softmax_loss(g, y, exclude_target=True).item() == pytest.approx(1.5)
 
 
 def test_tau_scales_the_margin_and_a_missing_class_has_one_of_100():
@@ -35,11 +36,11 @@ def test_the_loss_over_all_classes_is_the_softplus_of_the_papers():
     logits, y = draw(6, 5), torch.tensor([0, 1, 2, 3, 4, 0])
     for i in range(6):
         one = logits[i : i + 1], y[i : i + 1]
-        papers = calibrated_loss(*one, exclude_target=True)
-        torch.testing.assert_close(calibrated_loss(*one, exclude_target=False), F.softplus(papers))
-    alone = [calibrated_loss(logits[i : i + 1], y[i : i + 1], exclude_target=True) for i in y]
+        papers = softmax_loss(*one, exclude_target=True)
+        torch.testing.assert_close(softmax_loss(*one, exclude_target=False), F.softplus(papers))
+    alone = [softmax_loss(logits[i : i + 1], y[i : i + 1], exclude_target=True) for i in y]
     torch.testing.assert_close(
-        calibrated_loss(logits[y], y[y], exclude_target=True), torch.stack(alone).mean()
+        softmax_loss(logits[y], y[y], exclude_target=True), torch.stack(alone).mean()
     )
 
 
@@ -47,7 +48,7 @@ def test_the_loss_over_all_classes_is_the_softplus_of_the_papers():
 def test_a_missing_class_is_not_pushed_down(exclude_target):
     logits = torch.tensor([[0.3, -0.2, 0.8]], requires_grad=True)
     g = calibrate(logits, torch.tensor([9, 4, 0]), 1.0)
-    calibrated_loss(g, torch.tensor([0]), exclude_target=exclude_target).backward()
+    softmax_loss(g, torch.tensor([0]), exclude_target=exclude_target).backward()
     assert abs(logits.grad[0, 2].item()) < 1e-30
     assert logits.grad[0, 1].item() > 0.1
 
