@@ -30,6 +30,11 @@ class ClientState:
     memory: Tensors = field(default_factory=dict)
 
 
+def plain(tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors, contiguous: a stored one is, and another layout rounds differently."""
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
 @dataclass(frozen=True)
 class LocalTraining:
     """The local loop's knobs; the keys of the experiment of the same names."""

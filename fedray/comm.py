@@ -186,7 +186,7 @@ class Gate:
             tensor = tensor.detach()
             if bits < 32 and _is_vectors(kind, tensor):
                 return quantise(tensor.cpu(), bits)
-            return tensor.to("cpu", copy=True)
+            return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
         return payload.map(carry)
 

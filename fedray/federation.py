@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState
-from fedray.client import ClientState
+from fedray.client import ClientState, plain
 from fedray.comm import Gate, Payload, Traffic
 from fedray.config import FaultConfig
 from fedray.errors import ClientError
@@ -193,7 +193,7 @@ class Federation:
             exchange = RoundExchange(self, 0, everyone)
             state = self.algorithm.init_server(exchange.server)
             state = self.algorithm.prepare(state, exchange)
-            self.snapshot = Snapshot(0, state, exchange.late)
+            self.snapshot = Snapshot(0, plain(state), exchange.late)
             yield self._result(exchange, state, started)
         else:
             self.snapshot = resume
@@ -201,7 +201,7 @@ class Federation:
             started = time.perf_counter()
             exchange = RoundExchange(self, number, self._cohort(number), self.snapshot.late)
             state = self.algorithm.round(self.snapshot.server, exchange)
-            self.snapshot = Snapshot(number, state, exchange.late)
+            self.snapshot = Snapshot(number, plain(state), exchange.late)
             yield self._result(exchange, state, started)
 
     def _cohort(self, round_: int) -> Sequence[int]:

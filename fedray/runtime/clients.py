@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedray.client import Client, ClientState, Samples, Skeleton
+from fedray.client import Client, ClientState, Samples, Skeleton, plain
 from fedray.comm import Payload, Traffic
 from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation import Score
@@ -68,7 +68,7 @@ class ClientRuntime:
         except Exception as error:
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
             return Reply(failure=f"{type(error).__name__}: {error}"), state
-        return Reply(uplink, traffic, context.metrics), after
+        return Reply(uplink, traffic, context.metrics), _plain_state(after)
 
     @torch.no_grad()
     def evaluate(
@@ -128,3 +128,7 @@ class ClientRuntime:
             if devices:
                 torch.cuda.manual_seed(seed)
             yield
+
+
+def _plain_state(state: ClientState) -> ClientState:
+    return ClientState(plain(state.model), plain(state.memory))

@@ -6,7 +6,17 @@ import importlib.util
 import itertools
 
 import pytest
-from small import assert_same, numbers, on_workers, serially, with_server_actor
+from small import (
+    assert_same,
+    last_round,
+    numbers,
+    on_workers,
+    serially,
+    stop_after,
+    with_server_actor,
+)
+
+from fedray.runtime.session import Session
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2", "faults.late=0.3")
 
@@ -58,6 +68,31 @@ def test_so_with_other_methods(small, pool, tmp_path, method):
     other = (f"algorithm={method}", "model.group=mlp", "rounds=2", "participation=0.5")
     on_workers(small.experiment(*other), tmp_path, pool, 2)
     assert_same(tmp_path, small.undisturbed(*other))
+
+
+REMEMBERING = ("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf")
+
+
+def remembering(method: str) -> tuple[str, ...]:
+    """A run of a method whose clients keep something between rounds."""
+    width = ("model.feature_dim=10",) if method == "fedetf" else ()
+    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5", *width)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("method", REMEMBERING)
+def test_so_with_methods_whose_clients_remember(small, pool, tmp_path, method):
+    on_workers(small.experiment(*remembering(method)), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*remembering(method)))
+
+
+@pytest.mark.parametrize("method", REMEMBERING)
+def test_what_clients_remember_survives_an_interruption(small, tmp_path, method):
+    experiment = small.experiment(*remembering(method))
+    stop_after(Session(experiment, tmp_path, small.serial).rounds(), 2)
+    assert last_round(tmp_path) == 2
+    serially(experiment, tmp_path)
+    assert_same(tmp_path, small.undisturbed(*remembering(method)))
 
 
 @pytest.mark.ray
