@@ -65,6 +65,10 @@ class FedAvg(Algorithm):
         """The tensors that travel and are averaged; the others stay with the client."""
         return tensor_names(model)
 
+    def personal(self, model: Classifier) -> Collection[str]:
+        """The tensors that stay with the client: all that are not shared."""
+        return tensor_names(model) - frozenset(self.shared(model))
+
     def supervised_loss(
         self, output: ClassifierOutput, labels: Tensor, state: ClientState
     ) -> Tensor:
@@ -89,8 +93,7 @@ class FedAvg(Algorithm):
 
     def init_client(self, client: Client) -> ClientState:
         """The initial values of what is not shared."""
-        model = client.skeleton.model
-        own = tensor_names(model) - frozenset(self.shared(model))
+        own = self.personal(client.skeleton.model)
         return ClientState(_only(client.initial(), own) if own else {})
 
     def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
@@ -107,7 +110,7 @@ class FedAvg(Algorithm):
 
     def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
         """What is not shared, and the memory as it was."""
-        own = tensor_names(model) - frozenset(self.shared(model))
+        own = self.personal(model)
         return ClientState(_only(client.save(model), own) if own else {}, state.memory)
 
 

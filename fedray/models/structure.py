@@ -1,6 +1,8 @@
 """Questions about a model's structure, answered by its modules, never by their names."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -9,23 +11,41 @@ from fedray.models.classifier import Classifier
 __all__ = ["head_tensors", "is_normalisation", "normalisation_tensors", "tensor_names"]
 
 
+def _once_per_model(
+    ask: Callable[[Classifier], frozenset[str]],
+) -> Callable[[Classifier], frozenset[str]]:
+    """Remember the answer as long as the model lives: its structure does not change."""
+    known: WeakKeyDictionary[Classifier, frozenset[str]] = WeakKeyDictionary()
+
+    @wraps(ask)
+    def answer(model: Classifier) -> frozenset[str]:
+        if model not in known:
+            known[model] = ask(model)
+        return known[model]
+
+    return answer
+
+
 def is_normalisation(module: nn.Module) -> bool:
     """Whether a module normalises: batch, layer, group and instance norm."""
     kinds = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
     return isinstance(module, kinds)
 
 
+@_once_per_model
 def head_tensors(model: Classifier) -> frozenset[str]:
     """The names of the head's parameters and buffers."""
     return frozenset(_names(model.head, "head."))
 
 
-def tensor_names(model: nn.Module) -> frozenset[str]:
+@_once_per_model
+def tensor_names(model: Classifier) -> frozenset[str]:
     """The names of all parameters and buffers."""
     return frozenset(_names(model, ""))
 
 
-def normalisation_tensors(model: nn.Module) -> frozenset[str]:
+@_once_per_model
+def normalisation_tensors(model: Classifier) -> frozenset[str]:
     """The names of all parameters and buffers of normalisation layers."""
     return frozenset(
         name
