@@ -165,7 +165,8 @@ class Worker:
             far: the packed states that `share` leaves out.
 
         Returns:
-            The answers, one per client, then the new states of the clients in `apart`.
+            An answer per client, then the new states of the clients in `apart`, as objects of
+            their own: small ones come with the reply, without a way through the object store.
         """
         runtime = self._runtime(share.experiment)
         answers: list[Answer] = []
@@ -178,7 +179,8 @@ class Worker:
             if client in apart:
                 after.append(packed)
             answers.append(Answer(pack(reply), seconds, small, None if client in apart else packed))
-        return (answers, *after) if after else answers
+        everything = (*answers, *after)
+        return everything if len(everything) > 1 else everything[0]
 
     def evaluate(self, share: Share, *far: Any) -> list[Score]:
         """Test several clients; arguments as of `step`."""
@@ -272,20 +274,21 @@ class RayExecutor:
             shares = [(worker, [client]) for worker, share in shares for client in share]
             self._prepare()  # the clock is for steps, not for a worker that starts
         distinct, position = _put_once(down)
-        calls: dict[Any, tuple[Any, list[int], dict[int, Any]]] = {}
+        calls: dict[Any, tuple[Any, list[int], list[Any], dict[int, Any]]] = {}
         for worker, share in shares:
             apart = [client for client in share if client not in self._small]
             what, far = self._share(round_, share, distinct, position)
-            step = worker.step.options(num_returns=1 + len(apart)) if apart else worker.step
-            refs = step.remote(name, what, apart, *far)
-            answers, *states = refs if apart else [refs]
-            calls[answers] = (worker, share, dict(zip(apart, states, strict=True)))
+            count = len(share) + len(apart)
+            refs = worker.step.options(num_returns=count).remote(name, what, apart, *far)
+            refs = refs if count > 1 else [refs]
+            answers, states = refs[: len(share)], refs[len(share) :]
+            calls[answers[0]] = (worker, share, answers, dict(zip(apart, states, strict=True)))
         late: list[Any] = []
         if timeout is not None:
             late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout)[1]
         replies: dict[int, Reply] = {}
-        for answers, (_, share, states) in calls.items():
-            if answers in late:
+        for call, (_, share, answers, states) in calls.items():
+            if call in late:
                 replies |= dict.fromkeys(share, Reply(failure=f"no reply within {timeout:g} s"))
                 continue
             said: list[Answer] = _get(answers)
@@ -294,7 +297,7 @@ class RayExecutor:
                 self._states[client] = states.get(client, answer.state)
                 (self._small.add if answer.small else self._small.discard)(client)
             self._learn_rates(share, said)
-        for worker in {calls[answers][0] for answers in late}:
+        for worker in {calls[call][0] for call in late}:
             self._pool.replace(worker)  # it is busy with replies that nobody wants any more
         return dict(sorted(replies.items()))
 
