@@ -87,7 +87,7 @@ QUESTIONS: dict[str, Question] = {
     },
 }  # fmt: skip
 
-TWO_RATES = (0.01, 0.05)
+TWO_RATES = (0.03, 0.1)
 ONLY_RATE: list[Config] = [(f"lr={lr}",) for lr in (0.005, 0.01, 0.03, 0.1)]
 GRIDS: dict[str, list[Config]] = {
     "fedavg": ONLY_RATE,
