@@ -29,7 +29,7 @@ def summarise(
 
     Args:
         scores: by client; those without images count in nothing.
-        domains: the clients of each domain.
+        domains: the clients of each domain; one without test images is left out.
 
     Returns:
         local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of
@@ -42,10 +42,11 @@ def summarise(
     tenth = max(1, round(len(accuracy) / 10))
     ordered = np.sort(accuracy)
     squares = float((accuracy**2).sum())
-    by_domain = {
-        f"accuracy_{name}": _pooled([scores[client] for client in clients if client in scores])
+    tested = {
+        name: [scores[client] for client in clients if client in scores]
         for name, clients in (domains or {}).items()
     }
+    by_domain = {f"accuracy_{name}": _pooled(own) for name, own in tested.items() if own}
     if by_domain:
         by_domain["accuracy_domains"] = float(np.mean(list(by_domain.values())))
     return {

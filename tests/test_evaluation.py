@@ -147,3 +147,11 @@ def test_what_fedtsp_says_about_its_prototypes(run):
     torch.testing.assert_close(similarity, similarity.T)
     assert 0.5 < metrics["agreement_pearson"] < 1  # one small step after the first
     assert done.results[0].metrics["agreement_spearman"] <= 1
+
+
+def test_clients_and_domains_without_test_images_count_in_nothing():
+    scores = {0: Score(3, 4), 1: Score(0, 0), 2: Score(1, 4)}
+    found = summarise(scores, {"art": [0], "photo": [1], "sketch": [2]})
+    assert found["accuracy_art"] == 0.75
+    assert "accuracy_photo" not in found
+    assert found["accuracy_domains"] == found["local_accuracy"] == 0.5

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedray.algorithms import algorithms
+from fedray.errors import UserError
+
 ONE_KIND = {"model.group": "cnn2", "rounds": 2, "participation": 0.5}
 
 
@@ -47,3 +50,15 @@ def test_a_personal_model_starts_from_itself(run):
     done = run("local", {"rounds": 1, "finetune_epochs": 1, "lr": 1e-12})
     last = done.results[-1].metrics
     assert last["finetuned_accuracy"] == pytest.approx(last["local_accuracy"])
+
+
+@pytest.mark.parametrize("name", [n for n in algorithms.names() if algorithms.get(n).has_head])
+def test_every_method_with_a_head_can_be_fine_tuned(run, name):
+    changes = {"model.group": "cnn2", "rounds": 1, "finetune_epochs": 1}
+    last = run(name, changes).results[-1].metrics
+    assert 0 <= last["finetuned_accuracy"] <= last["finetuned_accuracy_best"] <= 1
+
+
+def test_a_method_without_heads_is_refused(run):
+    with pytest.raises(UserError, match=r"finetune_epochs=2 trains heads, but fedglcl's models"):
+        run("fedglcl", {"finetune_epochs": 2})

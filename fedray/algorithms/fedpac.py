@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from fedray.algorithms.fedproto import prototype_loss
 from fedray.algorithms.fedproto_global import FedProtoGlobal, PrototypedModel, PrototypedUpdate
 from fedray.algorithms.prototypes import Aggregation, GlobalPrototypes, local_features
 from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
+from fedray.client import Batch, Client, ClientState
 from fedray.comm import Payload, travels
 from fedray.models import Classifier, head_tensors, tensor_names
 
@@ -147,6 +148,10 @@ class FedPAC(FedProtoGlobal):
             variance=variance,
         )
         return update, self.keep(client, model, state)
+
+    def local_loss(self, model: Classifier, batch: Batch, down: Any, state: ClientState) -> Tensor:
+        """The supervised loss alone: what a head learns, which no alignment reaches."""
+        return self.supervised_loss(model(batch.images), batch.labels, state)
 
     def receive_head(
         self, client: Client, state: ClientState, down: PersonalHead

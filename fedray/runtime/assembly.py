@@ -85,6 +85,12 @@ def check_components(experiment: Experiment) -> None:
     """
     hyperparameters(experiment)
     encoder_spec(experiment)
+    method = algorithms.get(experiment.algorithm.name)
+    if experiment.finetune_epochs > 0 and not method.has_head:
+        raise UserError(
+            f"finetune_epochs={experiment.finetune_epochs} trains heads, but {method.name}'s "
+            "models have none; set finetune_epochs=0"
+        )
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
     architectures(experiment.model.group, experiment.data.clients)
