@@ -111,7 +111,7 @@ def encoder_identity(spec: EncoderSpec) -> str:
     if spec.name == "openclip":
         from fedray.language.encoders import openclip
 
-        return openclip.locate(spec).identity
+        return openclip.find(spec).identity
     from fedray.language.encoders import bert
 
     return bert.identity(spec, bert.locate(spec))
