@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.models import Classifier, is_normalisation
+from fedray.models.pixels import to_float
 from fedray.streams import Streams
 
 Tensors = dict[str, Tensor]
@@ -83,7 +84,10 @@ class Setting:
 
 
 class Batch(NamedTuple):
-    """One batch: images [B, channels, H, W] in [-1, 1], labels [B]."""
+    """One batch: images [B, channels, H, W] in [-1, 1], labels [B].
+
+    Instead of images, what a frozen tower made of them, for models that read that.
+    """
 
     images: Tensor
     labels: Tensor
@@ -94,7 +98,7 @@ class Samples:
     """A client's images of one split, still in the node's mapped arrays.
 
     Attributes:
-        all_images: uint8 [all, channels, H, W].
+        all_images: uint8 [all, channels, H, W], or frozen features float32 [all, ...].
         all_labels: int64 [all].
         index: which of them are in this split [n].
     """
@@ -107,14 +111,9 @@ class Samples:
         return len(self.index)
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """A copy of this split: images uint8 [n, channels, H, W] and labels [n]."""
+        """A copy of this split: images uint8 [n, channels, H, W] (or features), labels [n]."""
         images = torch.from_numpy(self.all_images[self.index])
         return images.to(device), torch.from_numpy(self.all_labels[self.index]).to(device)
-
-
-def to_float(images: Tensor) -> Tensor:
-    """Map uint8 [B, ...] to float32 in [-1, 1]: ToTensor and Normalize(0.5, 0.5)."""
-    return images.float().mul_(2 / 255).sub_(1)
 
 
 class Skeleton:

@@ -119,8 +119,16 @@ class ModelConfig(Frozen):
     projector: int | None = Field(None, ge=1)
     """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
     None: the backbone's output, averaged or repeated to d."""
+    clip: Component = Component(name="small")
+    """The frozen CLIP of prompt methods, which have no other model: small, or openclip with model,
+    pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
     """shared: equal architectures start equal (the official code); independent: each its own."""
+
+    @field_validator("clip", mode="before")
+    @classmethod
+    def _default_clip(cls, value: Any) -> Any:
+        return _named(value, "openclip")
 
 
 class TextConfig(Frozen):
@@ -363,7 +371,7 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
     return result
 
 
-_COMPONENT_KEYS = ("algorithm", "partition", "encoder")
+_COMPONENT_KEYS = ("algorithm", "partition", "encoder", "clip")
 
 
 def override(tree: Tree, key: str, value: Any) -> Tree:
@@ -466,11 +474,17 @@ def load_experiment(tree: Tree) -> Experiment:
     if text.descriptions is not None and text.descriptions.endswith(".json"):
         path = str(Path(text.descriptions).expanduser().absolute())
         text = text.model_copy(update={"descriptions": path})
-    if "path" in text.encoder.params:
-        path = str(Path(text.encoder.params["path"]).expanduser().absolute())
-        encoder = Component(name=text.encoder.name, **{**text.encoder.params, "path": path})
-        text = text.model_copy(update={"encoder": encoder})
-    return experiment.model_copy(update={"data": data, "text": text})
+    text = text.model_copy(update={"encoder": _absolute(text.encoder)})
+    model = experiment.model.model_copy(update={"clip": _absolute(experiment.model.clip)})
+    return experiment.model_copy(update={"data": data, "text": text, "model": model})
+
+
+def _absolute(component: Component) -> Component:
+    """The component with its `path`, where it has one, made absolute."""
+    if "path" not in component.params:
+        return component
+    path = str(Path(component.params["path"]).expanduser().absolute())
+    return Component(name=component.name, **{**component.params, "path": path})
 
 
 def resolve_root(root: str) -> Path:

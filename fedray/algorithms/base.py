@@ -27,6 +27,7 @@ from fedray.streams import Streams
 
 if TYPE_CHECKING:
     from fedray.language.tower import TextTower
+    from fedray.models.clip import FrozenClip, PromptedClip
 
 ServerState = Mapping[str, Tensor]
 Downlinks = Mapping[int, Payload | None]
@@ -163,6 +164,8 @@ class Algorithm:
     needs_text: ClassVar[bool] = False
     has_head: ClassVar[bool] = True
     """Whether its models end in a classifier; False: in their features."""
+    prompted: ClassVar[bool] = False
+    """Whether its models are prompts around a frozen CLIP, see `prompts`; they have no head."""
     one_model: ClassVar[bool] = False
     """Whether all clients predict with one global model, whose accuracy is then measured too."""
 
@@ -177,6 +180,10 @@ class Algorithm:
     def presets(cls, experiment: Tree) -> dict[str, dict[str, Any]]:
         """Named sets of dotted overrides, chosen by `algorithm.preset`."""
         return {}
+
+    def prompts(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """The model of a method with `prompted`."""
+        raise NotImplementedError(f"{self.name} says that it is prompted, but not how")
 
     # --- server ----------------------------------------------------------------------------------
 

@@ -41,6 +41,11 @@ class FederatedData:
         """C names; their order is the labels'."""
         return self.images.class_names
 
+    @cached_property
+    def used(self) -> Indices:
+        """Positions of all images that some client trains or tests on, sorted."""
+        return np.unique(np.concatenate([*self.train, *self.test]))
+
     def client_domains(self) -> dict[str, list[int]] | None:
         """The clients of each domain, if every client's images are of one domain; else None."""
         if self.images.domains is None:

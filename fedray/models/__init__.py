@@ -5,7 +5,12 @@ with weights from a given generator, `skeleton(name, ...)` one to load a state i
 """
 
 from fedray.models.backbones import ARCHITECTURES, Architecture
-from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
+from fedray.models.classifier import (
+    BackboneClassifier,
+    Classifier,
+    ClassifierOutput,
+    WidthAdapter,
+)
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.structure import (
@@ -18,6 +23,7 @@ from fedray.models.structure import (
 __all__ = [
     "ARCHITECTURES",
     "Architecture",
+    "BackboneClassifier",
     "Classifier",
     "ClassifierOutput",
     "GROUPS",
