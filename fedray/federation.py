@@ -230,9 +230,7 @@ class Federation:
             analysis = self.algorithm.analyse(state, exchange.server)
             metrics |= analysis.metrics
             matrices = {name: value.tolist() for name, value in analysis.matrices.items()}
-        losses = [m["train_loss"] for m in exchange.metrics if "train_loss" in m]
-        if losses:
-            metrics["train_loss"] = sum(losses) / len(losses)
+        metrics |= _means(exchange.metrics)
         return RoundResult(
             round=exchange.round,
             seconds=time.perf_counter() - started,
@@ -248,18 +246,24 @@ class Federation:
     def _finetune(self, exchange: RoundExchange, sent: Downlinks) -> dict[str, float]:
         """What fine-tuned heads achieve, as means over clients."""
         replies = self.executor.step("finetune", exchange.round, sent)
-        found: dict[str, list[float]] = {}
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
                 raise ClientError(client, exchange.round, "finetune", reply.failure)
-            for name, value in reply.metrics.items():
-                found.setdefault(name, []).append(value)
-        return {name: sum(values) / len(values) for name, values in found.items()}
+        return _means([reply.metrics for _, reply in sorted(replies.items())])
 
     def _is_evaluated(self, round_: int) -> bool:
         if round_ == self.plan.rounds:
             return True
         return self.plan.eval_every > 0 and round_ % self.plan.eval_every == 0
+
+
+def _means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each number that clients reported, as the mean over those that did."""
+    found: dict[str, list[float]] = {}
+    for reply in replies:
+        for name, value in reply.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 class RoundExchange:

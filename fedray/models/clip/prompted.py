@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -142,8 +142,8 @@ class PromptedClip(Classifier, ABC):
         trained: the classes that are trained on; None for all.
     """
 
-    reads: ClassVar[Stage] = "features"
-    head = torch.nn.Identity()
+    reads: Stage = "features"
+    head: torch.nn.Module = torch.nn.Identity()
 
     def __init__(
         self, clip: FrozenClip, names: Sequence[str], trained: Sequence[int] | None = None
