@@ -9,6 +9,7 @@ from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.structure import (
+    buffer_names,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
@@ -23,6 +24,7 @@ __all__ = [
     "GROUPS",
     "WidthAdapter",
     "architectures",
+    "buffer_names",
     "build",
     "head_tensors",
     "initialise",

@@ -8,7 +8,13 @@ from torch import nn
 
 from fedray.models.classifier import Classifier
 
-__all__ = ["head_tensors", "is_normalisation", "normalisation_tensors", "tensor_names"]
+__all__ = [
+    "buffer_names",
+    "head_tensors",
+    "is_normalisation",
+    "normalisation_tensors",
+    "tensor_names",
+]
 
 
 def _once_per_model(
@@ -42,6 +48,12 @@ def head_tensors(model: Classifier) -> frozenset[str]:
 def tensor_names(model: Classifier) -> frozenset[str]:
     """The names of all parameters and buffers."""
     return frozenset(_names(model, ""))
+
+
+@_once_per_model
+def buffer_names(model: Classifier) -> frozenset[str]:
+    """The names of all buffers: running statistics and counters."""
+    return frozenset(name for name, _ in model.named_buffers())
 
 
 @_once_per_model

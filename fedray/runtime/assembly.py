@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,7 +248,7 @@ class Assembly:
     def server(self, device: torch.device) -> Server:
         """The server's side before the first round, with the text tower if the method needs it."""
         tower = self.text_tower(device)
-        empty = partial(skeleton, **self.shape)
+        empty = cache(partial(skeleton, **self.shape))
         return Server(0, self.setting, tower, device, self.initial, self.architectures, empty)
 
     def text_tower(self, device: torch.device) -> TextTower | None:
