@@ -246,12 +246,13 @@ class Federation:
         )
 
     def _finetune(self, exchange: RoundExchange, sent: Downlinks) -> dict[str, float]:
-        """What fine-tuned heads achieve, as means over clients."""
+        """What fine-tuned heads achieve, as means over the clients that replied."""
         replies = self.executor.step("finetune", exchange.round, sent)
         found: dict[str, list[float]] = {}
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
-                raise ClientError(client, exchange.round, "finetune", reply.failure)
+                exchange.fail(client, "finetune", reply.failure)
+                continue
             for name, value in reply.metrics.items():
                 found.setdefault(name, []).append(value)
         return {name: sum(values) / len(values) for name, values in found.items()}
@@ -297,7 +298,7 @@ class RoundExchange:
         uplinks: dict[int, Any] = {}
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
-                self._fail(client, step, reply.failure)
+                self.fail(client, step, reply.failure)
                 continue
             self._federation.stepped.add(client)
             self.metrics.append(reply.metrics)
@@ -335,7 +336,12 @@ class RoundExchange:
         self.late = later
         return due
 
-    def _fail(self, client: int, step: str, cause: str) -> None:
+    def fail(self, client: int, step: str, cause: str) -> None:
+        """Note that a client did not reply, or end the run, as the experiment asks.
+
+        Raises:
+            ClientError: with faults.on_client_error=stop.
+        """
         if self._federation.plan.faults.on_client_error == "stop":
             raise ClientError(client, self.round, step, cause)
         self.events.append(Event(client, f"failed: {cause}"))
