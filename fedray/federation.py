@@ -6,7 +6,7 @@ Knows no method by name and nothing about where steps run: that is the executor'
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -148,6 +148,8 @@ class Plan:
     domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The clients of each domain, where clients have one."""
     finetune_epochs: int = 0
+    majority: Sequence[Collection[int]] = ()
+    """Each client's majority classes, by its training images."""
 
 
 class Federation:
@@ -222,7 +224,7 @@ class Federation:
             down = self.algorithm.downlink(state, everyone, exchange.server)
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
-            metrics = summarise(scores, self.plan.domains)
+            metrics = summarise(scores, self.plan.domains, self.plan.majority)
             if self.algorithm.one_model:
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:

@@ -27,6 +27,7 @@ from fedray.config import (
 from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
+from fedray.evaluation import majority_classes
 from fedray.federation import Plan
 from fedray.models import architectures, build, skeleton
 from fedray.streams import Streams
@@ -221,6 +222,7 @@ class Assembly:
             e.faults,
             domains,
             e.finetune_epochs,
+            majority_classes(self.data.train_histogram()),
         )
 
     @cached_property
