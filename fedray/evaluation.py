@@ -143,6 +143,36 @@ def matrix_agreement(a: Tensor, b: Tensor) -> tuple[float, float]:
     return float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
 
 
+def centred_gram(features: Tensor) -> Tensor:
+    """K = X X^T of features X whose columns are centred [n, n], in double precision.
+
+    Args:
+        features: of n images [n, ...], flattened to [n, p].
+    """
+    x = features.flatten(1).double()
+    x = x - x.mean(dim=0)
+    return x @ x.T
+
+
+def linear_cka(a: Tensor, b: Tensor) -> float:
+    """Linear centred kernel alignment <K, L> / (||K|| ||L||), in [0, 1].
+
+    1 for features that are equal up to rotation and scale. With far fewer images than features it
+    is biased upwards: compare values of one layer on the same images.
+
+    Paper: Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
+
+    Args:
+        a: K, `centred_gram` of one model's features [n, n].
+        b: L, likewise of another's, on the same images.
+
+    Returns:
+        0 where either model's features are the same for all images.
+    """
+    norm = float(a.norm() * b.norm())
+    return float((a * b).sum()) / norm if norm else 0.0
+
+
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for a single value)."""
     array = np.asarray(values, dtype=float)

@@ -13,6 +13,7 @@ from fedray.models.structure import (
     head_tensors,
     is_normalisation,
     normalisation_tensors,
+    stages,
     tensor_names,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "is_normalisation",
     "normalisation_tensors",
     "skeleton",
+    "stages",
     "tensor_names",
 ]
