@@ -285,11 +285,12 @@ class Algorithm:
     def score(self, client: Client, model: Classifier, state: ClientState) -> Score:
         """Test a model on the client's own test split, in evaluation mode."""
         model.eval()
-        correct = 0
+        counts = torch.zeros(2, self.setting.num_classes, dtype=torch.int64, device=client.device)
         for batch in client.batches(client.test):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
-            correct += int((guesses == batch.labels).sum())
-        return Score(correct, len(client.test))
+            for row, labels in enumerate((batch.labels[guesses == batch.labels], batch.labels)):
+                counts[row] += torch.bincount(labels, minlength=self.setting.num_classes)
+        return Score.by_class(*counts.tolist())
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""

@@ -61,12 +61,15 @@ class FederatedData:
 
     def histogram(self) -> Indices:
         """Images by client and class, training and test together: int64 [N, C]."""
+        return self.train_histogram() + self._count(self.test)
+
+    def train_histogram(self) -> Indices:
+        """Training images by client and class: int64 [N, C]."""
+        return self._count(self.train)
+
+    def _count(self, parts: Sequence[Indices]) -> Indices:
         labels, classes = self.images.labels, len(self.class_names)
-        counts = np.zeros((self.clients, classes), np.int64)
-        for client, parts in enumerate(zip(self.train, self.test, strict=True)):
-            for part in parts:
-                counts[client] += np.bincount(labels[part], minlength=classes)
-        return counts
+        return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
     @cached_property
     def sha256(self) -> str:

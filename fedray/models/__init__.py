@@ -14,9 +14,11 @@ from fedray.models.classifier import (
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.structure import (
+    buffer_names,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
+    stages,
     tensor_names,
 )
 
@@ -29,11 +31,13 @@ __all__ = [
     "GROUPS",
     "WidthAdapter",
     "architectures",
+    "buffer_names",
     "build",
     "head_tensors",
     "initialise",
     "is_normalisation",
     "normalisation_tensors",
     "skeleton",
+    "stages",
     "tensor_names",
 ]

@@ -25,17 +25,36 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m fedray.report",
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
+    add_folders(cli)
+    cli.add_argument("--metric", default="local_accuracy", help="default: local_accuracy")
+    cli.add_argument(
+        "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
+    )
+    return cli
+
+
+def add_folders(cli: argparse.ArgumentParser) -> None:
+    """Add what every report takes: the runs' folders, and where it writes."""
     cli.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="runs' folders, or folders of them"
     )
     cli.add_argument(
         "--out", type=Path, metavar="DIR", help="default: DIR/report, or ./report for several DIRs"
     )
-    cli.add_argument("--metric", default="local_accuracy", help="default: local_accuracy")
-    cli.add_argument(
-        "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
-    )
-    return cli
+
+
+def out_folder(args: argparse.Namespace) -> Path:
+    """Where a report goes; made when missing.
+
+    Raises:
+        UserError: when it cannot be made.
+    """
+    out: Path = args.out or (args.folders[0] if len(args.folders) == 1 else Path()) / "report"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made: {error}") from None
+    return out
 
 
 @guard
@@ -46,8 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     known = metrics_of(runs)
     if args.metric not in known:
         raise UserError(f"no run has measured '{args.metric}'.{nearest(args.metric, known)}")
-    out = args.out or (args.folders[0] if len(args.folders) == 1 else Path()) / "report"
-    files = report(runs, out, args.metric, args.at)
+    files = report(runs, out_folder(args), args.metric, args.at)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 
@@ -57,24 +75,17 @@ def report(runs: Sequence[Run], out: Path, metric: str, at: At) -> list[Path]:
 
     Args:
         runs: what is compared.
-        out: the folder to write to; made when missing.
+        out: the folder to write to.
         metric: a metric that some of the runs have.
         at: whether groups are ranked by the metric's best or last value.
 
     Returns:
         The files.
-
-    Raises:
-        UserError: when `out` cannot be written to.
     """
     groups, notes = group(runs)
     groups = ordered(groups, metric, at)
     warnings = [*unfair(groups), *notes]
     print_table(groups, metric, warnings)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be made: {error}") from None
     table = [out / "table.md", out / "table.csv"]
     write_markdown(groups, metric, warnings, table[0])
     write_csv(groups, metric, differing(groups), table[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich import box
@@ -101,14 +101,22 @@ def print_table(
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
 
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    head, *rest = [f"| {line} |" for line in lines]
+    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]
+
+
 def write_markdown(
     groups: Sequence[Group], metric: str, warnings: Sequence[str], path: Path
 ) -> None:
     """The table for a page."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|:--|" + "--:|" * (len(HEADER) - 1)]
-    for row in cells(groups, metric):
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
-    lines += ["", caption(groups, metric).replace("\n", " ") + "."]
+    lines = [
+        *markdown(HEADER, cells(groups, metric)),
+        "",
+        caption(groups, metric).replace("\n", " ") + ".",
+    ]
     for warning in warnings:
         lines += ["", f"**Warning:** {warning}."]
     write_atomic(path, "\n".join(lines) + "\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from fedray.config import (
 from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
+from fedray.evaluation import majority_classes
 from fedray.federation import Plan
 from fedray.models import Classifier, architectures, build, skeleton
 from fedray.streams import Streams
@@ -238,6 +239,7 @@ class Assembly:
             e.faults,
             domains,
             e.finetune_epochs,
+            majority_classes(self.data.train_histogram()),
         )
 
     @cached_property
@@ -311,7 +313,8 @@ class Assembly:
     def server(self, device: torch.device) -> Server:
         """The server's side before the first round, with the text tower if the method needs it."""
         tower = self.text_tower(device)
-        return Server(0, self.setting, tower, device, self.initial, self.architectures, self.empty)
+        empty = cache(self.empty)
+        return Server(0, self.setting, tower, device, self.initial, self.architectures, empty)
 
     def text_tower(self, device: torch.device) -> TextTower | None:
         """The text tower, or None when the method needs none.
