@@ -91,6 +91,9 @@ class DataConfig(Frozen):
     """1 grey, 3 RGB; None keeps the source's own."""
     samples: int | None = Field(None, ge=1)
     """Use a random subset of this many images; None uses all."""
+    imbalance: float = Field(1.0, ge=1)
+    """rho, how many times rarer the last class is than the first among the images that are dealt;
+    the classes between are spaced geometrically. 1 leaves the images as they are."""
     clients: int = Field(20, ge=1, le=100_000)
     """N, the number of clients."""
     test: Literal["local", "official"] = "local"

@@ -263,6 +263,7 @@ def test_identity_is_what_determines_the_numbers(tmp_path):
         "threads=2",
         "data.partition.alpha=0.2",
         "data.source=parquet",
+        "data.imbalance=10",
         "model.group=small",
         "wire.up_bits=8",
         "faults.drop=0.1",

@@ -150,6 +150,7 @@ class Assembly:
             self.streams.numpy,
             test=e.data.test,
             test_samples=e.data.test_samples,
+            imbalance=e.data.imbalance,
         )
         smallest = min(len(own) for own in data.train)
         if e.drop_last and smallest < e.batch_size:
