@@ -101,6 +101,9 @@ class DataConfig(Frozen):
     and the official test images are dealt to them by the classes (and domains) that they own."""
     test_fraction: float = Field(0.25, gt=0, lt=1)
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
+    split: str | None = Field(None, min_length=1)
+    """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
+    replaces the official split (parquet, image_folder)."""
     test_samples: int | None = Field(None, ge=1)
     """Use a random subset of this many official test images; None uses all."""
     partition: Component = Component(name="fedtsp_dirichlet")
@@ -110,6 +113,15 @@ class DataConfig(Frozen):
     @classmethod
     def _default_partition(cls, value: Any) -> Any:
         return _named(value, "fedtsp_dirichlet")
+
+    @model_validator(mode="after")
+    def _split_is_read(self) -> DataConfig:
+        if self.split is not None and self.test == "local":
+            raise ValueError(
+                f"split={self.split} names test images, but test=local deals all images and lets "
+                "clients choose; set data.test=official or leave data.split out"
+            )
+        return self
 
 
 class ModelConfig(Frozen):

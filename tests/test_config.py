@@ -55,6 +55,10 @@ def asked(*assignments: str) -> Experiment:
         ("algorithm.proto_agg=mean", r"algorithm\.proto_agg: .*'weighted'.*\(got 'mean'\)"),
         ("participation=1.5", r"participation: .*less than or equal to 1 \(got 1\.5\)"),
         ("data.clients=0", r"data\.clients: .*greater than or equal to 1 \(got 0\)"),
+        (
+            "data.split=own.json",
+            r"data: split=own\.json names test images, but test=local deals all",
+        ),
         ("rounds=2.5", r"rounds: .*valid integer.*\(got 2\.5\)"),
         ("lr=fast", r"lr: .*valid number.*\(got 'fast'\)"),
         ("wire.noise_multiplier=1", r"wire: noise_multiplier > 0 needs wire\.clip_norm"),

@@ -139,6 +139,7 @@ class Assembly:
             image_size=e.data.image_size,
             channels=e.data.channels,
             download=e.data.download,
+            split=e.data.split,
         )
         data = federate(
             images,
