@@ -89,6 +89,9 @@ class DataConfig(Frozen):
     """Pixels per side; None keeps the source's own size."""
     channels: Literal[1, 3] | None = None
     """1 grey, 3 RGB; None keeps the source's own."""
+    augment: Literal["none", "flip_crop", "flip_rotate"] = "none"
+    """What training images go through, anew in every batch. flip_crop: padded by 4 pixels, cropped
+    and flipped (CIFAR); flip_rotate: flipped, turned by up to 30 degrees (FedGLCL's Office)."""
     samples: int | None = Field(None, ge=1)
     """Use a random subset of this many images; None uses all."""
     imbalance: float = Field(1.0, ge=1)

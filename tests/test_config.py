@@ -268,6 +268,7 @@ def test_identity_is_what_determines_the_numbers(tmp_path):
         "data.partition.alpha=0.2",
         "data.source=parquet",
         "data.imbalance=10",
+        "data.augment=flip_crop",
         "model.group=small",
         "wire.up_bits=8",
         "faults.drop=0.1",

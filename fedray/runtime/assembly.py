@@ -179,6 +179,7 @@ class Assembly:
             shuffle=e.shuffle,
             drop_last=e.drop_last,
             precision=e.precision,
+            augment=e.data.augment,
         )
         return Setting(
             class_names=self.data.class_names,
