@@ -32,6 +32,8 @@ from fedray.errors import UserError, nearest
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
+WEIGHT_FILES = (".pth", ".pt", ".safetensors")
+"""Suffixes that tell a file of weights from a name of weights."""
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
 
@@ -139,6 +141,9 @@ class ModelConfig(Frozen):
     None: the backbone's output, averaged or repeated to d."""
     init: Literal["shared", "independent"] = "shared"
     """shared: equal architectures start equal (the official code); independent: each its own."""
+    pretrained: str | None = Field(None, min_length=1)
+    """Weights the backbones start from: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1,
+    downloaded) or a file of a state dict (.pth, .pt, .safetensors); see models/pretrained.py."""
 
 
 class TextConfig(Frozen):
@@ -478,17 +483,22 @@ def load_experiment(tree: Tree) -> Experiment:
         UserError: with one sentence about the first thing that is wrong.
     """
     experiment = validate(Experiment, tree)
-    data, text = experiment.data, experiment.text
+    data, model, text = experiment.data, experiment.model, experiment.text
     if data.root is not None:
         data = data.model_copy(update={"root": str(resolve_root(data.root))})
+    if model.pretrained is not None and Path(model.pretrained).suffix in WEIGHT_FILES:
+        model = model.model_copy(update={"pretrained": _absolute(model.pretrained)})
     if text.descriptions is not None and text.descriptions.endswith(".json"):
-        path = str(Path(text.descriptions).expanduser().absolute())
-        text = text.model_copy(update={"descriptions": path})
+        text = text.model_copy(update={"descriptions": _absolute(text.descriptions)})
     if "path" in text.encoder.params:
-        path = str(Path(text.encoder.params["path"]).expanduser().absolute())
+        path = _absolute(text.encoder.params["path"])
         encoder = Component(name=text.encoder.name, **{**text.encoder.params, "path": path})
         text = text.model_copy(update={"encoder": encoder})
-    return experiment.model_copy(update={"data": data, "text": text})
+    return experiment.model_copy(update={"data": data, "model": model, "text": text})
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def resolve_root(root: str) -> Path:

@@ -8,6 +8,7 @@ from fedray.models.backbones import ARCHITECTURES, Architecture
 from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
+from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
     head_tensors,
     is_normalisation,
@@ -24,9 +25,11 @@ __all__ = [
     "WidthAdapter",
     "architectures",
     "build",
+    "check_pretrained",
     "head_tensors",
     "initialise",
     "is_normalisation",
+    "load_pretrained",
     "normalisation_tensors",
     "skeleton",
     "tensor_names",

@@ -28,7 +28,7 @@ from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
 from fedray.federation import Plan
-from fedray.models import architectures, build, skeleton
+from fedray.models import architectures, build, check_pretrained, load_pretrained, skeleton
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ def check_components(experiment: Experiment) -> None:
         )
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
-    architectures(experiment.model.group, experiment.data.clients)
+    models = architectures(experiment.model.group, experiment.data.clients)
+    if experiment.model.pretrained is not None:
+        check_pretrained(experiment.model.pretrained, models)
 
 
 def hyperparameters(experiment: Experiment) -> Any:
@@ -239,10 +241,19 @@ class Assembly:
         }
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Initial weights: a function of the seed and, unless `model.init=shared`, the client."""
+        """Initial weights: a function of the seed and, unless `model.init=shared`, the client.
+
+        With `model.pretrained` the backbone's are those.
+
+        Raises:
+            UserError: when the pre-trained weights cannot be had or do not fit.
+        """
         shared = self.experiment.model.init == "shared"
         random = self.streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
         model = build(architecture, **self.shape, generator=random)
+        if self.experiment.model.pretrained is not None:
+            backbone = model.extractor.get_submodule("backbone")
+            load_pretrained(backbone, architecture, self.experiment.model.pretrained)
         return {
             name: tensor.detach()
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
