@@ -150,7 +150,7 @@ class TextConfig(Frozen):
     """What the server's language model reads."""
 
     encoder: Component = Component(name="minilm")
-    """The text encoder: minilm, bert, openclip, random, orthogonal; with its parameters."""
+    """The text encoder: minilm, bert, openclip, vectors, random, orthogonal; its parameters."""
     descriptions: str | None = None
     """A shipped set of class descriptions, or a JSON file."""
     style: Literal["fine", "short", "long", "handcrafted", "plain", "ensemble", "name"] = "fine"
