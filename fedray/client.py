@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.data.augment import augment
 from fedray.models import Classifier, is_normalisation
 from fedray.models.pixels import to_float
 from fedray.streams import Streams
@@ -38,7 +39,7 @@ def plain(tensors: Mapping[str, Tensor]) -> Tensors:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The local loop's knobs; the keys of the experiment of the same names."""
+    """The local loop's knobs; the keys of the experiment of the same names (`data.augment`)."""
 
     epochs: int = 5
     batch_size: int = 100
@@ -48,6 +49,7 @@ class LocalTraining:
     shuffle: bool = True
     drop_last: bool = False
     precision: str = "float32"
+    augment: str = "none"
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ class Client:
 
     def _fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> int:
         knobs = self.setting.training
-        random = self.setting.streams.torch("batches", round_=self.round, client=self.id)
+        streams, here = self.setting.streams, {"round_": self.round, "client": self.id}
+        random, views = streams.torch("batches", **here), streams.torch("augment", **here)
         optimizer = self.skeleton.optimizer(knobs)
         images, labels = self.train.tensors(self.device)
         autocast = torch.autocast(
@@ -261,7 +264,8 @@ class Client:
             before += steps
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
-                batch = Batch(to_float(images[index]), labels[index])
+                seen = augment(images[index], knobs.augment, views)
+                batch = Batch(to_float(seen), labels[index])
                 optimizer.zero_grad()
                 with autocast:
                     value = loss(model, batch)

@@ -149,6 +149,7 @@ def federate(
     *,
     test: Literal["local", "official"] = "local",
     test_samples: int | None = None,
+    imbalance: float = 1.0,
 ) -> FederatedData:
     """Deal images to clients, and say what each of them tests on.
 
@@ -164,9 +165,12 @@ def federate(
         clients: N.
         test_fraction: share of each client's images that it tests on, if local.
         samples: deal only so many images, drawn at random; None deals all.
-        rng_for: gives the stream for "subset", "partition", "split" and "test_subset".
+        rng_for: gives the stream for "subset", "imbalance", "partition", "split" and
+            "test_subset".
         test: where the clients' tests come from.
         test_samples: use only so many official test images, drawn at random; None uses all.
+        imbalance: rho of `long_tailed`, which what is dealt becomes after `samples`; with
+            test="official" the test is not touched.
 
     Raises:
         UserError: for an unknown partition or knob, or when the images cannot serve the clients.
@@ -176,6 +180,9 @@ def federate(
     everything = np.arange(len(images), dtype=np.int64)
     pool = everything if test == "local" else everything[images.origin == TRAIN]
     chosen = _subset(pool, samples, rng_for("subset"), "data.samples", images.source)
+    if imbalance > 1:
+        labels = np.asarray(images.labels)[chosen]
+        chosen = chosen[long_tailed(labels, imbalance, rng_for("imbalance"))]
     domains = images.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[chosen])
@@ -215,6 +222,40 @@ def _subset(
             f"{key}={count}, but {source} has {len(pool)} images; lower {key} or leave it out"
         )
     return np.sort(rng.permutation(pool)[:count])
+
+
+def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indices:
+    """Thin classes out to an exponential profile, n_c = floor(n_max rho^(-c / (C - 1))).
+
+    Cao et al., "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss", NeurIPS
+    2019 (CIFAR-LT); c counts the C classes present, by label. n_max is the largest that all classes
+    can serve: the images per class where they are balanced.
+
+    Args:
+        labels: int64 [n].
+        rho: imbalance factor n_max / n_min, at least 1.
+        rng: which images of a class stay.
+
+    Returns:
+        Sorted positions of the images that stay, int64.
+
+    Raises:
+        UserError: when the rarest class would be left without an image.
+    """
+    classes, totals = np.unique(labels, return_counts=True)
+    profile = rho ** (-np.arange(len(classes)) / max(len(classes) - 1, 1))
+    most = (totals / profile).min()
+    kept = np.floor(most * profile + 1e-9).astype(np.int64)  # 500 * 10^-1 is 50, not 49
+    if not kept[-1]:
+        raise UserError(
+            f"data.imbalance={rho:g} leaves no image of the last of {len(classes)} classes, whose "
+            f"first would keep {most:.0f}; lower data.imbalance or use more images"
+        )
+    stay = [
+        rng.permutation(np.flatnonzero(labels == c))[:count]
+        for c, count in zip(classes, kept, strict=True)
+    ]
+    return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
 
 
 def _deal_test(

@@ -13,6 +13,7 @@ from fedray.models.classifier import (
 )
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
+from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
     buffer_names,
     head_tensors,
@@ -33,9 +34,11 @@ __all__ = [
     "architectures",
     "buffer_names",
     "build",
+    "check_pretrained",
     "head_tensors",
     "initialise",
     "is_normalisation",
+    "load_pretrained",
     "normalisation_tensors",
     "skeleton",
     "stages",

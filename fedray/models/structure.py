@@ -77,7 +77,7 @@ def stages(model: Classifier) -> dict[str, nn.Module]:
     """
     ends: dict[str, nn.Module] = {}
     name = ""
-    for prefix, part in (*model.extractor.named_children(), ("head", model.head)):
+    for prefix, part in (*model.get_submodule("extractor").named_children(), ("head", model.head)):
         inner = part.named_children() if isinstance(part, nn.Sequential) else [("", part)]
         for key, module in inner:
             if any(isinstance(m, nn.Conv2d | nn.Linear) for m in module.modules()):

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from fedray.checkpoint import CheckpointStore
 from fedray.cli import guard
-from fedray.client import to_float
 from fedray.config import load_experiment, read_mapping
 from fedray.data import FederatedData
 from fedray.errors import ClientError, UserError
 from fedray.evaluation import centred_gram, linear_cka
 from fedray.files import write_atomic
 from fedray.models import Classifier, stages
+from fedray.models.pixels import to_float
 from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_stages
 from fedray.report.runs import Stat, group, load

@@ -30,7 +30,14 @@ from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
 from fedray.evaluation import majority_classes
 from fedray.federation import Plan
-from fedray.models import Classifier, architectures, build, skeleton
+from fedray.models import (
+    Classifier,
+    architectures,
+    build,
+    check_pretrained,
+    load_pretrained,
+    skeleton,
+)
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -100,8 +107,16 @@ def check_components(experiment: Experiment) -> None:
         )
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
-    if not method.prompted:
-        architectures(experiment.model.group, experiment.data.clients)
+    if method.prompted:
+        if experiment.model.pretrained is not None:
+            raise UserError(
+                f"model.pretrained={experiment.model.pretrained} is for backbones, but "
+                f"{method.name} has prompts around model.clip; remove model.pretrained"
+            )
+        return
+    models = architectures(experiment.model.group, experiment.data.clients)
+    if experiment.model.pretrained is not None:
+        check_pretrained(experiment.model.pretrained, models)
 
 
 def hyperparameters(experiment: Experiment) -> Any:
@@ -155,6 +170,7 @@ class Assembly:
             image_size=e.data.image_size,
             channels=e.data.channels,
             download=e.data.download,
+            split=e.data.split,
         )
         data = federate(
             images,
@@ -166,6 +182,7 @@ class Assembly:
             self.streams.numpy,
             test=e.data.test,
             test_samples=e.data.test_samples,
+            imbalance=e.data.imbalance,
         )
         smallest = min(len(own) for own in data.train)
         if e.drop_last and smallest < e.batch_size:
@@ -195,6 +212,7 @@ class Assembly:
             shuffle=e.shuffle,
             drop_last=e.drop_last,
             precision=e.precision,
+            augment=e.data.augment,
         )
         return Setting(
             class_names=self.data.class_names,
@@ -255,7 +273,13 @@ class Assembly:
         }
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Initial weights: a function of the seed and, unless `model.init=shared`, the client."""
+        """Initial weights: a function of the seed and, unless `model.init=shared`, the client.
+
+        With `model.pretrained` the backbone's are those.
+
+        Raises:
+            UserError: when the pre-trained weights cannot be had or do not fit.
+        """
         shared = self.experiment.model.init == "shared"
         random = self.streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
         if self.algorithm.prompted:
@@ -264,6 +288,9 @@ class Assembly:
             model: Classifier = prompted
         else:
             model = build(architecture, **self.shape, generator=random)
+        if self.experiment.model.pretrained is not None:
+            backbone = model.get_submodule("extractor.backbone")
+            load_pretrained(backbone, architecture, self.experiment.model.pretrained)
         return {
             name: tensor.detach()
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -297,11 +324,13 @@ class Assembly:
     def samples(self, device: torch.device) -> Callable[[np.ndarray], Samples]:
         """A way from indices to samples: images, or what a frozen tower makes of them.
 
-        Frozen features are computed once per node, for the images that the run uses.
+        Frozen features are computed once per node, for the images that the run uses; augmented
+        images have none that could be kept.
         """
         images = self.data.images
         model = self._prompted(device) if self.algorithm.prompted else None
-        if model is None or model.reads == "images":
+        augmented = self.experiment.data.augment != "none"
+        if model is None or model.reads == "images" or augmented:
             return partial(Samples, images.images, images.labels)
         from fedray.models.clip.features import frozen_features
 
