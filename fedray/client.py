@@ -57,7 +57,7 @@ class Setting:
     """What both sides know of the federation.
 
     Attributes:
-        class_names: C names; their order is the labels'.
+        class_names: C names of what is trained on; their order is the labels'.
         feature_dim: d, width of features and prototypes.
         rounds: T.
         clients: N.
@@ -172,6 +172,13 @@ def learning(model: Classifier, only: Collection[str] | None) -> Iterator[None]:
         model.train()
 
 
+class Exam(NamedTuple):
+    """Images that every client's model is tested on, and the classes it answers among."""
+
+    samples: Samples
+    classes: range
+
+
 @dataclass(frozen=True)
 class Client:
     """One client in one round: its data, its random streams, an empty model of its architecture.
@@ -186,6 +193,8 @@ class Client:
         skeleton: an empty model of that architecture; shared, never kept.
         initial: makes the initial weights.
         device: where steps run.
+        metrics: numbers that a step reports.
+        exams: what all clients' models are tested on besides, by name.
     """
 
     id: int
@@ -198,6 +207,7 @@ class Client:
     initial: Callable[[], Tensors]
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
+    exams: Mapping[str, Exam] = field(default_factory=dict)
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Put `weights` into this architecture's skeleton and return it, on the device."""

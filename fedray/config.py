@@ -99,6 +99,11 @@ class DataConfig(Frozen):
     imbalance: float = Field(1.0, ge=1)
     """rho, how many times rarer the last class is than the first among the images that are dealt;
     the classes between are spaced geometrically. 1 leaves the images as they are."""
+    shots: int | None = Field(None, ge=1)
+    """Keep at most so many images of each class among those that are dealt; None keeps all."""
+    novel: StrictBool = False
+    """Train on the first half of the classes; examine everybody on the official test images of
+    these and of the others, with their names alone. For prompt methods, with test=official."""
     clients: int = Field(20, ge=1, le=100_000)
     """N, the number of clients."""
     test: Literal["local", "official"] = "local"
@@ -118,6 +123,15 @@ class DataConfig(Frozen):
     @classmethod
     def _default_partition(cls, value: Any) -> Any:
         return _named(value, "fedtsp_dirichlet")
+
+    @model_validator(mode="after")
+    def _novel_is_official(self) -> DataConfig:
+        if self.novel and self.test == "local":
+            raise ValueError(
+                "novel=true examines on official test images, but test=local; set "
+                "data.test=official"
+            )
+        return self
 
     @model_validator(mode="after")
     def _split_is_read(self) -> DataConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -17,11 +17,13 @@ class Score:
         correct: images whose label was predicted.
         total: images.
         classes: (correct, total) of each class, in the labels' order; empty where not counted.
+        exams: on images that all clients share, by name.
     """
 
     correct: int
     total: int
     classes: tuple[tuple[int, int], ...] = ()
+    exams: Mapping[str, Score] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -57,7 +59,9 @@ def summarise(
         means of the lowest and highest tenth; jain: Jain's fairness index. With domains:
         accuracy_<domain>, over all images of its clients, and accuracy_domains, their mean. With
         majority: accuracy_majority and accuracy_minority, over all images of all clients, since a
-        client may have few images of its minority classes; each where there are such images.
+        client may have few images of its minority classes; each where there are such images. With
+        exams: accuracy_<exam>, mean over clients; of base and novel classes also accuracy_hm and
+        accuracy_cm (`harmonic_mean`; CM = (local + HM) / 2, FedMGP section 5).
     """
     scores = {client: score for client, score in sorted(scores.items()) if score.total}
     accuracy = np.array([score.accuracy for score in scores.values()])
@@ -74,6 +78,7 @@ def summarise(
     return {
         **by_domain,
         **(_by_size(scores, majority) if majority else {}),
+        **_exams(scores, float(accuracy.mean())),
         "local_accuracy": float(accuracy.mean()),
         "local_accuracy_weighted": _pooled(list(scores.values())),
         "local_accuracy_std": float(accuracy.std()),
@@ -83,6 +88,24 @@ def summarise(
         if squares
         else 1.0,
     }
+
+
+def harmonic_mean(base: float, novel: float) -> float:
+    """HM = 2 B N / (B + N) of the accuracies on base and novel classes; 0 where both are 0."""
+    return 2 * base * novel / (base + novel) if base + novel else 0.0
+
+
+def _exams(scores: Mapping[int, Score], local: float) -> dict[str, float]:
+    """Accuracies on images that all clients share, as means over clients."""
+    names = next(iter(scores.values())).exams
+    found = {
+        f"accuracy_{name}": float(np.mean([own.exams[name].accuracy for own in scores.values()]))
+        for name in names
+    }
+    if {"accuracy_base", "accuracy_novel"} <= found.keys():
+        found["accuracy_hm"] = harmonic_mean(found["accuracy_base"], found["accuracy_novel"])
+        found["accuracy_cm"] = (local + found["accuracy_hm"]) / 2
+    return found
 
 
 def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,6 +18,19 @@ from fedray.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
+class SharedTest:
+    """Test images that every client's model is examined on, among classes of their own.
+
+    Attributes:
+        index: positions of the images, sorted.
+        classes: the classes that an answer is chosen from; they hold all the images' labels.
+    """
+
+    index: Indices
+    classes: range
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """Who owns what; nothing is copied out of the images.
 
@@ -25,11 +38,15 @@ class FederatedData:
         images: all images; usually mapped from disk.
         train: N sorted int64 arrays of positions in `images`, what each client learns from.
         test: likewise, what each client tests on.
+        shared_tests: what all clients' models are examined on besides, by name.
+        base: how many classes, the first ones, are trained on; None for all.
     """
 
     images: ImageSet
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
+    shared_tests: Mapping[str, SharedTest] = field(default_factory=dict)
+    base: int | None = None
 
     @property
     def clients(self) -> int:
@@ -38,13 +55,19 @@ class FederatedData:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """C names; their order is the labels'."""
-        return self.images.class_names
+        """C names of the classes that are trained on; their order is the labels'."""
+        return self.images.class_names[: self.base]
+
+    @property
+    def novel_names(self) -> tuple[str, ...]:
+        """Names of the classes that are only asked for, whose labels follow."""
+        return () if self.base is None else self.images.class_names[self.base :]
 
     @cached_property
     def used(self) -> Indices:
         """Positions of all images that some client trains or tests on, sorted."""
-        return np.unique(np.concatenate([*self.train, *self.test]))
+        shared = [exam.index for exam in self.shared_tests.values()]
+        return np.unique(np.concatenate([*self.train, *self.test, *shared]))
 
     def client_domains(self) -> dict[str, list[int]] | None:
         """The clients of each domain, if every client's images are of one domain; else None."""
@@ -150,6 +173,8 @@ def federate(
     test: Literal["local", "official"] = "local",
     test_samples: int | None = None,
     imbalance: float = 1.0,
+    shots: int | None = None,
+    novel: bool = False,
 ) -> FederatedData:
     """Deal images to clients, and say what each of them tests on.
 
@@ -165,12 +190,15 @@ def federate(
         clients: N.
         test_fraction: share of each client's images that it tests on, if local.
         samples: deal only so many images, drawn at random; None deals all.
-        rng_for: gives the stream for "subset", "imbalance", "partition", "split" and
+        rng_for: gives the stream for "subset", "shots", "imbalance", "partition", "split" and
             "test_subset".
         test: where the clients' tests come from.
         test_samples: use only so many official test images, drawn at random; None uses all.
         imbalance: rho of `long_tailed`, which what is dealt becomes after `samples`; with
             test="official" the test is not touched.
+        shots: of what is dealt keep at most so many images of each class; None keeps all.
+        novel: train on the first half of the classes, and examine everybody on all official test
+            images of these ("base") and of the others ("novel"); needs test="official".
 
     Raises:
         UserError: for an unknown partition or knob, or when the images cannot serve the clients.
@@ -179,10 +207,16 @@ def federate(
     params = validate(partition.Params, dict(partition_params), "data.partition")
     everything = np.arange(len(images), dtype=np.int64)
     pool = everything if test == "local" else everything[images.origin == TRAIN]
+    base = base_classes(len(images.class_names)) if novel else None
+    if base is not None:
+        pool = pool[np.asarray(images.labels)[pool] < base]
     chosen = _subset(pool, samples, rng_for("subset"), "data.samples", images.source)
     if imbalance > 1:
         labels = np.asarray(images.labels)[chosen]
         chosen = chosen[long_tailed(labels, imbalance, rng_for("imbalance"))]
+    if shots is not None:
+        labels = np.asarray(images.labels)[chosen]
+        chosen = chosen[few_shots(labels, shots, rng_for("shots"))]
     domains = images.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[chosen])
@@ -199,7 +233,17 @@ def federate(
             )
         rng = rng_for("test_subset")
         official = _subset(official, test_samples, rng, "data.test_samples", images.source)
-        return FederatedData(images, train, _deal_test(images, train, official))
+        if base is None:
+            return FederatedData(images, train, _deal_test(images, train, official))
+        exams = {
+            name: SharedTest(official[np.isin(np.asarray(images.labels)[official], own)], own)
+            for name, own in (
+                ("base", range(base)),
+                ("novel", range(base, len(images.class_names))),
+            )
+        }
+        own_test = _deal_test(images, train, exams["base"].index)
+        return FederatedData(images, train, own_test, exams, base)
     rng = rng_for("split")
     learn, keep = zip(
         *(
@@ -222,6 +266,26 @@ def _subset(
             f"{key}={count}, but {source} has {len(pool)} images; lower {key} or leave it out"
         )
     return np.sort(rng.permutation(pool)[:count])
+
+
+def base_classes(classes: int) -> int:
+    """How many of the classes are base: the first half, rounded up (CoOp's base-to-new split)."""
+    return math.ceil(classes / 2)
+
+
+def few_shots(labels: Indices, shots: int, rng: np.random.Generator) -> Indices:
+    """At most so many images of each class, drawn without replacement.
+
+    Args:
+        labels: int64 [n].
+        shots: images per class.
+        rng: which images stay.
+
+    Returns:
+        Sorted positions of the images that stay, int64.
+    """
+    stay = [rng.permutation(np.flatnonzero(labels == c))[:shots] for c in np.unique(labels)]
+    return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
 
 
 def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indices:

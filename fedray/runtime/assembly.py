@@ -107,6 +107,11 @@ def check_components(experiment: Experiment) -> None:
         )
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
+    if experiment.data.novel and not method.prompted:
+        raise UserError(
+            f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
+            "know no others; set data.novel=false or take a prompt method, for example promptfl"
+        )
     if method.prompted:
         if experiment.model.pretrained is not None:
             raise UserError(
@@ -183,6 +188,8 @@ class Assembly:
             test=e.data.test,
             test_samples=e.data.test_samples,
             imbalance=e.data.imbalance,
+            shots=e.data.shots,
+            novel=e.data.novel,
         )
         smallest = min(len(own) for own in data.train)
         if e.drop_last and smallest < e.batch_size:
@@ -319,7 +326,9 @@ class Assembly:
                 f"{clip.vision.image_size}x{clip.vision.image_size}; set "
                 f"data.image_size={clip.vision.image_size}"
             )
-        return self.algorithm.prompts(clip, self.setting.class_names).to(device)
+        model = self.algorithm.prompts(clip, self.setting.class_names).to(device)
+        model.add_classes(self.data.novel_names)
+        return model
 
     def samples(self, device: torch.device) -> Callable[[np.ndarray], Samples]:
         """A way from indices to samples: images, or what a frozen tower makes of them.

@@ -138,20 +138,17 @@ class PromptedClip(Classifier, ABC):
 
     Args:
         clip: the frozen CLIP; it is not part of the module's state.
-        names: of all classes that may be asked for; training is among `trained` of them.
-        trained: the classes that are trained on; None for all.
+        names: of the classes that are trained on.
     """
 
     reads: Stage = "features"
     head: torch.nn.Module = torch.nn.Identity()
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], trained: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
         super().__init__()
         object.__setattr__(self, "clip", clip)  # not a submodule: frozen, shared, never sent
         self.names = tuple(name.replace("_", " ") for name in names)
-        self._trained = tuple(trained) if trained is not None else tuple(range(len(names)))
+        self._trained = tuple(range(len(names)))
         self._scope: tuple[int, ...] = self._trained
         self._kept: tuple[object, Tensor] | None = None
         self._texts: dict[str, ClassTexts] = {}
@@ -165,6 +162,10 @@ class PromptedClip(Classifier, ABC):
     @abstractmethod
     def text_features(self) -> Tensor:
         """Unit text features of the classes in scope, [K, d] or as the method needs them."""
+
+    def add_classes(self, names: Sequence[str]) -> None:
+        """Make more classes known, which are not trained on but may be asked for."""
+        self.names += tuple(name.replace("_", " ") for name in names)
 
     @property
     def classes(self) -> tuple[int, ...]:
