@@ -69,18 +69,33 @@ def test_some_classes_are_rows_of_all(pair):
 
 def test_deep_prompts_replace_the_same_positions(clip):
     texts = ClassTexts(clip.text, NAMES)
-    first = torch.randn(2, clip.text.token_width)
+    inserted = insert(texts.embeddings, torch.randn(1, 2, clip.text.token_width))
+    second = torch.randn(2, clip.text.token_width)
     blocks = clip.text._tower.transformer.resblocks
     seen = []
     hooks = [
         block.register_forward_pre_hook(lambda _, own: seen.append(own[0])) for block in blocks
     ]
-    second = torch.randn(2, clip.text.token_width)
-    texts.encode(first, [second])
+    clip.text.encode(inserted, texts.tokens, [second])
     for hook in hooks:
         hook.remove()
     assert torch.equal(seen[1][:, 1:3], second.expand(3, -1, -1))
     assert not torch.allclose(seen[2][:, 1:3], second.expand(3, -1, -1))  # flows on from there
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_common_beginning_is_computed_once_and_changes_nothing(clip, depth):
+    texts = ClassTexts(clip.text, NAMES)
+    context = torch.randn(2, clip.text.token_width, requires_grad=True)
+    deep = [torch.randn(2, clip.text.token_width, requires_grad=True) for _ in range(depth)]
+    inserted = insert(texts.embeddings, context.unsqueeze(0))
+    expected = normalize(clip.text.encode(inserted, texts.tokens, deep), dim=-1)
+    found = texts.encode(context, deep)
+    assert torch.allclose(found, expected, atol=1e-5)
+    wanted = torch.autograd.grad(expected[:, 0].sum(), [context, *deep])
+    grads = torch.autograd.grad(found[:, 0].sum(), [context, *deep])
+    for a, b in zip(grads, wanted, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_visual_prompts_are_appended_and_dropped(clip, images):
