@@ -144,7 +144,7 @@ def _names(architecture: str) -> Mapping[str, str]:
     return dict(zip(own, (n for n in theirs if not n.startswith(layout.left)), strict=True))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _from_torchvision(name: str) -> Mapping[str, Tensor]:
     from torchvision.models import get_weight
 
@@ -160,7 +160,7 @@ def _from_torchvision(name: str) -> Mapping[str, Tensor]:
     return state
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _from_file(source: str) -> Mapping[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file

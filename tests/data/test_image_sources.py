@@ -532,22 +532,25 @@ REAL = os.environ.get("FEDRAY_DATA")
 @pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="FEDRAY_DATA does not name a folder of real images")
 @pytest.mark.parametrize(
-    ("name", "shape", "train", "test", "size"),
+    ("name", "shape", "train", "test", "size", "first"),
     [
-        ("cifar10", (3, 32, 32), 50_000, 10_000, None),
-        ("fashion_mnist", (1, 28, 28), 60_000, 10_000, None),
-        ("office_caltech10", (3, 64, 64), 2025, 508, 64),
-        ("dtd10", (3, 32, 32), 400, 200, 32),
+        ("cifar10", (3, 32, 32), 50_000, 10_000, None, "airplane"),
+        ("fashion_mnist", (1, 28, 28), 60_000, 10_000, None, "T-shirt/top"),
+        ("tiny_imagenet", (3, 64, 64), 11_200, 2_400, None, "goldfish"),
+        ("office_caltech10", (3, 64, 64), 2025, 508, 64, "backpack"),
+        ("dtd10", (3, 32, 32), 400, 200, 32, "banded"),
     ],
 )
-def test_real_images(name, shape, train, test, size):
+def test_real_images(name, shape, train, test, size, first):
     root = Path(REAL or "") / name
     if not root.is_dir():
         pytest.skip(f"{name} is not below FEDRAY_DATA")
     images = load_images("parquet", root, image_size=size)
     assert images.shape == shape
     assert np.bincount(images.origin).tolist() == [train, test]
-    assert len(images.class_names) == 10
+    assert images.class_names[0] == first
+    assert len(images.class_names) == (200 if name == "tiny_imagenet" else 10)
+    assert set(images.labels) == set(range(len(images.class_names)))
     assert 20 < images.images[:500].mean() < 235
     if name == "cifar10":
         means = images.images.mean((0, 2, 3)) / 255
