@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ class Samples:
     """A client's images of one split, still in the node's mapped arrays.
 
     Attributes:
-        all_images: uint8 [all, channels, H, W].
+        all_images: uint8 [all, channels, H, W]; or frozen features of them, float32 [all, width].
         all_labels: int64 [all].
         index: which of them are in this split [n].
     """
@@ -113,7 +113,12 @@ class Samples:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Map uint8 [B, ...] to float32 in [-1, 1]: ToTensor and Normalize(0.5, 0.5)."""
+    """Map uint8 [B, ...] to float32 in [-1, 1]: ToTensor and Normalize(0.5, 0.5).
+
+    What is float already (features in the place of images) stays.
+    """
+    if images.is_floating_point():
+        return images
     return images.float().mul_(2 / 255).sub_(1)
 
 
@@ -197,6 +202,12 @@ class Client:
     initial: Callable[[], Tensors]
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def again(self, later: int, **knobs: Any) -> Client:
+        """This client with the batches of `later` rounds on, and other knobs of `LocalTraining`."""
+        training = replace(self.setting.training, **knobs)
+        setting = replace(self.setting, training=training)
+        return replace(self, round=self.round + later, setting=setting)
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Put `weights` into this architecture's skeleton and return it, on the device."""

@@ -9,6 +9,7 @@ from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.structure import (
+    convolution_stages,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
@@ -24,6 +25,7 @@ __all__ = [
     "WidthAdapter",
     "architectures",
     "build",
+    "convolution_stages",
     "head_tensors",
     "initialise",
     "is_normalisation",

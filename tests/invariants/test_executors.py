@@ -70,13 +70,15 @@ def test_so_with_other_methods(small, pool, tmp_path, method):
     assert_same(tmp_path, small.undisturbed(*other))
 
 
-REMEMBERING = ("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf")
+REMEMBERING = (
+    *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
+    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global"),
+)
 
 
 def remembering(method: str) -> tuple[str, ...]:
     """A run of a method whose clients keep something between rounds."""
-    width = ("model.feature_dim=10",) if method == "fedetf" else ()
-    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5", *width)
+    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5")
 
 
 @pytest.mark.ray
