@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.data.augment import augment
 from fedray.models import Classifier, is_normalisation
+from fedray.models.pixels import to_float
 from fedray.streams import Streams
 
 Tensors = dict[str, Tensor]
@@ -37,7 +39,7 @@ def plain(tensors: Mapping[str, Tensor]) -> Tensors:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The local loop's knobs; the keys of the experiment of the same names."""
+    """The local loop's knobs; the keys of the experiment of the same names (`data.augment`)."""
 
     epochs: int = 5
     batch_size: int = 100
@@ -47,6 +49,7 @@ class LocalTraining:
     shuffle: bool = True
     drop_last: bool = False
     precision: str = "float32"
+    augment: str = "none"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Setting:
     """What both sides know of the federation.
 
     Attributes:
-        class_names: C names; their order is the labels'.
+        class_names: C names of what is trained on; their order is the labels'.
         feature_dim: d, width of features and prototypes.
         rounds: T.
         clients: N.
@@ -83,7 +86,10 @@ class Setting:
 
 
 class Batch(NamedTuple):
-    """One batch: images [B, channels, H, W] in [-1, 1], labels [B]."""
+    """One batch: images [B, channels, H, W] in [-1, 1], labels [B].
+
+    Instead of images, what a frozen tower made of them, for models that read that.
+    """
 
     images: Tensor
     labels: Tensor
@@ -94,7 +100,7 @@ class Samples:
     """A client's images of one split, still in the node's mapped arrays.
 
     Attributes:
-        all_images: uint8 [all, channels, H, W]; or frozen features of them, float32 [all, width].
+        all_images: uint8 [all, channels, H, W], or frozen features float32 [all, ...].
         all_labels: int64 [all].
         index: which of them are in this split [n].
     """
@@ -107,19 +113,9 @@ class Samples:
         return len(self.index)
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """A copy of this split: images uint8 [n, channels, H, W] and labels [n]."""
+        """A copy of this split: images uint8 [n, channels, H, W] (or features), labels [n]."""
         images = torch.from_numpy(self.all_images[self.index])
         return images.to(device), torch.from_numpy(self.all_labels[self.index]).to(device)
-
-
-def to_float(images: Tensor) -> Tensor:
-    """Map uint8 [B, ...] to float32 in [-1, 1]: ToTensor and Normalize(0.5, 0.5).
-
-    What is float already (features in the place of images) stays.
-    """
-    if images.is_floating_point():
-        return images
-    return images.float().mul_(2 / 255).sub_(1)
 
 
 class Skeleton:
@@ -176,6 +172,13 @@ def learning(model: Classifier, only: Collection[str] | None) -> Iterator[None]:
         model.train()
 
 
+class Exam(NamedTuple):
+    """Images that every client's model is tested on, and the classes it answers among."""
+
+    samples: Samples
+    classes: range
+
+
 @dataclass(frozen=True)
 class Client:
     """One client in one round: its data, its random streams, an empty model of its architecture.
@@ -190,6 +193,8 @@ class Client:
         skeleton: an empty model of that architecture; shared, never kept.
         initial: makes the initial weights.
         device: where steps run.
+        metrics: numbers that a step reports.
+        exams: what all clients' models are tested on besides, by name.
     """
 
     id: int
@@ -202,6 +207,7 @@ class Client:
     initial: Callable[[], Tensors]
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
+    exams: Mapping[str, Exam] = field(default_factory=dict)
 
     def again(self, later: int, **knobs: Any) -> Client:
         """This client with the batches of `later` rounds on, and other knobs of `LocalTraining`."""
@@ -262,7 +268,8 @@ class Client:
 
     def _fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> int:
         knobs = self.setting.training
-        random = self.setting.streams.torch("batches", round_=self.round, client=self.id)
+        streams, here = self.setting.streams, {"round_": self.round, "client": self.id}
+        random, views = streams.torch("batches", **here), streams.torch("augment", **here)
         optimizer = self.skeleton.optimizer(knobs)
         images, labels = self.train.tensors(self.device)
         autocast = torch.autocast(
@@ -273,7 +280,8 @@ class Client:
             before += steps
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
-                batch = Batch(to_float(images[index]), labels[index])
+                seen = augment(images[index], knobs.augment, views)
+                batch = Batch(to_float(seen), labels[index])
                 optimizer.zero_grad()
                 with autocast:
                     value = loss(model, batch)

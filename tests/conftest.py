@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from clips import save_clip
 from hypothesis import settings
 from torch import Tensor
 
@@ -68,6 +69,14 @@ def tiny_bert(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_clip(tmp_path_factory) -> Path:
+    """A CLIP for 8-pixel images with random weights, as open_clip writes it."""
+    folder = tmp_path_factory.mktemp("tiny_clip")
+    save_clip(folder)
+    return folder
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run.
@@ -108,6 +117,9 @@ def assemble(request):
         if algorithms.get(algorithm).needs_text:
             encoder = {"name": "bert", "path": str(request.getfixturevalue("tiny_bert"))}
             tree["text"] = {"encoder": encoder, "style": "handcrafted"}
+        if algorithms.get(algorithm).prompted:
+            clip = {"name": "openclip", "path": str(request.getfixturevalue("tiny_clip"))}
+            tree["model"] = {"clip": clip}
         return Assembly(from_tree(tree, (changes or {}).items()))
 
     return assemble

@@ -11,13 +11,14 @@ A method whose round has more exchanges overrides `round`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fedray.client import Batch, Client, ClientState, Setting, Tensors
+from fedray.client import Batch, Client, ClientState, Exam, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
@@ -27,6 +28,7 @@ from fedray.streams import Streams
 
 if TYPE_CHECKING:
     from fedray.language.tower import TextTower
+    from fedray.models.clip import FrozenClip, PromptedClip
 
 ServerState = Mapping[str, Tensor]
 Downlinks = Mapping[int, Payload | None]
@@ -108,6 +110,14 @@ class Server:
         return self.empty(self.architecture)
 
 
+@runtime_checkable
+class Askable(Protocol):
+    """A model that can be asked among classes other than those it trained on."""
+
+    def among(self, classes: Sequence[int] | None) -> AbstractContextManager[None]:
+        """Predict among these classes."""
+
+
 class Exchange(Protocol):
     """One round as a method sees it: who takes part, and a way to call their steps."""
 
@@ -163,6 +173,8 @@ class Algorithm:
     needs_text: ClassVar[bool] = False
     has_head: ClassVar[bool] = True
     """Whether its models end in a classifier; False: in their features."""
+    prompted: ClassVar[bool] = False
+    """Whether its models are prompts around a frozen CLIP, see `prompts`; they have no head."""
     one_model: ClassVar[bool] = False
     """Whether all clients predict with one global model, whose accuracy is then measured too."""
 
@@ -177,6 +189,10 @@ class Algorithm:
     def presets(cls, experiment: Tree) -> dict[str, dict[str, Any]]:
         """Named sets of dotted overrides, chosen by `algorithm.preset`."""
         return {}
+
+    def prompts(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """The model of a method with `prompted`."""
+        raise NotImplementedError(f"{self.name} says that it is prompted, but not how")
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -290,13 +306,28 @@ class Algorithm:
 
     @torch.no_grad()
     def score(self, client: Client, model: Classifier, state: ClientState) -> Score:
-        """Test a model on the client's own test split, in evaluation mode."""
+        """Test a model on the client's own test split, in evaluation mode.
+
+        With exams for all clients, on these too.
+        """
+        own = Exam(client.test, range(self.setting.num_classes))
+        exams: dict[str, Score] = {}
+        for name, exam in client.exams.items():
+            assert isinstance(model, Askable)
+            with model.among(exam.classes):
+                exams[name] = self._examine(client, model, state, exam)
+        return replace(self._examine(client, model, state, own), exams=exams)
+
+    def _examine(self, client: Client, model: Classifier, state: ClientState, exam: Exam) -> Score:
         model.eval()
-        correct = 0
-        for batch in client.batches(client.test):
+        columns = len(exam.classes)
+        counts = torch.zeros(2, columns, dtype=torch.int64, device=client.device)
+        for batch in client.batches(exam.samples):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
-            correct += int((guesses == batch.labels).sum())
-        return Score(correct, len(client.test))
+            truth = batch.labels - exam.classes.start
+            for row, labels in enumerate((truth[guesses == truth], truth)):
+                counts[row] += torch.bincount(labels, minlength=columns)
+        return Score.by_class(*counts.tolist())
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""

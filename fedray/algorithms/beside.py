@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,8 +40,8 @@ class LearnsBeside(FedAvg):
         live = self.train(client, model, state, down)
         sent = self.uplink(client, model, down)
         learnt = {name: live.memory[name].detach() for name in self.beside()}
-        update = TrainedModel({**sent.weights, **learnt}, sent.samples)
-        return update, self.keep(client, model, state)
+        sent = replace(sent, weights={**sent.weights, **learnt})
+        return sent, self.keep(client, model, state)
 
     def train(
         self, client: Client, model: Classifier, state: ClientState, down: GlobalModel

@@ -22,6 +22,7 @@ Deviations:
       official code has that for CIFAR-100 and Tiny-ImageNet, and a random start for the others.
     - The largest cluster's bound is kept by an optimal assignment in each step of K-means, not by a
       greedy one, and no cluster is empty.
+    - The classifier learns from images as they are, whatever `data.augment` says.
     - A client whose label distribution has not arrived counts as one with equal shares.
 
 Buffers: as in FedAvg, inside each cluster; frozen encoders are in evaluation mode.
@@ -49,7 +50,13 @@ from fedray.client import Client, ClientState, Samples, Skeleton
 from fedray.comm import Payload, travels
 from fedray.errors import UserError
 from fedray.evaluation import Score
-from fedray.models import Classifier, initialise
+from fedray.models import (
+    BackboneClassifier,
+    buffer_names,
+    head_tensors,
+    initialise,
+    tensor_names,
+)
 
 HEAD = ("head.weight", "head.bias")
 CLUSTERS, REACHED = "clusters", "reached"
@@ -68,10 +75,8 @@ class LabelDistribution(Payload):
 
 
 @dataclass(frozen=True)
-class Encoders(Payload):
-    """The clusters' encoders, by "cluster/tensor"."""
-
-    weights: Mapping[str, Tensor] = travels("weights")
+class Encoders(GlobalModel):
+    """The clusters' encoders: weights and buffers by "cluster/tensor"."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +163,8 @@ class FedConcat(FedAvg):
         state = self._with_head(state, exchange.server)
         missing = [c for c in exchange.everyone if not state[REACHED][c]]
         if missing:
-            encoders = Encoders({n: t for n, t in state.items() if self._is_encoder(n)})
-            receipts = exchange.call("receive_encoders", dict.fromkeys(missing, encoders))
+            down = dict.fromkeys(missing, self._encoders(state, exchange.server))
+            receipts = exchange.call("receive_encoders", down)
             reached = state[REACHED].clone()
             reached[list(receipts)] = True
             state = {**state, REACHED: reached}
@@ -171,10 +176,12 @@ class FedConcat(FedAvg):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The classifier to those who have the encoders, to others their cluster's model."""
-        models = [GlobalModel(self._cluster(state, g)) for g in range(self.hp.clusters)]
+        models = [
+            GlobalModel.of(server.model, self._cluster(state, g)) for g in range(self.hp.clusters)
+        ]
         if not self._has_head(state):
             return {c: models[int(state[CLUSTERS][c])] for c in clients}
-        head = ConcatenatedHead({name: state[name] for name in HEAD})
+        head = ConcatenatedHead({name: state[name] for name in HEAD}, {})
         return {c: head if state[REACHED][c] else models[int(state[CLUSTERS][c])] for c in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -194,8 +201,16 @@ class FedConcat(FedAvg):
     def _has_head(self, state: ServerState) -> bool:
         return HEAD[0] in state
 
-    def _is_encoder(self, name: str) -> bool:
-        return "/" in name and name.split("/", 1)[1] not in HEAD
+    def _encoders(self, state: ServerState, server: Server) -> Encoders:
+        buffers = buffer_names(server.model)
+        weights = tensor_names(server.model) - buffers - head_tensors(server.model)
+        every = range(self.hp.clusters)
+        return Encoders(
+            *(
+                {f"{g}/{n}": state[f"{g}/{n}"] for g in every for n in sorted(names)}
+                for names in (weights, buffers)
+            )
+        )
 
     def _cluster(self, state: ServerState, cluster: int) -> dict[str, Tensor]:
         prefix = f"{cluster}/"
@@ -229,7 +244,7 @@ class FedConcat(FedAvg):
         head = {name: client.skeleton.tensors[name] for name in HEAD}
         found: dict[str, list[Tensor]] = {TRAIN: [], TEST: []}
         for g in range(self.hp.clusters):
-            model = client.load({**self._cluster(down.weights, g), **head})
+            model = client.load({**self._cluster(down.model, g), **head})
             found[TRAIN].append(features_of(client, model, client.train))
             found[TEST].append(features_of(client, model, client.test))
         memory = {name: torch.cat(parts, dim=1).cpu() for name, parts in found.items()}
@@ -265,13 +280,14 @@ class FedConcat(FedAvg):
 def on_features(client: Client, state: ClientState) -> Client:
     """A client whose images are their frozen features, and whose model is a head alone."""
     width = state.memory[TRAIN].shape[1]
-    model = Classifier(nn.Identity(), width, width, client.setting.num_classes).to(client.device)
+    head = BackboneClassifier(nn.Identity(), width, width, client.setting.num_classes)
+    plain = client.again(0, augment="none").setting
     return replace(
         client,
         train=_in_place_of(client.train, state.memory[TRAIN]),
         test=_in_place_of(client.test, state.memory[TEST]),
-        setting=replace(client.setting, feature_dim=width),
-        skeleton=Skeleton(model),
+        setting=replace(plain, feature_dim=width),
+        skeleton=Skeleton(head.to(client.device)),
     )
 
 

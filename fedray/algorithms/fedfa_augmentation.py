@@ -94,7 +94,8 @@ class FedFAAugmentation(FedAvg):
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model and V, the same for all."""
         own = _without(state, VARIANCE)
-        return dict.fromkeys(clients, VariedModel(own, _below(state, VARIANCE)))
+        down = VariedModel.of(server.model, own, variances=_below(state, VARIANCE))
+        return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The mean of the weights; V where at least two clients know a stage's statistics."""
@@ -130,8 +131,7 @@ class FedFAAugmentation(FedAvg):
         sent = self.uplink(client, model, down)
         kept = self.keep(client, model, state)
         memory = {**kept.memory, **{RUNNING + name: value for name, value in running.items()}}
-        update = VariedUpdate(sent.weights, sent.samples, running)
-        return update, ClientState(kept.model, memory)
+        return VariedUpdate(**vars(sent), running=running), ClientState(kept.model, memory)
 
 
 @dataclass

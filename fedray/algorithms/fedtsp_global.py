@@ -75,7 +75,8 @@ class FedTSPGlobal(FedTSP, FedAvg):
         return {**learnt, **FedAvg.server_update(self, state, uplinks, server)}
 
     def _model(self, state: ServerState, server: Server) -> GlobalModel:
-        return GlobalModel({name: state[name] for name in sorted(self.shared(server.model))})
+        shared = sorted(self.shared(server.model))
+        return GlobalModel.of(server.model, {name: state[name] for name in shared})
 
     # --- client ----------------------------------------------------------------------------------
 

@@ -5,31 +5,44 @@ with weights from a given generator, `skeleton(name, ...)` one to load a state i
 """
 
 from fedray.models.backbones import ARCHITECTURES, Architecture
-from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
+from fedray.models.classifier import (
+    BackboneClassifier,
+    Classifier,
+    ClassifierOutput,
+    WidthAdapter,
+)
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
+from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
+    buffer_names,
     convolution_stages,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
+    stages,
     tensor_names,
 )
 
 __all__ = [
     "ARCHITECTURES",
     "Architecture",
+    "BackboneClassifier",
     "Classifier",
     "ClassifierOutput",
     "GROUPS",
     "WidthAdapter",
     "architectures",
+    "buffer_names",
     "build",
+    "check_pretrained",
     "convolution_stages",
     "head_tensors",
     "initialise",
     "is_normalisation",
+    "load_pretrained",
     "normalisation_tensors",
     "skeleton",
+    "stages",
     "tensor_names",
 ]

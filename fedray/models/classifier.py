@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Classifier", "ClassifierOutput", "WidthAdapter"]
+__all__ = ["BackboneClassifier", "Classifier", "ClassifierOutput", "WidthAdapter"]
 
 
 class ClassifierOutput(NamedTuple):
@@ -82,6 +82,20 @@ def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
 
 
 class Classifier(nn.Module):
+    """What clients train: images to features and logits.
+
+    Attributes:
+        head: the last layer, from features to logits; the identity where there is none.
+    """
+
+    head: nn.Module
+
+    def forward(self, x: Tensor) -> ClassifierOutput:
+        """Compute features `[B, d]` and logits `[B, C]`."""
+        raise NotImplementedError
+
+
+class BackboneClassifier(Classifier):
     """Backbone, width adapter or projector, and head: images to features and logits.
 
     FedTSP supplementary C.4; HtFLlib's layout: the backbone's own last layer gives way to

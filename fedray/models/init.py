@@ -13,7 +13,7 @@ from torch import nn
 
 from fedray.errors import UserError
 from fedray.models.backbones import ARCHITECTURES, ConvRule
-from fedray.models.classifier import Classifier
+from fedray.models.classifier import BackboneClassifier, Classifier
 
 __all__ = ["build", "initialise", "skeleton"]
 
@@ -145,7 +145,7 @@ def _allocate(
             f"choose another model.group."
         )
     with torch.device("meta"):
-        module = Classifier(
+        module = BackboneClassifier(
             spec.make(channels, image_size),
             spec.raw,
             feature_dim,

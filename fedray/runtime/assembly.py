@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedray.algorithms import Algorithm, algorithms
 from fedray.algorithms.base import Server
-from fedray.client import LocalTraining, Setting, Tensors
+from fedray.client import LocalTraining, Samples, Setting, Tensors
 from fedray.comm import Gate
 from fedray.config import (
     Experiment,
@@ -27,13 +28,25 @@ from fedray.config import (
 from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
+from fedray.evaluation import majority_classes
 from fedray.federation import Plan
-from fedray.models import architectures, build, skeleton
+from fedray.models import (
+    Classifier,
+    architectures,
+    build,
+    check_pretrained,
+    load_pretrained,
+    skeleton,
+)
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
     from fedray.language.encoders import EncoderSpec
     from fedray.language.tower import TextTower
+    from fedray.models.clip import ClipSpec, PromptedClip
+
+PROMPTED = "prompted_clip"
+"""The one architecture of prompt methods."""
 
 
 def resolve(name: str, assignments: Iterable[str] = ()) -> Experiment:
@@ -85,6 +98,7 @@ def check_components(experiment: Experiment) -> None:
     """
     hyperparameters(experiment)
     encoder_spec(experiment)
+    clip_spec(experiment)
     method = algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.has_head:
         raise UserError(
@@ -93,7 +107,21 @@ def check_components(experiment: Experiment) -> None:
         )
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
-    architectures(experiment.model.group, experiment.data.clients)
+    if experiment.data.novel and not method.prompted:
+        raise UserError(
+            f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
+            "know no others; set data.novel=false or take a prompt method, for example promptfl"
+        )
+    if method.prompted:
+        if experiment.model.pretrained is not None:
+            raise UserError(
+                f"model.pretrained={experiment.model.pretrained} is for backbones, but "
+                f"{method.name} has prompts around model.clip; remove model.pretrained"
+            )
+        return
+    models = architectures(experiment.model.group, experiment.data.clients)
+    if experiment.model.pretrained is not None:
+        check_pretrained(experiment.model.pretrained, models)
 
 
 def hyperparameters(experiment: Experiment) -> Any:
@@ -108,6 +136,14 @@ def encoder_spec(experiment: Experiment) -> EncoderSpec:
 
     chosen = experiment.text.encoder
     return validate(EncoderSpec, {"name": chosen.name, **chosen.params}, "text.encoder")
+
+
+def clip_spec(experiment: Experiment) -> ClipSpec:
+    """The validated choice of the frozen CLIP."""
+    from fedray.models.clip import ClipSpec
+
+    chosen = experiment.model.clip
+    return validate(ClipSpec, {"name": chosen.name, **chosen.params}, "model.clip")
 
 
 @dataclass(frozen=True)
@@ -139,6 +175,7 @@ class Assembly:
             image_size=e.data.image_size,
             channels=e.data.channels,
             download=e.data.download,
+            split=e.data.split,
         )
         data = federate(
             images,
@@ -150,6 +187,9 @@ class Assembly:
             self.streams.numpy,
             test=e.data.test,
             test_samples=e.data.test_samples,
+            imbalance=e.data.imbalance,
+            shots=e.data.shots,
+            novel=e.data.novel,
         )
         smallest = min(len(own) for own in data.train)
         if e.drop_last and smallest < e.batch_size:
@@ -162,6 +202,8 @@ class Assembly:
     @cached_property
     def architectures(self) -> tuple[str, ...]:
         """Each client's architecture."""
+        if self.algorithm.prompted:
+            return (PROMPTED,) * self.experiment.data.clients
         return architectures(self.experiment.model.group, self.experiment.data.clients)
 
     @cached_property
@@ -177,6 +219,7 @@ class Assembly:
             shuffle=e.shuffle,
             drop_last=e.drop_last,
             precision=e.precision,
+            augment=e.data.augment,
         )
         return Setting(
             class_names=self.data.class_names,
@@ -221,6 +264,7 @@ class Assembly:
             e.faults,
             domains,
             e.finetune_epochs,
+            majority_classes(self.data.train_histogram()),
         )
 
     @cached_property
@@ -236,19 +280,78 @@ class Assembly:
         }
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Initial weights: a function of the seed and, unless `model.init=shared`, the client."""
+        """Initial weights: a function of the seed and, unless `model.init=shared`, the client.
+
+        With `model.pretrained` the backbone's are those.
+
+        Raises:
+            UserError: when the pre-trained weights cannot be had or do not fit.
+        """
         shared = self.experiment.model.init == "shared"
         random = self.streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
-        model = build(architecture, **self.shape, generator=random)
+        if self.algorithm.prompted:
+            prompted = self._prompted(torch.device("cpu"))
+            prompted.initialise(random)
+            model: Classifier = prompted
+        else:
+            model = build(architecture, **self.shape, generator=random)
+        if self.experiment.model.pretrained is not None:
+            backbone = model.get_submodule("extractor.backbone")
+            load_pretrained(backbone, architecture, self.experiment.model.pretrained)
         return {
             name: tensor.detach()
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
         }
 
+    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
+        """A model of an architecture without weights of its own, to load states into.
+
+        Raises:
+            UserError: when it cannot be built for these images.
+        """
+        device = device or torch.device("cpu")
+        if self.algorithm.prompted:
+            return self._prompted(device)
+        return skeleton(architecture, **self.shape).to(device)
+
+    def _prompted(self, device: torch.device) -> PromptedClip:
+        from fedray.models.clip import load_clip
+
+        half = self.experiment.precision == "bfloat16" and device.type == "cuda"
+        clip = load_clip(clip_spec(self.experiment), device, half=half)
+        size = self.data.images.shape[-1]
+        if size != clip.vision.image_size:
+            raise UserError(
+                f"the images have {size}x{size} pixels, but the CLIP of model.clip sees "
+                f"{clip.vision.image_size}x{clip.vision.image_size}; set "
+                f"data.image_size={clip.vision.image_size}"
+            )
+        model = self.algorithm.prompts(clip, self.setting.class_names).to(device)
+        model.add_classes(self.data.novel_names)
+        return model
+
+    def samples(self, device: torch.device) -> Callable[[np.ndarray], Samples]:
+        """A way from indices to samples: images, or what a frozen tower makes of them.
+
+        Frozen features are computed once per node, for the images that the run uses; augmented
+        images have none that could be kept.
+        """
+        images = self.data.images
+        model = self._prompted(device) if self.algorithm.prompted else None
+        augmented = self.experiment.data.augment != "none"
+        if model is None or model.reads == "images" or augmented:
+            return partial(Samples, images.images, images.labels)
+        from fedray.models.clip.features import frozen_features
+
+        used = self.data.used
+        features = frozen_features(model.clip, images, used, model.reads, device)
+        labels = np.asarray(images.labels)[used]
+        return lambda index: Samples(features, labels, np.searchsorted(used, index))
+
     def server(self, device: torch.device) -> Server:
         """The server's side before the first round, with the text tower if the method needs it."""
         tower = self.text_tower(device)
-        empty = partial(skeleton, **self.shape)
+        empty = cache(self.empty)
         return Server(0, self.setting, tower, device, self.initial, self.architectures, empty)
 
     def text_tower(self, device: torch.device) -> TextTower | None:

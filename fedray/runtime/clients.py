@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 
-from fedray.client import Client, ClientState, Samples, Skeleton, plain
+from fedray.client import Client, ClientState, Exam, Samples, Skeleton, plain
 from fedray.comm import Payload, Traffic
 from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation import Score
 from fedray.federation import Reply
-from fedray.models import skeleton
 from fedray.runtime.assembly import Assembly
 
 log = logging.getLogger(__name__)
@@ -105,15 +104,19 @@ class ClientRuntime:
             skeleton=self._skeleton(architecture),
             initial=partial(self.assembly.initial, architecture, client),
             device=self.device,
+            exams={
+                name: Exam(self._samples(shared.index), shared.classes)
+                for name, shared in data.shared_tests.items()
+            },
         )
 
-    def _samples(self, index: np.ndarray) -> Samples:
-        images = self.assembly.data.images
-        return Samples(images.images, images.labels, index)
+    @cached_property
+    def _samples(self) -> Callable[[np.ndarray], Samples]:
+        return self.assembly.samples(self.device)
 
     def _skeleton(self, architecture: str) -> Skeleton:
         if architecture not in self._skeletons:
-            empty = skeleton(architecture, **self.assembly.shape).to(self.device)
+            empty = self.assembly.empty(architecture, self.device)
             self._skeletons[architecture] = Skeleton(empty)
         return self._skeletons[architecture]
 

@@ -19,9 +19,10 @@ from fedray.algorithms.fedconcat import (
     assign,
     cluster,
     concatenated_head,
+    on_features,
 )
 from fedray.algorithms.fedlc import class_counts
-from fedray.client import to_float
+from fedray.client import ClientState, to_float
 from fedray.errors import UserError
 from fedray.runtime.clients import ClientRuntime
 
@@ -113,7 +114,7 @@ def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     uplinks = {}
     runtime = ClientRuntime(done.assembly, CPU)
     for client in own:
-        down = GlobalModel(below(done.servers[1], "1/"))
+        down = GlobalModel(below(done.servers[1], "1/"), {})
         uplinks[client] = runtime.step("client_update", 2, client, None, down)[0].uplink
     total = sum(upload.samples for upload in uplinks.values())
     mean = sum(u.weights["head.weight"] * (u.samples / total) for u in uplinks.values())
@@ -148,13 +149,21 @@ def test_encoders_are_frozen_after_the_clusters_rounds_and_the_classifier_moves(
 
 
 def test_encoders_travel_once_and_then_classifiers_alone(done):
-    whole = sum(t.numel() for t in below(done.servers[0], "0/").values())
+    from fedray.models import buffer_names
+
+    names = buffer_names(done.assembly.server(CPU).model)
+    model = below(done.servers[0], "0/")
+    buffers = sum(model[name].numel() for name in names)
+    whole = sum(t.numel() for t in model.values()) - buffers
     encoder, small = whole - 17 * 10, (2 * 16 + 1) * 10
     assert done.results[0].up.params == {"statistics": 4 * 10}
-    assert done.results[1].up.params["weights"] == 4 * whole
-    assert done.results[1].down.params["weights"] == 4 * whole
-    assert done.results[3].down.params["weights"] == 4 * (2 * encoder + small)
-    assert done.results[4].down.params["weights"] == 4 * small
+    assert done.results[1].up.params == {"weights": 4 * whole, "statistics": 4 * (buffers + 1)}
+    assert done.results[1].down.params == {"weights": 4 * whole, "statistics": 4 * buffers}
+    assert done.results[3].down.params == {
+        "weights": 4 * (2 * encoder + small),
+        "statistics": 4 * 2 * buffers,
+    }
+    assert done.results[4].down.params == {"weights": 4 * small}
     for result in done.results[3:]:
         assert result.up.params["weights"] == 4 * small
     assert all(model == {} for model in done.models.values())
@@ -215,6 +224,16 @@ def test_a_round_of_the_classifier_by_hand(done):
     torch.testing.assert_close(done.servers[4][HEAD[0]], torch.stack(heads).mean(0))
 
 
+def test_features_are_never_augmented(run):
+    changes = {**ONE_KIND, "algorithm.cluster_rounds": 1, "finetune_epochs": 1}
+    done = run("fedconcat", {**changes, "data.augment": "flip_crop"})
+    client = ClientRuntime(done.assembly, CPU).client(0, 3)
+    assert client.setting.training.augment == "flip_crop"
+    reading = on_features(client, ClientState({}, done.memories[0]))
+    assert reading.setting.training.augment == "none"
+    assert 0 <= done.results[-1].metrics["finetuned_accuracy"] <= 1
+
+
 def test_the_classifiers_start(assemble):
     changes = {**ONE_KIND, "rounds": 2, "algorithm.cluster_rounds": 1}
     summed = assemble("fedconcat", changes)
@@ -246,7 +265,7 @@ def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
     assert reached[-1] == 4
     away = [c for c in range(4) if not done.servers[2][REACHED][c]]
     algorithm = done.assembly.algorithm
-    down = algorithm.downlink(done.servers[2], range(4), None)
+    down = algorithm.downlink(done.servers[2], range(4), done.assembly.server(CPU))
     assert [c for c in range(4) if not isinstance(down[c], ConcatenatedHead)] == away
 
 

@@ -176,18 +176,21 @@ def test_probability_0_is_fedavg_bit_for_bit(run):
 
 
 def test_what_the_server_makes_of_running_means(assemble):
-    algorithm = assemble("fedfa_augmentation", ONE_KIND).algorithm
+    assembly = assemble("fedfa_augmentation", ONE_KIND)
+    algorithm, server = assembly.algorithm, assembly.server(torch.device("cpu"))
     weights = {"w": torch.zeros(1)}
     uplinks = {
-        0: VariedUpdate(weights, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}),
-        2: VariedUpdate(weights, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
+        0: VariedUpdate(
+            weights, {}, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}
+        ),
+        2: VariedUpdate(weights, {}, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
     }
     after = algorithm.server_update(
         {**weights, VARIANCE + "1.std": torch.ones(1) * 7}, uplinks, None
     )
     assert after[VARIANCE + "0.mean"].tolist() == [2.0, 8.0]  # without weights
     assert after[VARIANCE + "1.std"].tolist() == [7.0]  # of one client there is no variance
-    assert algorithm.downlink(after, [0], None)[0].variances.keys() == {"0.mean", "1.std"}
+    assert algorithm.downlink(after, [0], server)[0].variances.keys() == {"0.mean", "1.std"}
 
 
 def test_statistics_travel_and_running_means_stay(run):

@@ -66,7 +66,7 @@ def test_text_is_sent_once_to_everybody_and_never_changes(run):
     assert all(torch.allclose(memory["text"], expected) for memory in done.memories.values())
     assert not any(name.startswith("head") for name in done.servers[0])
     whole = sum(tensor.numel() for tensor in done.servers[0].values())
-    assert done.results[1].up.params["weights"] == 2 * whole
+    assert done.results[1].up.total_params == 2 * (whole + 1)  # and the number of images
 
 
 def test_it_learns(run):
@@ -193,7 +193,7 @@ def test_predictions_use_the_global_projection(run):
     done = run("fedglcl_l", {**ONE_KIND, "rounds": 4, "data.partition": "iid"})
     runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
     state = ClientState({}, done.memories[0])
-    as_it_is = runtime.evaluate(4, 0, state, GlobalModel(last))
-    turned = runtime.evaluate(4, 0, state, GlobalModel({**last, WEIGHT: -last[WEIGHT]}))
+    as_it_is = runtime.evaluate(4, 0, state, GlobalModel(last, {}))
+    turned = runtime.evaluate(4, 0, state, GlobalModel({**last, WEIGHT: -last[WEIGHT]}, {}))
     assert as_it_is.accuracy == done.results[-1].per_client[0]
     assert turned.accuracy < as_it_is.accuracy

@@ -19,7 +19,7 @@ def test_the_loss_by_hand(assemble):
     algorithm = assemble("fedtsp_global", {**ONE_KIND, "algorithm.lambda": 2}).algorithm
     features, labels = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
     model = lambda images: ClassifierOutput(features, torch.zeros(1, 2))  # noqa: E731
-    down = TextedModel(weights={}, vectors=torch.eye(2), tau=0.5)
+    down = TextedModel(weights={}, buffers={}, vectors=torch.eye(2), tau=0.5)
     found = algorithm.local_loss(model, Batch(features, labels), down, ClientState({}))
     assert found.item() == pytest.approx(0.693147 + 2 * 0.513015, abs=1e-5)
     assert semantic_prototype_loss(features, labels, torch.eye(2), 0.5).item() == pytest.approx(
@@ -42,10 +42,10 @@ def test_lambda_0_is_fedavg_bit_for_bit(run):
 
 @pytest.mark.parametrize("order", ["paper", "code"])
 def test_prompts_first_learn_from_the_untrained_global_model(run, order):
-    changes = {**ONE_KIND, **MILD, "rounds": 1, "algorithm.init_order": order}
+    changes = {"model.group": "cnn2", **MILD, "rounds": 1, "algorithm.init_order": order}
     done = run("fedtsp_global", {**changes, "model.init": "independent"})
     first = done.results[0]
-    whole = sum(done.servers[0][name].numel() for name in done.assembly.initial("cnn3"))
+    whole = sum(done.servers[0][name].numel() for name in done.assembly.initial("cnn2"))
     if order == "code":
         assert first.up.params == first.down.params == {}
         assert not done.servers[0]["present"].any()
@@ -73,7 +73,7 @@ def test_models_and_prototypes_travel_and_clients_keep_nothing(run):
         assert ours.down.params == {
             **fedavgs.down.params,
             "prototypes": N * C * D,
-            "statistics": N,  # tau
+            "statistics": fedavgs.down.params["statistics"] + N,  # tau
         }
     assert all(model == {} for model in done.models.values())
     assert {"global_accuracy", "retrieval_top1"} <= set(done.results[-1].metrics)

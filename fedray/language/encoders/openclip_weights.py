@@ -1,0 +1,359 @@
+"""CLIP models of open_clip: where their weights come from, and how they are read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedray.data.cache import cache_folder
+from fedray.errors import UserError, nearest
+from fedray.language.encoders.weights import digest, unreachable
+
+_CONFIG = "open_clip_config.json"
+_WEIGHTS = (
+    "open_clip_model.safetensors",
+    "open_clip_pytorch_model.safetensors",
+    "open_clip_pytorch_model.bin",
+    "model.safetensors",
+    "pytorch_model.bin",
+)
+# In CLIP's own layout the text tower's parameters stand at the top; else below "text.".
+_TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
+# OpenAI's archives keep these numbers among the weights.
+_NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
+
+
+class Choice(Protocol):
+    """A choice of a CLIP model: `text.encoder` or `model.clip`."""
+
+    @property
+    def model(self) -> str | None:
+        """An architecture of open_clip, or hf-hub:ORGANISATION/NAME."""
+
+    @property
+    def path(self) -> str | None:
+        """A file of weights, or a folder with open_clip_config.json."""
+
+    @property
+    def pretrained(self) -> str | None:
+        """A tag of open_clip, or "random"."""
+
+    @property
+    def seed(self) -> int:
+        """What random weights are drawn from."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a CLIP model comes from.
+
+    Attributes:
+        key: the experiment's key that chose it, for messages.
+        model: open_clip's name of the architecture, with prefix local-dir: or hf-hub: for a folder.
+        weights: the file of weights; None for random ones.
+        tag: open_clip's name of the weights, where they have one.
+        seed: what random weights are drawn from.
+    """
+
+    key: str
+    model: str
+    weights: Path | None
+    tag: str | None = None
+    seed: int = 0
+
+    def config(self) -> dict[str, Any]:
+        """The architecture as open_clip describes it.
+
+        Raises:
+            UserError: when it cannot be read.
+        """
+        import open_clip
+
+        try:
+            config: dict[str, Any] = open_clip.get_model_config(self.model)
+            if not isinstance(config["text_cfg"], dict):
+                raise TypeError("text_cfg is no mapping")
+        except Exception as error:
+            raise UserError(
+                f"{self.key}: the configuration of {self.model} cannot be read "
+                f"({type(error).__name__}: {error}); give another model"
+            ) from None
+        return config
+
+    def preprocessing(self) -> dict[str, Any]:
+        """How the model's images are prepared (mean, std, ...), as far as its source says."""
+        import open_clip
+
+        if self.tag is not None:
+            return dict(open_clip.get_pretrained_cfg(self.model, self.tag))
+        if self.model.startswith("local-dir:"):
+            described = Path(self.model.removeprefix("local-dir:")) / _CONFIG
+        elif self.weights is not None:
+            described = self.weights.parent / _CONFIG
+        else:
+            return {}
+        if not described.is_file():
+            return {}
+        found: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+        return dict(found.get("preprocess_cfg", {}))
+
+    def tokenizer(self) -> Any:
+        """open_clip's tokenizer of this model.
+
+        Raises:
+            UserError: when it lies on the hub, out of reach.
+        """
+        import open_clip
+
+        try:
+            return open_clip.get_tokenizer(self.model)
+        except Exception as error:  # some towers keep their tokenizer on the hub
+            instead = "use an architecture with CLIP's own tokenizer"
+            what = f"{self.key}: the tokenizer of {self.model}"
+            raise unreachable(what, error, instead, self.key) from None
+
+    @property
+    def identity(self) -> str:
+        """Names architecture and content of the weights."""
+        version = importlib.metadata.version("open_clip_torch")
+        if self.weights is None:
+            return f"openclip:{self.model}:{version}:random:{self.seed}"
+        folder = self.weights.parent
+        described = [folder / _CONFIG] if self.model.startswith(("local-dir:", "hf-hub:")) else []
+        name = self.model if not described else "folder"
+        files = [self.weights, *(path for path in described if path.is_file())]
+        return f"openclip:{name}:{version}:{digest(files)}"
+
+
+def locate(spec: Choice, key: str, default: str) -> Source:
+    """Find, or download, what `spec` asks for.
+
+    Args:
+        spec: what is asked for.
+        key: the experiment's key that asks, for messages.
+        default: the architecture when none is named, with OpenAI's weights.
+
+    Raises:
+        UserError: when architecture, tag or file do not exist, or do not belong together.
+    """
+    if spec.path is not None:
+        return _local(spec, key, default, Path(spec.path).expanduser().resolve())
+    import open_clip
+
+    if spec.model is not None and spec.model.startswith("hf-hub:"):
+        if spec.pretrained is not None:
+            raise UserError(
+                f"{key}.model={spec.model} brings its own weights; remove {key}.pretrained"
+            )
+        return Source(key, spec.model, _from_hub(spec.model.removeprefix("hf-hub:"), key))
+    model = spec.model or default
+    _check_architecture(model, key)
+    if spec.pretrained == "random":
+        return Source(key, model, None, seed=spec.seed)
+    tag = spec.pretrained or ("openai" if spec.model is None else None)
+    known = open_clip.list_pretrained_tags_by_model(model)
+    if tag is None or tag not in known:
+        found = f"pretrained={tag} is no tag of" if tag else "pretrained is not set for"
+        tags = f"one of {', '.join(known)}" if known else "random, there are no tags of this one"
+        raise UserError(
+            f"{key}.{found} {model}; set {key}.pretrained to {tags}, or pass a file as {key}.path"
+        )
+    about = open_clip.get_pretrained_cfg(model, tag)
+    _check_activation(model, bool(about.get("quick_gelu", False)), f"the weights '{tag}'", key)
+    try:
+        return Source(key, model, Path(open_clip.download_pretrained(about)), tag)
+    except Exception as error:  # whatever the network, the hub or its cache may raise
+        instead = f"pass a local file of weights as {key}.path"
+        what = f"{key} '{model}' with the weights '{tag}'"
+        raise unreachable(what, error, instead, key) from None
+
+
+def _local(spec: Choice, key: str, default: str, path: Path) -> Source:
+    if path.is_dir():
+        weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
+        if not (path / _CONFIG).is_file() or weights is None:
+            raise UserError(
+                f"{key}.path: the folder {path} lacks {_CONFIG} or {_WEIGHTS[0]}; give a "
+                f"folder with both, or a file of weights together with {key}.model"
+            )
+        if spec.model is not None:
+            raise UserError(f"{key}.path: {path / _CONFIG} describes the model; remove {key}.model")
+        return Source(key, f"local-dir:{path}", weights)
+    if not path.is_file():
+        raise UserError(f"{key}.path: the file {path} does not exist")
+    if spec.model is None:
+        raise UserError(
+            f"{key}.path names a file of weights but {key}.model is not set; "
+            f"set it to their architecture, for example {default}"
+        )
+    _check_architecture(spec.model, key)
+    if _is_torchscript(path):
+        _check_activation(spec.model, True, f"OpenAI's archive {path.name}", key)
+    return Source(key, spec.model, path)
+
+
+def _from_hub(name: str, key: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    failed: Exception | None = None
+    for file in _WEIGHTS:
+        try:
+            return Path(hf_hub_download(name, file))
+        except Exception as error:  # whatever the network, the hub or its cache may raise
+            failed = failed or error
+    assert failed is not None
+    instead = f"pass a local folder or file as {key}.path"
+    raise unreachable(f"{key} 'hf-hub:{name}'", failed, instead, key) from None
+
+
+def _check_architecture(model: str, key: str) -> None:
+    import open_clip
+
+    if model not in open_clip.list_models():
+        raise UserError(
+            f"{key}.model: open_clip has no architecture '{model}'."
+            f"{nearest(model, open_clip.list_models())}"
+        )
+
+
+def _check_activation(model: str, quick: bool, weights: str, key: str) -> None:
+    """Refuse what open_clip warns about: the wrong activation shifts every feature."""
+    import open_clip
+
+    if bool(open_clip.get_model_config(model).get("quick_gelu", False)) == quick:
+        return
+    other = f"{model}-quickgelu" if quick else model.removesuffix("-quickgelu")
+    has, needs = ("plain GELU", "QuickGELU") if quick else ("QuickGELU", "plain GELU")
+    raise UserError(
+        f"{key}.model={model} has {has}, {weights} were trained with {needs}; "
+        f"set {key}.model={other}"
+    )
+
+
+def draw(module: nn.Module, seed: int) -> None:
+    """Random weights from an own generator: ones and zeros for norms and biases, else Gaussian.
+
+    Args:
+        module: laid out on the meta device; it is given memory on the CPU.
+        seed: what the numbers are drawn from.
+    """
+    module.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    deviations = {"token_embedding.weight": 0.02, "positional_embedding": 0.01}
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.ndim > 1:
+                own = name.removeprefix("text.")
+                std = deviations.get(own, float(parameter[0].numel()) ** -0.5)
+                parameter.normal_(0.0, std, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+
+def fill(module: nn.Module, source: Source, part: str = "") -> None:
+    """Load a model, or one part of it, from the source's file.
+
+    Float32 safetensors are mapped: processes on a node share their memory. Other large files are
+    written out so once per node.
+
+    Args:
+        module: an `open_clip.CustomTextCLIP`, or its part called `part`.
+        source: where the weights are.
+        part: "text." for the text tower alone.
+
+    Raises:
+        UserError: when the file is no file of weights, or of another architecture.
+    """
+    assert source.weights is not None
+    path = source.weights
+    try:
+        found = {
+            name.removeprefix(part): tensor.float()  # of a mapped float32 tensor: that tensor
+            for name, tensor in _tensors(_mappable(path), part).items()
+        }
+    except Exception as error:  # broken archives raise anything
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{source.key}: {path} is no file of weights ({reason}); give a .safetensors file or a "
+            "state_dict saved by torch"
+        ) from None
+    expected = {name: parameter.shape for name, parameter in module.named_parameters()}
+    wrong = sorted(
+        name for name, shape in expected.items() if name not in found or found[name].shape != shape
+    )
+    if wrong:
+        shape = tuple(found[wrong[0]].shape) if wrong[0] in found else "nothing"
+        what = "the text tower" if part else "the model"
+        raise UserError(
+            f"{source.key}: {len(wrong)} of {len(expected)} parameters of {what} are not "
+            f"in {path} as expected, first '{wrong[0]}': found {shape}, expected "
+            f"{tuple(expected[wrong[0]])}; set {source.key}.model to the weights' architecture"
+        )
+    module.load_state_dict({name: found[name] for name in expected}, strict=False, assign=True)
+
+
+_SMALL_BYTES = 32 * 2**20
+
+
+def _mappable(path: Path) -> Path:
+    """The file, or this node's copy of it as float32 safetensors, made by whoever comes first."""
+    if path.suffix == ".safetensors" or path.stat().st_size < _SMALL_BYTES:
+        return path
+    from filelock import FileLock
+    from safetensors.torch import save_file
+
+    copy = cache_folder() / "weights" / f"{digest([path])}.safetensors"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{copy}.lock"):
+        if not copy.is_file():
+            made = copy.with_suffix(".tmp")
+            whole = _tensors(path, "")
+            save_file({name: own.float().contiguous() for name, own in whole.items()}, made)
+            os.replace(made, copy)
+    return copy
+
+
+def _tensors(path: Path, part: str) -> dict[str, Tensor]:
+    """A file's tensors whose names begin with `part`, named as in `open_clip.CustomTextCLIP`."""
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            return _named(file.keys(), file.get_tensor, part)
+    if _is_torchscript(path):
+        program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        state = program.state_dict()
+    else:
+        mapped = zipfile.is_zipfile(path)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    state = state.get("state_dict", state)
+    return _named(state, state.__getitem__, part)
+
+
+def _named(names: Iterable[str], read: Callable[[str], Tensor], part: str) -> dict[str, Tensor]:
+    bare = {name: name.removeprefix("module.") for name in names}
+    below = any(own.startswith("text.") for own in bare.values())
+    found: dict[str, Tensor] = {}
+    for name, own in bare.items():
+        if not below and own.startswith(_TOP):
+            own = f"text.{own}"
+        if own.startswith(part) and own not in _NO_WEIGHTS:
+            found[own] = read(name)
+    return found
+
+
+def _is_torchscript(path: Path) -> bool:
+    """OpenAI's own files are programs, not state dicts."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
