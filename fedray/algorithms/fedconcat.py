@@ -98,6 +98,7 @@ class FedConcat(FedAvg):
     name = "fedconcat"
     paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
     shares = "label distributions once; whole models in clusters; encoders once; classifiers"
+    one_model = False  # not of the clients' architecture, and not from the start: `has_one_model`
 
     class HParams(FedAvg.HParams):
         """FedConcat's hyper-parameters; one cluster in every round is FedAvg."""
