@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -208,6 +208,12 @@ class Client:
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
     exams: Mapping[str, Exam] = field(default_factory=dict)
+
+    def again(self, later: int, **knobs: Any) -> Client:
+        """This client with the batches of `later` rounds on, and other knobs of `LocalTraining`."""
+        training = replace(self.setting.training, **knobs)
+        setting = replace(self.setting, training=training)
+        return replace(self, round=self.round + later, setting=setting)
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Put `weights` into this architecture's skeleton and return it, on the device."""

@@ -225,7 +225,7 @@ class Federation:
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
             metrics = summarise(scores, self.plan.domains, self.plan.majority)
-            if self.algorithm.one_model:
+            if self.algorithm.has_one_model(state):
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:
                 metrics |= self._finetune(exchange, sent)

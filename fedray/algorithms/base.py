@@ -10,7 +10,7 @@ A method whose round has more exchanges overrides `round`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -218,6 +218,10 @@ class Algorithm:
         uplinks = exchange.call("client_update", down)
         return self.server_update(state, uplinks, exchange.server)
 
+    def has_one_model(self, state: ServerState) -> bool:
+        """Whether all clients predict with one model now; a method may come to it late."""
+        return self.one_model
+
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """What the server can measure about its own state, without any data."""
         return Analysis()
@@ -265,7 +269,7 @@ class Algorithm:
         return None
 
     def finetune(self, client: Client, state: ClientState, down: Any) -> tuple[None, ClientState]:
-        """Train the head alone, epoch by epoch, and measure; nothing of it is kept.
+        """Fine-tune after the last round and measure; nothing of it is kept.
 
         The accuracy on the client's own test split goes into its metrics: "finetuned_accuracy"
         after the last epoch, and "finetuned_accuracy_best", the highest, which looks at the test.
@@ -273,22 +277,32 @@ class Algorithm:
         Paper: FedTSP supplementary C.4, the -FT rows.
         """
         model = client.load(self.start(client, state, down))
-        head = head_tensors(model)
         found = [self.score(client, model, state)]
-        knobs = replace(self.setting.training, epochs=1)
-        for epoch in range(self.setting.finetune_epochs):
-            again = replace(
-                client,
-                round=client.round + 1 + epoch,
-                setting=replace(self.setting, training=knobs),
-            )
-            again.fit(model, lambda m, batch: self.local_loss(m, batch, down, state), only=head)
-            found.append(self.score(client, model, state))
+        for tuned in self.finetuning(client, model, state, down):
+            found.append(self.score(client, model, tuned))
         client.metrics.pop("train_loss", None)
         if found[0].total:
             client.metrics["finetuned_accuracy"] = found[-1].accuracy
             client.metrics["finetuned_accuracy_best"] = max(score.accuracy for score in found)
         return None, state
+
+    def finetuning(
+        self, client: Client, model: Classifier, state: ClientState, down: Any
+    ) -> Iterator[ClientState]:
+        """Train the head alone, `finetune_epochs` times an epoch.
+
+        Yields:
+            After each epoch, the state to predict with.
+        """
+        head = head_tensors(model)
+        for epoch in range(self.setting.finetune_epochs):
+            again = client.again(1 + epoch, epochs=1)
+            again.fit(model, lambda m, batch: self.local_loss(m, batch, down, state), only=head)
+            yield state
+
+    def evaluate(self, client: Client, state: ClientState, down: Any) -> Score:
+        """Test a client's model, as it starts its next round, on its own test split."""
+        return self.score(client, client.load(self.start(client, state, down)), state)
 
     @torch.no_grad()
     def score(self, client: Client, model: Classifier, state: ClientState) -> Score:

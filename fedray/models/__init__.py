@@ -16,6 +16,7 @@ from fedray.models.init import build, initialise, skeleton
 from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
     buffer_names,
+    convolution_stages,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
@@ -35,6 +36,7 @@ __all__ = [
     "buffer_names",
     "build",
     "check_pretrained",
+    "convolution_stages",
     "head_tensors",
     "initialise",
     "is_normalisation",

@@ -13,6 +13,7 @@ from small import (
     on_workers,
     serially,
     stop_after,
+    tensors,
     with_server_actor,
 )
 
@@ -70,13 +71,15 @@ def test_so_with_other_methods(small, pool, tmp_path, method):
     assert_same(tmp_path, small.undisturbed(*other))
 
 
-REMEMBERING = ("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf")
+REMEMBERING = (
+    *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
+    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global"),
+)
 
 
 def remembering(method: str) -> tuple[str, ...]:
     """A run of a method whose clients keep something between rounds."""
-    width = ("model.feature_dim=10",) if method == "fedetf" else ()
-    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5", *width)
+    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5")
 
 
 @pytest.mark.ray
@@ -125,3 +128,22 @@ def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
     )
     assert [record["round"] for record in records] == [0, 1, 2]
     assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))
+
+
+STAGED = ("algorithm=fedconcat", "model.group=cnn3", "rounds=6", "algorithm.cluster_rounds=2")
+"""Two stages, of which the second begins with encoders that some clients get late."""
+
+
+@pytest.mark.ray
+def test_so_with_stages_and_absent_and_late_clients(small, pool, tmp_path):
+    on_workers(small.experiment(*STAGED, *PARTIAL), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*STAGED, *PARTIAL))
+
+
+@pytest.mark.parametrize("round_", [1, 3, 4])
+def test_stages_survive_an_interruption(small, tmp_path, round_):
+    experiment = small.experiment(*STAGED, *PARTIAL)
+    stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
+    serially(experiment, tmp_path)
+    assert_same(tmp_path, small.undisturbed(*STAGED, *PARTIAL))
+    assert tensors(tmp_path)["server/reached"].any()
