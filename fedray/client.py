@@ -83,7 +83,11 @@ class Setting:
 
 
 class Batch(NamedTuple):
-    """One batch: images [B, channels, H, W] in [-1, 1], labels [B]."""
+    """One batch: images [B, channels, H, W] in [-1, 1], labels [B].
+
+    For dense prediction a pixel is a sample of its own: labels [B·H·W], image by image and row by
+    row, as features and logits come (see `fedray.models.Pixels`).
+    """
 
     images: Tensor
     labels: Tensor
@@ -95,7 +99,7 @@ class Samples:
 
     Attributes:
         all_images: uint8 [all, channels, H, W].
-        all_labels: int64 [all].
+        all_labels: int64 [all]; for dense prediction masks, uint8 [all, H, W].
         index: which of them are in this split [n].
     """
 
@@ -106,8 +110,13 @@ class Samples:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def dense(self) -> bool:
+        """Whether every pixel has a label."""
+        return self.all_labels.ndim > 1
+
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """A copy of this split: images uint8 [n, channels, H, W] and labels [n]."""
+        """A copy of this split: images uint8 [n, channels, H, W] and labels [n] or [n, H, W]."""
         images = torch.from_numpy(self.all_images[self.index])
         return images.to(device), torch.from_numpy(self.all_labels[self.index]).to(device)
 
@@ -115,6 +124,11 @@ class Samples:
 def to_float(images: Tensor) -> Tensor:
     """Map uint8 [B, ...] to float32 in [-1, 1]: ToTensor and Normalize(0.5, 0.5)."""
     return images.float().mul_(2 / 255).sub_(1)
+
+
+def to_batch(images: Tensor, labels: Tensor) -> Batch:
+    """A batch of images uint8 [B, channels, H, W] and their labels [B] or masks [B, H, W]."""
+    return Batch(to_float(images), labels.flatten().long())
 
 
 class Skeleton:
@@ -262,7 +276,7 @@ class Client:
             before += steps
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
-                batch = Batch(to_float(images[index]), labels[index])
+                batch = to_batch(images[index], labels[index])
                 optimizer.zero_grad()
                 with autocast:
                     value = loss(model, batch)
@@ -296,10 +310,12 @@ class Client:
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield `samples` in their order, for passes that do not train."""
+        if samples.dense:  # the features of every pixel are kept: no more than training holds
+            batch_size = min(batch_size, self.setting.training.batch_size)
         images, labels = samples.tensors(self.device)
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            yield Batch(to_float(images[part]), labels[part])
+            yield to_batch(images[part], labels[part])
 
     @torch.no_grad()
     def class_means(self, model: Classifier) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,7 @@ from fedray.client import ClientState, plain
 from fedray.comm import Gate, Payload, Traffic
 from fedray.config import FaultConfig
 from fedray.errors import ClientError
-from fedray.evaluation import Score, summarise
+from fedray.evaluation import Score, dice, summarise
 from fedray.streams import Streams
 
 
@@ -223,6 +223,7 @@ class Federation:
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
             metrics = summarise(scores, self.plan.domains)
+            metrics |= dice(scores, self.server.setting.class_names, self.plan.domains)
             if self.algorithm.one_model:
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:

@@ -21,7 +21,7 @@ from fedray.client import Batch, Client, ClientState, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
-from fedray.evaluation import Score
+from fedray.evaluation import Score, overlap
 from fedray.models import Classifier, head_tensors
 from fedray.streams import Streams
 
@@ -165,6 +165,13 @@ class Algorithm:
     """Whether its models end in a classifier; False: in their features."""
     one_model: ClassVar[bool] = False
     """Whether all clients predict with one global model, whose accuracy is then measured too."""
+    dense: ClassVar[bool] = False
+    """Whether it is defined for dense prediction, where every pixel is a sample. Each method says
+    so for itself: what it inherits may be, and its own part want one feature an image."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.dense = vars(cls).get("dense", False)
 
     class HParams(Frozen):
         """Hyper-parameters: the paper's symbol, range, and where it says so."""
@@ -278,13 +285,22 @@ class Algorithm:
     def score(self, client: Client, model: Classifier, state: ClientState) -> Score:
         """Test a model on the client's own test split, in evaluation mode."""
         model.eval()
-        correct = 0
+        correct, total = 0, 0
+        classes = self.setting.num_classes
+        counts = torch.zeros(3, classes, dtype=torch.int64, device=client.device)
         for batch in client.batches(client.test):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
             correct += int((guesses == batch.labels).sum())
-        return Score(correct, len(client.test))
+            total += len(guesses)
+            if client.test.dense:
+                counts += overlap(guesses, batch.labels, classes)
+        by_class = tuple(map(tuple, counts.tolist())) if client.test.dense else ()
+        return Score(correct, total, by_class)
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
-        """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""
+        """Logits [B, C], or of all pixels [B·H·W, C], for images [B, channels, H, W].
+
+        Every evaluation uses this.
+        """
         logits: Tensor = model(images).logits
         return logits

@@ -6,7 +6,9 @@ Yan et al., "Federated Learning with Global Language-Image Contrastive Learning"
     Eq. (7) -> text_contrast
 
 The text embeddings T are sent once, before the first round; the model has no classifier. The
-combinations with FedProx and MOON take their regularisers as they are.
+combinations with FedProx and MOON take their regularisers as they are. With a U-Net every pixel
+is a sample: its V features are aligned with T, and the loss is the mean over pixels (the paper's
+segmentation).
 
 Deviations:
     - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
@@ -54,6 +56,7 @@ class FedGLCL(FedAvg):
     shares = "image encoders; text embeddings once"
     needs_text = True
     has_head = False
+    dense = True
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
@@ -97,6 +100,7 @@ class FedGLCLProx(FedGLCL, FedProx):
     """FedGLCL with FedProx's proximal term (FedGLCL section 5)."""
 
     name = "fedglcl_fedprox"
+    dense = True
 
     class HParams(FedGLCL.HParams, FedProx.HParams):
         """Those of both; μ = 0 is FedGLCL."""

@@ -4,9 +4,9 @@
 with weights from a given generator, `skeleton(name, ...)` one to load a state into.
 """
 
-from fedray.models.backbones import ARCHITECTURES, Architecture
+from fedray.models.backbones import ARCHITECTURES, Architecture, Pixels
 from fedray.models.classifier import Classifier, ClassifierOutput, WidthAdapter
-from fedray.models.groups import GROUPS, architectures
+from fedray.models.groups import GROUPS, architectures, is_dense
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.structure import (
     head_tensors,
@@ -21,11 +21,13 @@ __all__ = [
     "Classifier",
     "ClassifierOutput",
     "GROUPS",
+    "Pixels",
     "WidthAdapter",
     "architectures",
     "build",
     "head_tensors",
     "initialise",
+    "is_dense",
     "is_normalisation",
     "normalisation_tensors",
     "skeleton",

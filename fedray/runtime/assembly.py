@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fedray.algorithms import Algorithm, algorithms
@@ -28,7 +29,7 @@ from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.errors import UserError, nearest
 from fedray.federation import Plan
-from fedray.models import architectures, build, skeleton
+from fedray.models import architectures, build, is_dense, skeleton
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -94,6 +95,17 @@ def check_components(experiment: Experiment) -> None:
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
     architectures(experiment.model.group, experiment.data.clients)
+    if is_dense(experiment.model.group) and not method.dense:
+        raise UserError(
+            f"model.group={experiment.model.group} predicts every pixel, which "
+            f"algorithm={method.name} cannot: it is defined for one label an image; choose "
+            f"algorithm={' or '.join(dense_methods())}, or a model.group for whole images"
+        )
+
+
+def dense_methods() -> list[str]:
+    """The names of the methods that predict pixels."""
+    return [name for name in algorithms.names() if algorithms.get(name).dense]
 
 
 def hyperparameters(experiment: Experiment) -> Any:
@@ -140,6 +152,12 @@ class Assembly:
             channels=e.data.channels,
             download=e.data.download,
         )
+        if self.dense and images.masks is None:
+            raise UserError(
+                f"model.group={e.model.group} predicts every pixel, but "
+                f"data.source={e.data.source} has no masks; set data.source to shapes or "
+                "mask_folder, or model.group to a model for whole images"
+            )
         data = federate(
             images,
             e.data.partition.name,
@@ -158,6 +176,17 @@ class Assembly:
                 f"batch_size={e.batch_size}; lower batch_size to {smallest} or set drop_last=false"
             )
         return data
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether the models predict every pixel."""
+        return is_dense(self.experiment.model.group)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """What models predict: the labels int64 [n], or the masks uint8 [n, H, W]."""
+        masks = self.data.images.masks
+        return masks if self.dense and masks is not None else self.data.images.labels
 
     @cached_property
     def architectures(self) -> tuple[str, ...]:

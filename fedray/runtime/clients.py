@@ -109,8 +109,7 @@ class ClientRuntime:
         )
 
     def _samples(self, index: np.ndarray) -> Samples:
-        images = self.assembly.data.images
-        return Samples(images.images, images.labels, index)
+        return Samples(self.assembly.data.images.images, self.assembly.targets, index)
 
     def _skeleton(self, architecture: str) -> Skeleton:
         if architecture not in self._skeletons:
