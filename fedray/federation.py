@@ -148,6 +148,8 @@ class Plan:
     domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The clients of each domain, where clients have one."""
     finetune_epochs: int = 0
+    class_names: Sequence[str] = ()
+    """For measures by class."""
 
 
 class Federation:
@@ -223,7 +225,7 @@ class Federation:
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
             metrics = summarise(scores, self.plan.domains)
-            metrics |= dice(scores, self.server.setting.class_names, self.plan.domains)
+            metrics |= dice(scores, self.plan.class_names, self.plan.domains)
             if self.algorithm.one_model:
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:

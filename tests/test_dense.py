@@ -184,7 +184,7 @@ def test_fedglcl_learns_shapes(run):
         "momentum": 0.9,
         "eval_every": 8,
         "data.samples": None,
-        "text.encoder": {"name": "orthogonal"},
+        "text.encoder": {"name": "orthogonal", "dim": 16},
     }
     done = run("fedglcl", {**SHAPES, **learnt})
     first, last = done.results[0].metrics, done.results[-1].metrics

@@ -397,8 +397,8 @@ class Skip(nn.Module):
 def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequential:
     """U-Net (Ronneberger et al., 2015) of `depth` halvings, `width * 2**level` channels a level.
 
-    Convolutions are padded and have batch norm; the way up enlarges by the nearest pixel, and the
-    first convolution after it halves the channels.
+    Unlike there, convolutions are padded and have batch norm, and the way up enlarges by repeating
+    pixels instead of by a transposed convolution. The last 1x1 convolution is the classifier's.
     """
     del image_size
 

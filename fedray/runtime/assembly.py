@@ -250,6 +250,7 @@ class Assembly:
             e.faults,
             domains,
             e.finetune_epochs,
+            self.setting.class_names,
         )
 
     @cached_property

@@ -94,7 +94,7 @@ DENSE = (
     "data.partition=domains",
     "model.group=unet_tiny",
     "model.feature_dim=16",
-    "text.encoder=orthogonal",
+    "text.encoder={name: orthogonal, dim: 16}",
     "participation=0.5",
 )
 

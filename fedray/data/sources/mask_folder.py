@@ -36,8 +36,10 @@ class MaskFolder(Source):
         """classes.json, and every image and mask.
 
         Raises:
-            UserError: when the folders are not as expected, or an image has no mask.
+            UserError: when classes.json or the folders are not as expected, or an image has no
+                mask.
         """
+        _class_names(root / "classes.json")
         rows = self._rows(root)
         return [root / "classes.json", *(p for row in rows for p in (row.image, row.mask))]
 
