@@ -88,7 +88,9 @@ class Setting:
 class Batch(NamedTuple):
     """One batch: images [B, channels, H, W] in [-1, 1], labels [B].
 
-    Instead of images, what a frozen tower made of them, for models that read that.
+    Instead of images, what a frozen tower made of them, for models that read that. For dense
+    prediction a pixel is a sample of its own: labels [B·H·W], image by image and row by row, as
+    features and logits come (see `fedray.models.Pixels`).
     """
 
     images: Tensor
@@ -101,7 +103,7 @@ class Samples:
 
     Attributes:
         all_images: uint8 [all, channels, H, W], or frozen features float32 [all, ...].
-        all_labels: int64 [all].
+        all_labels: int64 [all]; for dense prediction masks, uint8 [all, H, W].
         index: which of them are in this split [n].
     """
 
@@ -112,10 +114,23 @@ class Samples:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def dense(self) -> bool:
+        """Whether every pixel has a label."""
+        return self.all_labels.ndim > 1
+
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """A copy of this split: images uint8 [n, channels, H, W] (or features), labels [n]."""
+        """A copy of this split: images uint8 [n, channels, H, W] (or features), labels [n].
+
+        For dense prediction labels [n, H, W].
+        """
         images = torch.from_numpy(self.all_images[self.index])
         return images.to(device), torch.from_numpy(self.all_labels[self.index]).to(device)
+
+
+def to_batch(images: Tensor, labels: Tensor) -> Batch:
+    """A batch of images uint8 [B, channels, H, W] and their labels [B] or masks [B, H, W]."""
+    return Batch(to_float(images), labels.flatten().long())
 
 
 class Skeleton:
@@ -281,7 +296,7 @@ class Client:
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
                 seen = augment(images[index], knobs.augment, views)
-                batch = Batch(to_float(seen), labels[index])
+                batch = to_batch(seen, labels[index])
                 optimizer.zero_grad()
                 with autocast:
                     value = loss(model, batch)
@@ -315,10 +330,12 @@ class Client:
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield `samples` in their order, for passes that do not train."""
+        if samples.dense:  # the features of every pixel are kept: no more than training holds
+            batch_size = min(batch_size, self.setting.training.batch_size)
         images, labels = samples.tensors(self.device)
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            yield Batch(to_float(images[part]), labels[part])
+            yield to_batch(images[part], labels[part])
 
     @torch.no_grad()
     def class_means(self, model: Classifier) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,7 @@ from fedray.client import ClientState, plain
 from fedray.comm import Gate, Payload, Traffic
 from fedray.config import FaultConfig
 from fedray.errors import ClientError
-from fedray.evaluation import Score, summarise
+from fedray.evaluation import Score, dice, summarise
 from fedray.streams import Streams
 
 
@@ -150,6 +150,8 @@ class Plan:
     finetune_epochs: int = 0
     majority: Sequence[Collection[int]] = ()
     """Each client's majority classes, by its training images."""
+    dense_classes: Sequence[str] = ()
+    """In dense prediction the classes' names, the background first."""
 
 
 class Federation:
@@ -225,6 +227,7 @@ class Federation:
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
             metrics = summarise(scores, self.plan.domains, self.plan.majority)
+            metrics |= dice(scores, self.plan.dense_classes, self.plan.domains)
             if self.algorithm.has_one_model(state):
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:

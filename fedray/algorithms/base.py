@@ -22,7 +22,7 @@ from fedray.client import Batch, Client, ClientState, Exam, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
-from fedray.evaluation import Score
+from fedray.evaluation import Score, overlap
 from fedray.models import Classifier, head_tensors
 from fedray.streams import Streams
 
@@ -177,6 +177,13 @@ class Algorithm:
     """Whether its models are prompts around a frozen CLIP, see `prompts`; they have no head."""
     one_model: ClassVar[bool] = False
     """Whether all clients predict with one global model, whose accuracy is then measured too."""
+    dense: ClassVar[bool] = False
+    """Whether it is defined for dense prediction, where every pixel is a sample. Each method says
+    so for itself: what it inherits may be, and its own part want one feature an image."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.dense = vars(cls).get("dense", False)
 
     class HParams(Frozen):
         """Hyper-parameters: the paper's symbol, range, and where it says so."""
@@ -321,15 +328,16 @@ class Algorithm:
     def _examine(self, client: Client, model: Classifier, state: ClientState, exam: Exam) -> Score:
         model.eval()
         columns = len(exam.classes)
-        counts = torch.zeros(2, columns, dtype=torch.int64, device=client.device)
+        counts = torch.zeros(3, columns, dtype=torch.int64, device=client.device)
         for batch in client.batches(exam.samples):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
-            truth = batch.labels - exam.classes.start
-            for row, labels in enumerate((truth[guesses == truth], truth)):
-                counts[row] += torch.bincount(labels, minlength=columns)
+            counts += overlap(guesses, batch.labels - exam.classes.start, columns)
         return Score.by_class(*counts.tolist())
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
-        """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""
+        """Logits [B, C], or of all pixels [B·H·W, C], for images [B, channels, H, W].
+
+        Every evaluation uses this.
+        """
         logits: Tensor = model(images).logits
         return logits

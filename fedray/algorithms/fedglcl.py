@@ -7,7 +7,8 @@ Yan et al., "Federated Learning with Global Language-Image Contrastive Learning"
 
 The text embeddings T are sent once, before the first round; the model has no classifier. The
 combinations with FedProx and MOON take their regularisers as they are. In FedGLCL-L (`fedglcl_l`)
-the clients train the text encoder too.
+the clients train the text encoder too. With a U-Net every pixel is a sample: its V features are
+aligned with T, and the loss is the mean over pixels (the paper's segmentation).
 
 Deviations:
     - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
@@ -63,6 +64,7 @@ class FedGLCL(FedAvg):
     shares = "image encoders; text embeddings once"
     needs_text = True
     has_head = False
+    dense = True
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
@@ -110,6 +112,7 @@ class FedGLCLProx(FedGLCL, FedProx):
     """FedGLCL with FedProx's proximal term (FedGLCL section 5)."""
 
     name = "fedglcl_fedprox"
+    dense = True
 
     class HParams(FedGLCL.HParams, FedProx.HParams):
         """Those of both; μ = 0 is FedGLCL."""

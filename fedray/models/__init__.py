@@ -4,14 +4,14 @@
 with weights from a given generator, `skeleton(name, ...)` one to load a state into.
 """
 
-from fedray.models.backbones import ARCHITECTURES, Architecture
+from fedray.models.backbones import ARCHITECTURES, Architecture, Pixels
 from fedray.models.classifier import (
     BackboneClassifier,
     Classifier,
     ClassifierOutput,
     WidthAdapter,
 )
-from fedray.models.groups import GROUPS, architectures
+from fedray.models.groups import GROUPS, architectures, is_dense
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
@@ -31,6 +31,7 @@ __all__ = [
     "Classifier",
     "ClassifierOutput",
     "GROUPS",
+    "Pixels",
     "WidthAdapter",
     "architectures",
     "buffer_names",
@@ -39,6 +40,7 @@ __all__ = [
     "convolution_stages",
     "head_tensors",
     "initialise",
+    "is_dense",
     "is_normalisation",
     "load_pretrained",
     "normalisation_tensors",

@@ -89,6 +89,26 @@ def test_so_with_methods_whose_clients_remember(small, pool, tmp_path, method):
     assert_same(tmp_path, small.undisturbed(*remembering(method)))
 
 
+DENSE = (
+    "algorithm=fedglcl",
+    "data.source=shapes",
+    "data.image_size=16",
+    "data.clients=4",
+    "data.partition=domains",
+    "model.group=unet_tiny",
+    "model.feature_dim=16",
+    "text.encoder={name: orthogonal, dim: 16}",
+    "participation=0.5",
+)
+
+
+@pytest.mark.ray
+def test_so_where_every_pixel_is_predicted(small, pool, tmp_path):
+    on_workers(small.experiment(*DENSE), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*DENSE))
+    assert "dice_cross" in numbers(tmp_path)["rounds"][-1]["metrics"]
+
+
 @pytest.mark.parametrize("method", REMEMBERING)
 def test_what_clients_remember_survives_an_interruption(small, tmp_path, method):
     experiment = small.experiment(*remembering(method))
