@@ -26,6 +26,9 @@ EXPECTED = {
     "fedglcl_encoder",
     "fedprox_mu",
     "moon_mu_tau",
+    "fedotp",
+    "fedpgp",
+    "promptfolio",
 }
 
 

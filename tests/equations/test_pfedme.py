@@ -42,9 +42,7 @@ def step(images: int = 1, lr: float = 0.02, **knobs):
     training = LocalTraining(epochs=1, batch_size=2, lr=lr)
     setting = Setting(("a",), 2, 1, 1, training, 0)
     own = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
-    client = Client(
-        0, 1, setting, own, own, "point", Skeleton(Point()), lambda: {}, torch.device("cpu")
-    )
+    client = Client(0, 1, setting, own, own, "point", Skeleton(Point()), dict, torch.device("cpu"))
     method = Quadratic(PFedMe.HParams(**knobs), setting)
     sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}))
     assert sent.samples == images
@@ -104,9 +102,10 @@ def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
 
 
 def test_personal_models_are_tested_and_only_the_global_one_travels(run):
-    changes = {"model.group": "cnn2", "participation": 0.5, "lr": 0.1, "algorithm.eta": 0.02}
-    own = run("pfedme", changes)
-    common = run("pfedme", {**changes, "algorithm.test": "global"})
+    knobs = {"algorithm.lambda": 1, "algorithm.eta": 0.5}
+    changes = {"model.group": "cnn2", "participation": 0.5, "lr": 0.3, "rounds": 4}
+    own = run("pfedme", {**changes, **knobs})
+    common = run("pfedme", {**changes, **knobs, "algorithm.test": "global"})
     assert all(torch.equal(own.servers[-1][n], common.servers[-1][n]) for n in own.servers[-1])
     assert own.results[-1].per_client != common.results[-1].per_client
     assert own.results[1].down.params == run("fedavg", changes).results[1].down.params
@@ -133,5 +132,5 @@ def test_on_prompts_one_inner_step_with_eta_lambda_1_is_promptfl_with_equal_weig
 
 
 def test_a_step_beyond_the_personal_model_is_refused(run):
-    with pytest.raises(UserError, match="eta=0.1 times lambda=15 is above 1"):
+    with pytest.raises(UserError, match=r"eta=0\.1 times lambda=15 is above 1"):
         run("pfedme", {"model.group": "cnn2", "algorithm.eta": 0.1})

@@ -10,7 +10,7 @@ from prompting import first_exchange
 
 from fedray.models.clip import load_clip
 
-VIT_B_16 = {"name": "openclip", "model": "ViT-B-16-quickgelu", "pretrained": "random"}
+VIT_B_16 = {"model": "ViT-B-16-quickgelu", "pretrained": "random", "path": None}
 
 
 @pytest.fixture(scope="module", autouse=True)

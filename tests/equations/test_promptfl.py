@@ -46,8 +46,9 @@ def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
     before, after = (state["context"] for state in done.servers)
     model = clients[0].load({"context": before})
     gradient = gradients(model, F.cross_entropy(model(features).logits, labels))["context"]
-    torch.testing.assert_close(after, before - 2.0 * gradient, rtol=0, atol=1e-6)
-    assert (after - before).abs().max() > 1e-3
+    moved = (after - before).abs().max()
+    assert (after - (before - 2.0 * gradient)).abs().max() < 1e-3 * moved
+    assert moved > 1e-3
     assert len({len(part[1]) for part in parts}) > 1  # so the weights of the mean matter
 
 
