@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -55,7 +54,7 @@ class TransportClip(PairedClip):
         hp: lengths and knobs of the transport.
     """
 
-    reads: ClassVar[Stage] = "patches"
+    reads: Stage = "patches"
 
     def __init__(self, clip: FrozenClip, names: Sequence[str], hp: TransportHParams) -> None:
         super().__init__(clip, names, hp.length, hp.words)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -74,28 +74,25 @@ class PFedMe(FedAvg):
     # --- server ----------------------------------------------------------------------------------
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """(1 - beta) w + beta mean(w_c); counters as in FedAvg."""
+        """(1 - beta) w + beta mean(w_c); buffers are the mean's."""
         mean = super().server_update(state, uplinks, server)
         if self.hp.beta == 1 or not uplinks:
             return mean
-        return {
-            name: (1 - self.hp.beta) * state[name] + self.hp.beta * value
-            if value.is_floating_point()
-            else value
-            for name, value in mean.items()
-        }
+        learnt = next(iter(uplinks.values())).weights
+        moved = {name: torch.lerp(state[name], mean[name], self.hp.beta) for name in learnt}
+        return {**mean, **moved}
 
     # --- client ----------------------------------------------------------------------------------
 
     def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
         """What a client is tested with: its personal model, once it has one, or the global one."""
-        return {**down.weights, **state.model} if self.hp.test == "personal" else down.weights
+        return {**down.model, **state.model} if self.hp.test == "personal" else down.model
 
     def client_update(
         self, client: Client, state: ClientState, down: GlobalModel
     ) -> tuple[TrainedModel, ClientState]:
         """Train theta from w, and w after it; upload w, keep theta."""
-        model = client.load(down.weights)
+        model = client.load(down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
         client.fit(
             model,
@@ -105,8 +102,7 @@ class PFedMe(FedAvg):
             repeat=self.hp.inner_steps,
             after=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
         )
-        trained: Any = self.uplink(client, model, down)
-        sent = replace(trained, weights={**trained.weights, **w})
+        sent = replace(self.uplink(client, model, down), weights=w)
         return sent, ClientState(client.save(model), state.memory)
 
 

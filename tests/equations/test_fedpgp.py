@@ -69,7 +69,7 @@ def loss_and_model(assemble, **knobs):
     start = assembly.initial("prompted_clip")
     model = client.load(start)
     batch = Batch(noise(6, model.clip.dim), torch.arange(6))
-    down = GlobalModel({"sigma": start["sigma"]})
+    down = GlobalModel({"sigma": start["sigma"]}, {})
     return assembly.algorithm.local_loss(model, batch, down, ClientState({})), model, batch
 
 

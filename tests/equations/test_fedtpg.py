@@ -71,10 +71,10 @@ def test_a_client_trains_among_its_own_classes(assemble):
     model = client.load(start)
     batch = Batch(noise(3, model.clip.dim), torch.tensor([7, 2, 5]))
     with model.among((2, 5, 7)):
-        loss = assembly.algorithm.local_loss(model, batch, GlobalModel(start), ClientState({}))
+        loss = assembly.algorithm.local_loss(model, batch, GlobalModel(start, {}), ClientState({}))
         logits = model(batch.images).logits
     assert logits.shape == (3, 3)
-    assert float(loss) == pytest.approx(float(F.cross_entropy(logits, torch.tensor([2, 0, 1]))))
+    assert loss.item() == pytest.approx(F.cross_entropy(logits, torch.tensor([2, 0, 1])).item())
 
 
 def test_a_client_of_one_class_learns_nothing_among_its_own_and_something_among_all(assemble):
@@ -82,7 +82,7 @@ def test_a_client_of_one_class_learns_nothing_among_its_own_and_something_among_
         assembly = assemble("fedtpg", {"algorithm.classes": classes})
         client, start = empty_client(assembly, (3,) * 8), assembly.initial("prompted_clip")
         client.train.all_images[:] = noise(*client.train.all_images.shape).numpy()
-        sent, _ = assembly.algorithm.client_update(client, ClientState({}), GlobalModel(start))
+        sent, _ = assembly.algorithm.client_update(client, ClientState({}), GlobalModel(start, {}))
         return any(not torch.equal(sent.weights[name], start[name]) for name in start)
 
     assert not moved("own")

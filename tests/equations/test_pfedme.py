@@ -44,7 +44,7 @@ def step(images: int = 1, lr: float = 0.02, **knobs):
     own = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
     client = Client(0, 1, setting, own, own, "point", Skeleton(Point()), dict, torch.device("cpu"))
     method = Quadratic(PFedMe.HParams(**knobs), setting)
-    sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}))
+    sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}, {}))
     assert sent.samples == images
     return sent.weights["p"], state.model["p"]
 
@@ -93,11 +93,13 @@ def test_the_outer_step_by_hand():
 def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
     method = PFedMe(PFedMe.HParams(beta=beta), SimpleNamespace())
     uplinks = {
-        0: TrainedModel({"p": torch.tensor(4.0)}, 30),
-        1: TrainedModel({"p": torch.tensor(8.0)}, 10),
+        0: TrainedModel({"p": torch.tensor(4.0)}, {"v": torch.tensor(1.0)}, 30),
+        1: TrainedModel({"p": torch.tensor(8.0)}, {"v": torch.tensor(3.0)}, 10),
     }
-    state = {"p": torch.tensor(2.0)}
-    assert method.server_update(state, uplinks, None)["p"].item() == pytest.approx(expected)
+    state = {"p": torch.tensor(2.0), "v": torch.tensor(9.0)}
+    after = method.server_update(state, uplinks, None)
+    assert after["p"].item() == pytest.approx(expected)
+    assert after["v"].item() == pytest.approx(2.0)  # a running variance stays positive
     assert method.server_update(state, {}, None) is state
 
 

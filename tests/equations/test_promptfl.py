@@ -77,7 +77,7 @@ def test_the_proximal_terms_gradient_is_mu_times_the_distance(assemble):
         start = assembly.initial("prompted_clip")
         model = client.load({"context": start["context"] + offset})
         batch = Batch(noise(6, model.clip.dim), torch.arange(6))
-        down = GlobalModel(start)
+        down = GlobalModel(start, {})
         loss = assembly.algorithm.local_loss(model, batch, down, ClientState({}))
         return gradients(model, loss)["context"]
 
