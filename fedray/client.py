@@ -261,6 +261,8 @@ class Client:
         loss: Callable[[Classifier, Batch], Tensor],
         *,
         only: Collection[str] | None = None,
+        repeat: int = 1,
+        after: Callable[[], None] = lambda: None,
     ) -> int:
         """Train the skeleton's model in place: E_c epochs of SGD on the local images.
 
@@ -271,17 +273,25 @@ class Client:
             loss: the loss of one batch.
             only: the parameters that learn; None for all. Whatever else there is stays as it is,
                 running statistics included.
+            repeat: steps on every batch.
+            after: called after the steps on a batch.
 
         Returns:
-            The number of steps.
+            The number of batches.
 
         Raises:
             FloatingPointError: when the loss is no longer finite.
         """
         with learning(model, only):
-            return self._fit(model, loss)
+            return self._fit(model, loss, repeat, after)
 
-    def _fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> int:
+    def _fit(
+        self,
+        model: Classifier,
+        loss: Callable[[Classifier, Batch], Tensor],
+        repeat: int,
+        after: Callable[[], None],
+    ) -> int:
         knobs = self.setting.training
         streams, here = self.setting.streams, {"round_": self.round, "client": self.id}
         random, views = streams.torch("batches", **here), streams.torch("augment", **here)
@@ -297,11 +307,13 @@ class Client:
             for index in self._order(len(labels), random):
                 seen = augment(images[index], knobs.augment, views)
                 batch = to_batch(seen, labels[index])
-                optimizer.zero_grad()
-                with autocast:
-                    value = loss(model, batch)
-                value.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                for _ in range(repeat):
+                    optimizer.zero_grad()
+                    with autocast:
+                        value = loss(model, batch)
+                    value.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                after()
                 total += value.detach()
                 steps += 1
         mean = float(total) / max(steps, 1)

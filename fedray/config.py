@@ -522,7 +522,7 @@ def _absolute(path: str) -> str:
 
 
 def _with_absolute_path(component: Component) -> Component:
-    if "path" not in component.params:
+    if component.params.get("path") is None:
         return component
     path = _absolute(component.params["path"])
     return Component(name=component.name, **{**component.params, "path": path})

@@ -27,6 +27,9 @@ EXPECTED = {
     "fedprox_mu",
     "moon_mu_tau",
     "scalability",
+    "fedotp",
+    "fedpgp",
+    "promptfolio",
 }
 
 

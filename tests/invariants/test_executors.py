@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from pathlib import Path
 
 import pytest
 from small import (
@@ -73,20 +74,27 @@ def test_so_with_other_methods(small, pool, tmp_path, method):
 
 REMEMBERING = (
     *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
-    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global"),
+    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global", "pfedme"),
 )
 
 
-def remembering(method: str) -> tuple[str, ...]:
+PROMPTED = ("promptfolio", "fedotp", "fedpgp", "promptfl_pfedme", "fedtpg")
+
+
+def remembering(method: str, clip: Path) -> tuple[str, ...]:
     """A run of a method whose clients keep something between rounds."""
+    if method in PROMPTED:
+        width = (f"model.clip.path={clip}", "algorithm.length=4")
+        return (f"algorithm={method}", "participation=0.5", *width)
     return (f"algorithm={method}", "model.group=cnn3", "participation=0.5")
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("method", REMEMBERING)
-def test_so_with_methods_whose_clients_remember(small, pool, tmp_path, method):
-    on_workers(small.experiment(*remembering(method)), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*remembering(method)))
+@pytest.mark.parametrize("method", [*REMEMBERING, *PROMPTED])
+def test_so_with_methods_whose_clients_remember(small, tiny_clip, pool, tmp_path, method):
+    asked = remembering(method, tiny_clip)
+    on_workers(small.experiment(*asked), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*asked))
 
 
 DENSE = (
@@ -109,13 +117,14 @@ def test_so_where_every_pixel_is_predicted(small, pool, tmp_path):
     assert "dice_cross" in numbers(tmp_path)["rounds"][-1]["metrics"]
 
 
-@pytest.mark.parametrize("method", REMEMBERING)
-def test_what_clients_remember_survives_an_interruption(small, tmp_path, method):
-    experiment = small.experiment(*remembering(method))
+@pytest.mark.parametrize("method", [*REMEMBERING, *PROMPTED])
+def test_what_clients_remember_survives_an_interruption(small, tiny_clip, tmp_path, method):
+    asked = remembering(method, tiny_clip)
+    experiment = small.experiment(*asked)
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), 2)
     assert last_round(tmp_path) == 2
     serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*remembering(method)))
+    assert_same(tmp_path, small.undisturbed(*asked))
 
 
 AUGMENTED = ("algorithm=fedavg", "model.group=mlp", "data.augment=flip_rotate")
