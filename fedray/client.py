@@ -184,6 +184,8 @@ class Client:
         skeleton: an empty model of that architecture; shared, never kept.
         initial: makes the initial weights.
         device: where steps run.
+        metrics: numbers for the tracker, such as "train_loss".
+        validation: the images it neither learns from nor is tested on; None where nobody has any.
     """
 
     id: int
@@ -196,6 +198,7 @@ class Client:
     initial: Callable[[], Tensors]
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
+    validation: Samples | None = None
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Put `weights` into this architecture's skeleton and return it, on the device."""

@@ -62,6 +62,20 @@ def summarise(
     }
 
 
+def summarise_models(scores: Mapping[str, Sequence[Sequence[Score]]]) -> dict[str, float]:
+    """<name>_accuracy: the mean over models of the accuracy on all images that each was tested on.
+
+    Args:
+        scores: by name, for each model its scores on one or several clients' test splits.
+    """
+    means = {}
+    for name, models in scores.items():
+        tested = [own for own in models if any(score.total for score in own)]
+        if tested:
+            means[f"{name}_accuracy"] = float(np.mean([_pooled(own) for own in tested]))
+    return means
+
+
 def _pooled(scores: Sequence[Score]) -> float:
     """Correct of all / images of all."""
     return sum(s.correct for s in scores) / sum(s.total for s in scores)

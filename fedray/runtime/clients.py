@@ -105,6 +105,7 @@ class ClientRuntime:
             skeleton=self._skeleton(architecture),
             initial=partial(self.assembly.initial, architecture, client),
             device=self.device,
+            validation=None if data.validation is None else self._samples(data.validation[client]),
         )
 
     @cached_property
