@@ -322,7 +322,8 @@ class RoundExchange:
         for client in passed:
             self.down += traffic[client]
         absent = {client for client in passed if self._strikes("drop", client)}
-        self.events += [Event(client, "dropped") for client in sorted(absent)]
+        dropped = [Event(client, "dropped") for client in sorted(absent)]
+        self.events += [event for event in dropped if event not in self.events]  # once a round
         reached = {client: payload for client, payload in passed.items() if client not in absent}
         replies = executor.step(step, self.round, reached) if reached else {}
         arrived = self._due(step)

@@ -186,7 +186,7 @@ class DP2FL(Algorithm):
         down: dict[int, Payload | None] = {}
         for client in clients:
             missing = tuple(k for k in owners if not state[HOLDS][client, k])
-            if not missing:
+            if not missing or client not in owners:  # has all, or does not answer
                 continue
             if missing not in sets:
                 sets[missing] = ValidationSets(
