@@ -22,12 +22,12 @@ from pathlib import Path
 from tables import (
     Config,
     Job,
+    against,
     best,
     chosen,
     failed,
     label,
     markdown,
-    paired,
     run_all,
     short,
     spread,
@@ -91,7 +91,7 @@ def table(out: Path, methods: Sequence[str]) -> str:
         for alpha in ALPHAS:
             own = finals(out, method, alpha)
             row += [spread(own), spread(own, at="last")]
-            row += ["" if method == "local" else paired(own, finals(out, "local", alpha))]
+            row += ["" if method == "local" else against(own, finals(out, "local", alpha))]
         rows.append([*row, ", ".join(short(tuned(out, method)))])
     return markdown(rows)
 
@@ -148,11 +148,11 @@ def checks(out: Path, processes: int) -> str:
     for alpha in ALPHAS:
         own = folders[f"orthogonal-{alpha}"]
         what = f"FedTSP, orthogonal targets, Dir({alpha})"
-        rows.append([what, spread(own), paired(own, finals(out, "local", alpha))])
+        rows.append([what, spread(own), against(own, finals(out, "local", alpha))])
     local, own = folders["images-local"], folders["images-fedtsp"]
     where = f"{MORE_IMAGES:,} images, Dir({TUNING_ALPHA})"
     rows.append([f"Local, {where}", spread(local), ""])
-    rows.append([f"FedTSP, {where}", spread(own), paired(own, local)])
+    rows.append([f"FedTSP, {where}", spread(own), against(own, local)])
     return markdown(rows)
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from tables import (
     Config,
     Job,
+    against,
     best,
     chosen,
     failed,
     label,
     markdown,
-    paired,
     run_all,
     short,
     spread,
@@ -171,7 +171,7 @@ def answer(out: Path, question: Question, processes: int) -> str:
             *(spread(own, f"accuracy_{name}", at="last") for name in domains),
             spread(own, question.metric),
             spread(own, question.metric, at="last"),
-            "" if method == "fedavg" else paired(own, base, question.metric),
+            "" if method == "fedavg" else against(own, base, question.metric),
             ", ".join(short(tuned(out, question, method))),
         ])  # fmt: skip
     return f"{question.what}\n\n{markdown(rows)}"
@@ -219,7 +219,7 @@ def compared(question: Question, head: str, folders: dict[str, Sequence[Path]]) 
     first = next(iter(folders.values()))
     rows = [[head, "best", "last", "- first"]]
     for name, own in folders.items():
-        difference = "" if own is first else paired(own, first, question.metric)
+        difference = "" if own is first else against(own, first, question.metric)
         cells = [spread(own, question.metric), spread(own, question.metric, at="last")]
         rows.append([name, *cells, difference])
     return markdown(rows)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.evaluation import mean_and_std
+from fedray.report.runs import paired
 
 Config = tuple[str, ...]
 
@@ -111,29 +112,20 @@ def spread(folders: Sequence[Path], metric: str = "local_accuracy", at: str = "b
     return f"{mean:.1f} ± {std:.1f}{note}"
 
 
-def differences(
-    folders: Sequence[Path], base: Sequence[Path], metric: str = "local_accuracy"
-) -> list[float]:
-    """Differences of the best rounds seed by seed, in points, where both runs ended well."""
-    return [
-        100 * (best(mine, metric) - best(other, metric))
+def against(folders: Sequence[Path], base: Sequence[Path], metric: str = "local_accuracy") -> str:
+    """Difference of the best rounds in points, seed by seed where both ended well, and its p."""
+    pairs = [
+        (mine, other)
         for mine, other in zip(folders, base, strict=True)
         if not failed(mine) and not failed(other)
     ]
-
-
-def paired(folders: Sequence[Path], base: Sequence[Path], metric: str = "local_accuracy") -> str:
-    """Mean and standard deviation of the differences, and p of the paired t-test."""
-    from scipy import stats
-
-    found = differences(folders, base, metric)
-    if len(found) < 2:
+    mine, others = ([100 * best(pair[side], metric) for pair in pairs] for side in (0, 1))
+    found = paired(mine, others)
+    if found is None:
         return "-"
-    mean, std = mean_and_std(found)
-    if std == 0:
-        return f"{mean:+.1f}"
-    p = stats.ttest_1samp(found, 0.0).pvalue
-    return f"{mean:+.1f} ± {std:.1f} (p {p:.2f})"
+    if found.p is None:
+        return f"{found.stat.mean:+.1f}"
+    return f"{found.stat.mean:+.1f} ± {found.stat.std:.1f} (p {found.p:.2f})"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.data.augment import augment
 from fedray.models import Classifier, is_normalisation
 from fedray.models.pixels import to_float
 from fedray.streams import Streams
@@ -38,7 +39,7 @@ def plain(tensors: Mapping[str, Tensor]) -> Tensors:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The local loop's knobs; the keys of the experiment of the same names."""
+    """The local loop's knobs; the keys of the experiment of the same names (`data.augment`)."""
 
     epochs: int = 5
     batch_size: int = 100
@@ -48,6 +49,7 @@ class LocalTraining:
     shuffle: bool = True
     drop_last: bool = False
     precision: str = "float32"
+    augment: str = "none"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Setting:
     """What both sides know of the federation.
 
     Attributes:
-        class_names: C names; their order is the labels'.
+        class_names: C names of what is trained on; their order is the labels'.
         feature_dim: d, width of features and prototypes.
         rounds: T.
         clients: N.
@@ -170,6 +172,13 @@ def learning(model: Classifier, only: Collection[str] | None) -> Iterator[None]:
         model.train()
 
 
+class Exam(NamedTuple):
+    """Images that every client's model is tested on, and the classes it answers among."""
+
+    samples: Samples
+    classes: range
+
+
 @dataclass(frozen=True)
 class Client:
     """One client in one round: its data, its random streams, an empty model of its architecture.
@@ -184,7 +193,8 @@ class Client:
         skeleton: an empty model of that architecture; shared, never kept.
         initial: makes the initial weights.
         device: where steps run.
-        metrics: numbers for the tracker, such as "train_loss".
+        metrics: numbers that a step reports.
+        exams: what all clients' models are tested on besides, by name.
         validation: the images it neither learns from nor is tested on; None where nobody has any.
     """
 
@@ -198,6 +208,7 @@ class Client:
     initial: Callable[[], Tensors]
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
+    exams: Mapping[str, Exam] = field(default_factory=dict)
     validation: Samples | None = None
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
@@ -253,7 +264,8 @@ class Client:
 
     def _fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> int:
         knobs = self.setting.training
-        random = self.setting.streams.torch("batches", round_=self.round, client=self.id)
+        streams, here = self.setting.streams, {"round_": self.round, "client": self.id}
+        random, views = streams.torch("batches", **here), streams.torch("augment", **here)
         optimizer = self.skeleton.optimizer(knobs)
         images, labels = self.train.tensors(self.device)
         autocast = torch.autocast(
@@ -264,7 +276,8 @@ class Client:
             before += steps
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
-                batch = Batch(to_float(images[index]), labels[index])
+                seen = augment(images[index], knobs.augment, views)
+                batch = Batch(to_float(seen), labels[index])
                 optimizer.zero_grad()
                 with autocast:
                     value = loss(model, batch)

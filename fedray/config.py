@@ -32,6 +32,8 @@ from fedray.errors import UserError, nearest
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
+WEIGHT_FILES = (".pth", ".pt", ".safetensors")
+"""Suffixes that tell a file of weights from a name of weights."""
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
 
@@ -89,8 +91,19 @@ class DataConfig(Frozen):
     """Pixels per side; None keeps the source's own size."""
     channels: Literal[1, 3] | None = None
     """1 grey, 3 RGB; None keeps the source's own."""
+    augment: Literal["none", "flip_crop", "flip_rotate"] = "none"
+    """What training images go through, anew in every batch. flip_crop: padded by 4 pixels, cropped
+    and flipped (CIFAR); flip_rotate: flipped, turned by up to 30 degrees (FedGLCL's Office)."""
     samples: int | None = Field(None, ge=1)
     """Use a random subset of this many images; None uses all."""
+    imbalance: float = Field(1.0, ge=1)
+    """rho, how many times rarer the last class is than the first among the images that are dealt;
+    the classes between are spaced geometrically. 1 leaves the images as they are."""
+    shots: int | None = Field(None, ge=1)
+    """Keep at most so many images of each class among those that are dealt; None keeps all."""
+    novel: StrictBool = False
+    """Train on the first half of the classes; examine everybody on the official test images of
+    these and of the others, with their names alone. For prompt methods, with test=official."""
     clients: int = Field(20, ge=1, le=100_000)
     """N, the number of clients."""
     test: Literal["local", "official"] = "local"
@@ -98,6 +111,9 @@ class DataConfig(Frozen):
     and the official test images are dealt to them by the classes (and domains) that they own."""
     test_fraction: float = Field(0.25, gt=0, lt=1)
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
+    split: str | None = Field(None, min_length=1)
+    """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
+    replaces the official split (parquet, image_folder)."""
     test_samples: int | None = Field(None, ge=1)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
@@ -110,6 +126,24 @@ class DataConfig(Frozen):
     @classmethod
     def _default_partition(cls, value: Any) -> Any:
         return _named(value, "fedtsp_dirichlet")
+
+    @model_validator(mode="after")
+    def _novel_is_official(self) -> DataConfig:
+        if self.novel and self.test == "local":
+            raise ValueError(
+                "novel=true examines on official test images, but test=local; set "
+                "data.test=official"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _split_is_read(self) -> DataConfig:
+        if self.split is not None and self.test == "local":
+            raise ValueError(
+                f"split={self.split} names test images, but test=local deals all images and lets "
+                "clients choose; set data.test=official or leave data.split out"
+            )
+        return self
 
 
 class ModelConfig(Frozen):
@@ -127,6 +161,9 @@ class ModelConfig(Frozen):
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
     """shared: equal architectures start equal (the official code); independent: each its own."""
+    pretrained: str | None = Field(None, min_length=1)
+    """Weights the backbones start from: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1,
+    downloaded) or a file of a state dict (.pth, .pt, .safetensors); see models/pretrained.py."""
 
     @field_validator("clip", mode="before")
     @classmethod
@@ -138,7 +175,7 @@ class TextConfig(Frozen):
     """What the server's language model reads."""
 
     encoder: Component = Component(name="minilm")
-    """The text encoder: minilm, bert, openclip, random, orthogonal; with its parameters."""
+    """The text encoder: minilm, bert, openclip, vectors, random, orthogonal; its parameters."""
     descriptions: str | None = None
     """A shipped set of class descriptions, or a JSON file."""
     style: Literal["fine", "short", "long", "handcrafted", "plain", "ensemble", "name"] = "fine"
@@ -490,22 +527,26 @@ def load_experiment(tree: Tree) -> Experiment:
         UserError: with one sentence about the first thing that is wrong.
     """
     experiment = validate(Experiment, tree)
-    data, text = experiment.data, experiment.text
+    data, model, text = experiment.data, experiment.model, experiment.text
     if data.root is not None:
         data = data.model_copy(update={"root": str(resolve_root(data.root))})
+    if model.pretrained is not None and Path(model.pretrained).suffix in WEIGHT_FILES:
+        model = model.model_copy(update={"pretrained": _absolute(model.pretrained)})
     if text.descriptions is not None and text.descriptions.endswith(".json"):
-        path = str(Path(text.descriptions).expanduser().absolute())
-        text = text.model_copy(update={"descriptions": path})
-    text = text.model_copy(update={"encoder": _absolute(text.encoder)})
-    model = experiment.model.model_copy(update={"clip": _absolute(experiment.model.clip)})
-    return experiment.model_copy(update={"data": data, "text": text, "model": model})
+        text = text.model_copy(update={"descriptions": _absolute(text.descriptions)})
+    text = text.model_copy(update={"encoder": _with_absolute_path(text.encoder)})
+    model = model.model_copy(update={"clip": _with_absolute_path(model.clip)})
+    return experiment.model_copy(update={"data": data, "model": model, "text": text})
 
 
-def _absolute(component: Component) -> Component:
-    """The component with its `path`, where it has one, made absolute."""
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _with_absolute_path(component: Component) -> Component:
     if "path" not in component.params:
         return component
-    path = str(Path(component.params["path"]).expanduser().absolute())
+    path = _absolute(component.params["path"])
     return Component(name=component.name, **{**component.params, "path": path})
 
 

@@ -1,9 +1,9 @@
-"""What is measured: accuracy over clients, and analyses of prototypes."""
+"""What is measured: accuracy over clients and classes, and analyses of prototypes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -11,31 +11,57 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Score:
-    """Correct answers of one client's model on some images; a client may have none to test on."""
+    """Correct answers of one client's model on some images; a client may have none to test on.
+
+    Attributes:
+        correct: images whose label was predicted.
+        total: images.
+        classes: (correct, total) of each class, in the labels' order; empty where not counted.
+        exams: on images that all clients share, by name.
+    """
 
     correct: int
     total: int
+    classes: tuple[tuple[int, int], ...] = ()
+    exams: Mapping[str, Score] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
         """Share of correct answers."""
         return self.correct / self.total
 
+    @classmethod
+    def by_class(cls, correct: Sequence[int], total: Sequence[int]) -> Score:
+        """Of the correct answers and the images of each class."""
+        return cls(sum(correct), sum(total), tuple(zip(correct, total, strict=True)))
+
+    def within(self, classes: Collection[int]) -> Score:
+        """Only the images of `classes`."""
+        parts = [self.classes[c] for c in sorted(classes)]
+        return Score(sum(right for right, _ in parts), sum(images for _, images in parts))
+
 
 def summarise(
-    scores: Mapping[int, Score], domains: Mapping[str, Sequence[int]] | None = None
+    scores: Mapping[int, Score],
+    domains: Mapping[str, Sequence[int]] | None = None,
+    majority: Sequence[Collection[int]] | None = None,
 ) -> dict[str, float]:
     """Summaries of the clients' accuracy on their own test splits.
 
     Args:
         scores: by client; those without images count in nothing.
         domains: the clients of each domain; one without test images is left out.
+        majority: each client's majority classes (`majority_classes`); its others are minority.
 
     Returns:
         local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of
         all (the official FedTSP code's). std, worst and best: over clients; worst10 and best10:
         means of the lowest and highest tenth; jain: Jain's fairness index. With domains:
-        accuracy_<domain>, over all images of its clients, and accuracy_domains, their mean.
+        accuracy_<domain>, over all images of its clients, and accuracy_domains, their mean. With
+        majority: accuracy_majority and accuracy_minority, over all images of all clients, since a
+        client may have few images of its minority classes; each where there are such images. With
+        exams: accuracy_<exam>, mean over clients; of base and novel classes also accuracy_hm and
+        accuracy_cm (`harmonic_mean`; CM = (local + HM) / 2, FedMGP section 5).
     """
     scores = {client: score for client, score in sorted(scores.items()) if score.total}
     accuracy = np.array([score.accuracy for score in scores.values()])
@@ -51,6 +77,8 @@ def summarise(
         by_domain["accuracy_domains"] = float(np.mean(list(by_domain.values())))
     return {
         **by_domain,
+        **(_by_size(scores, majority) if majority else {}),
+        **_exams(scores, float(accuracy.mean())),
         "local_accuracy": float(accuracy.mean()),
         "local_accuracy_weighted": _pooled(list(scores.values())),
         "local_accuracy_std": float(accuracy.std()),
@@ -74,6 +102,51 @@ def summarise_models(scores: Mapping[str, Sequence[Sequence[Score]]]) -> dict[st
         if tested:
             means[f"{name}_accuracy"] = float(np.mean([_pooled(own) for own in tested]))
     return means
+
+
+def harmonic_mean(base: float, novel: float) -> float:
+    """HM = 2 B N / (B + N) of the accuracies on base and novel classes; 0 where both are 0."""
+    return 2 * base * novel / (base + novel) if base + novel else 0.0
+
+
+def _exams(scores: Mapping[int, Score], local: float) -> dict[str, float]:
+    """Accuracies on images that all clients share, as means over clients."""
+    names = next(iter(scores.values())).exams
+    found = {
+        f"accuracy_{name}": float(np.mean([own.exams[name].accuracy for own in scores.values()]))
+        for name in names
+    }
+    if {"accuracy_base", "accuracy_novel"} <= found.keys():
+        found["accuracy_hm"] = harmonic_mean(found["accuracy_base"], found["accuracy_novel"])
+        found["accuracy_cm"] = (local + found["accuracy_hm"]) / 2
+    return found
+
+
+def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
+    """Each client's majority classes: those it has more images of than n_i / C, its mean.
+
+    FedGLCL Fig. 1b splits classes by such a threshold and does not say which. A class that a
+    client has no image of is a minority class; a client with equal counts has no majority.
+
+    Args:
+        counts: n_{i,c}, training images by client and class [N, C].
+    """
+    above = counts > counts.mean(axis=1, keepdims=True)
+    return [frozenset(np.flatnonzero(row).tolist()) for row in above]
+
+
+def _by_size(scores: Mapping[int, Score], majority: Sequence[Collection[int]]) -> dict[str, float]:
+    """Accuracy on the clients' majority and minority classes, where they are counted."""
+    counted = {client: score for client, score in scores.items() if score.classes}
+    large = [score.within(majority[client]) for client, score in counted.items()]
+    small = [
+        score.within(set(range(len(score.classes))) - set(majority[client]))
+        for client, score in counted.items()
+    ]
+    parts = {"accuracy_majority": large, "accuracy_minority": small}
+    return {
+        name: _pooled(found) for name, found in parts.items() if any(score.total for score in found)
+    }
 
 
 def _pooled(scores: Sequence[Score]) -> float:
@@ -105,6 +178,36 @@ def matrix_agreement(a: Tensor, b: Tensor) -> tuple[float, float]:
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0, 0.0
     return float(stats.pearsonr(x, y).statistic), float(stats.spearmanr(x, y).statistic)
+
+
+def centred_gram(features: Tensor) -> Tensor:
+    """K = X X^T of features X whose columns are centred [n, n], in double precision.
+
+    Args:
+        features: of n images [n, ...], flattened to [n, p].
+    """
+    x = features.flatten(1).double()
+    x = x - x.mean(dim=0)
+    return x @ x.T
+
+
+def linear_cka(a: Tensor, b: Tensor) -> float:
+    """Linear centred kernel alignment <K, L> / (||K|| ||L||), in [0, 1].
+
+    1 for features that are equal up to rotation and scale. With far fewer images than features it
+    is biased upwards: compare values of one layer on the same images.
+
+    Paper: Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
+
+    Args:
+        a: K, `centred_gram` of one model's features [n, n].
+        b: L, likewise of another's, on the same images.
+
+    Returns:
+        0 where either model's features are the same for all images.
+    """
+    norm = float(a.norm() * b.norm())
+    return float((a * b).sum()) / norm if norm else 0.0
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:

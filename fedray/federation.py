@@ -6,7 +6,7 @@ Knows no method by name and nothing about where steps run: that is the executor'
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -148,6 +148,8 @@ class Plan:
     domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The clients of each domain, where clients have one."""
     finetune_epochs: int = 0
+    majority: Sequence[Collection[int]] = ()
+    """Each client's majority classes, by its training images."""
     join: JoinConfig = field(default_factory=JoinConfig)
 
     @property
@@ -233,7 +235,7 @@ class Federation:
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
             joined = {client: scores[client] for client in exchange.everyone}
-            metrics = summarise(joined, self.plan.domains)
+            metrics = summarise(joined, self.plan.domains, self.plan.majority)
             new = {"new": [[scores[client]] for client in self.plan.newcomers]}
             metrics |= summarise_models(new) | self._visits(exchange, state)
             if self.algorithm.one_model:
@@ -243,9 +245,7 @@ class Federation:
             analysis = self.algorithm.analyse(state, exchange.server)
             metrics |= analysis.metrics
             matrices = {name: value.tolist() for name, value in analysis.matrices.items()}
-        losses = [m["train_loss"] for m in exchange.metrics if "train_loss" in m]
-        if losses:
-            metrics["train_loss"] = sum(losses) / len(losses)
+        metrics |= _means(exchange.metrics)
         return RoundResult(
             round=exchange.round,
             seconds=time.perf_counter() - started,
@@ -259,15 +259,13 @@ class Federation:
         )
 
     def _finetune(self, exchange: RoundExchange, sent: Downlinks) -> dict[str, float]:
-        """What fine-tuned heads achieve, as means over clients."""
+        """What fine-tuned heads achieve, as means over the clients that replied."""
         replies = self.executor.step("finetune", exchange.round, sent)
-        found: dict[str, list[float]] = {}
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
-                raise ClientError(client, exchange.round, "finetune", reply.failure)
-            for name, value in reply.metrics.items():
-                found.setdefault(name, []).append(value)
-        return {name: sum(values) / len(values) for name, values in found.items()}
+                exchange.fail(client, "finetune", reply.failure)
+        reached = [reply for _, reply in sorted(replies.items()) if reply.failure is None]
+        return _means([reply.metrics for reply in reached])
 
     def _visits(self, exchange: RoundExchange, state: ServerState) -> dict[str, float]:
         """Test further models, as many clients at a time as are asked for different ones."""
@@ -292,6 +290,15 @@ class Federation:
         if round_ == self.plan.rounds:
             return True
         return self.plan.eval_every > 0 and round_ % self.plan.eval_every == 0
+
+
+def _means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each number that clients reported, as the mean over those that did."""
+    found: dict[str, list[float]] = {}
+    for reply in replies:
+        for name, value in reply.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 class RoundExchange:
@@ -330,7 +337,7 @@ class RoundExchange:
         uplinks: dict[int, Any] = {}
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
-                self._fail(client, step, reply.failure)
+                self.fail(client, step, reply.failure)
                 continue
             self._federation.stepped.add(client)
             self.metrics.append(reply.metrics)
@@ -368,7 +375,12 @@ class RoundExchange:
         self.late = later
         return due
 
-    def _fail(self, client: int, step: str, cause: str) -> None:
+    def fail(self, client: int, step: str, cause: str) -> None:
+        """Note that a client did not reply, or end the run, as the experiment asks.
+
+        Raises:
+            ClientError: with faults.on_client_error=stop.
+        """
         if self._federation.plan.faults.on_client_error == "stop":
             raise ClientError(client, self.round, step, cause)
         self.events.append(Event(client, f"failed: {cause}"))

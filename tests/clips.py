@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+NAMES = ("cat", "small round dog", "fur animal")
+
 CONFIG: dict[str, Any] = {
     "embed_dim": 24,
     "vision_cfg": {"image_size": 8, "patch_size": 4, "width": 32, "layers": 3, "head_width": 16},

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score
 
-from fedray.evaluation import Score, matrix_agreement, mean_and_std, retrieval_top1, summarise
+from fedray.evaluation import (
+    Score,
+    majority_classes,
+    matrix_agreement,
+    mean_and_std,
+    retrieval_top1,
+    summarise,
+)
 from fedray.models import build
 
 SCORES = {2: Score(1, 10), 0: Score(9, 10), 1: Score(20, 80)}
@@ -155,3 +162,41 @@ def test_clients_and_domains_without_test_images_count_in_nothing():
     assert found["accuracy_art"] == 0.75
     assert "accuracy_photo" not in found
     assert found["accuracy_domains"] == found["local_accuracy"] == 0.5
+
+
+def test_majority_classes_are_those_above_the_clients_mean():
+    counts = np.array([[9, 0, 1, 2], [5, 5, 5, 5], [0, 0, 0, 8], [3, 2, 4, 3]])
+    assert majority_classes(counts) == [{0}, set(), {3}, {2}]
+
+
+def test_accuracy_on_majority_and_minority_classes_by_hand():
+    scores = {
+        0: Score.by_class([3, 1, 0], [4, 2, 2]),
+        1: Score.by_class([0, 1, 5], [1, 1, 5]),
+        2: Score.by_class([0, 0, 0], [0, 0, 0]),
+    }
+    assert scores[0] == Score(4, 8, ((3, 4), (1, 2), (0, 2)))
+    found = summarise(scores, majority=[{0}, {1, 2}, {0}])
+    assert found["accuracy_majority"] == (3 + 6) / (4 + 6)
+    assert found["accuracy_minority"] == (1 + 0) / (4 + 1)
+    assert "accuracy_majority" not in summarise(scores, majority=[set(), set(), {0}])
+    assert "accuracy_minority" not in summarise(scores)
+
+
+def test_a_run_counts_by_the_clients_own_training_images(run):
+    changes = {"rounds": 6, "model.group": "cnn2", "data.partition.alpha": 1, "momentum": 0.9}
+    done = run("local", changes)
+    data, large, small = done.assembly.data, [], []
+    for client in range(4):
+        model = build("cnn2", **done.assembly.shape, generator=None).eval()
+        model.load_state_dict(dict(done.models[client]))
+        train, test = data.images.labels[data.train[client]], data.images.labels[data.test[client]]
+        images = torch.from_numpy(data.images.images[data.test[client]]).float() * (2 / 255) - 1
+        with torch.no_grad():
+            right = model(images).logits.argmax(1).numpy() == test
+        for label, correct in zip(test, right, strict=True):
+            (large if (train == label).sum() > len(train) / 10 else small).append(correct)
+    metrics = done.results[-1].metrics
+    assert metrics["accuracy_majority"] == pytest.approx(np.mean(large))
+    assert metrics["accuracy_minority"] == pytest.approx(np.mean(small))
+    assert metrics["accuracy_majority"] > metrics["accuracy_minority"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedray.algorithms import algorithms
-from fedray.errors import UserError
+from fedray.errors import ClientError, UserError
 
 ONE_KIND = {"model.group": "cnn2", "rounds": 2, "participation": 0.5}
 
@@ -62,3 +62,27 @@ def test_every_method_with_a_head_can_be_fine_tuned(run, name):
 def test_a_method_without_heads_is_refused(run):
     with pytest.raises(UserError, match=r"finetune_epochs=2 trains heads, but fedglcl's models"):
         run("fedglcl", {"finetune_epochs": 2})
+
+
+def test_a_client_that_fails_counts_in_no_mean_and_is_an_event(run, monkeypatch):
+    from fedray.algorithms.fedavg import FedAvg
+
+    achieved, finetune = {}, FedAvg.finetune
+
+    def broken(self, client, state, down):
+        if client.id == 2:
+            raise ArithmeticError("no such thing")
+        done = finetune(self, client, state, down)
+        achieved[client.id] = client.metrics["finetuned_accuracy"]
+        return done
+
+    monkeypatch.setattr(FedAvg, "finetune", broken)
+    changes = {**ONE_KIND, "finetune_epochs": 1}
+    last = run("fedavg", {**changes, "faults.on_client_error": "drop"}).results[-1]
+    assert set(achieved) == {0, 1, 3}
+    assert last.metrics["finetuned_accuracy"] == pytest.approx(sum(achieved.values()) / 3)
+    assert [(event.client, event.what) for event in last.events] == [
+        (2, "failed: ArithmeticError: no such thing")
+    ]
+    with pytest.raises(ClientError, match=r"client 2.*finetune.*no such thing"):
+        run("fedavg", changes)

@@ -18,7 +18,7 @@ from fedray.errors import UserError
 from fedray.report import Group, Row, figure_sweep, figures, group, load, warnings_of
 from fedray.report.command import main
 from fedray.report.figures import figure_matrix, figure_rounds, figure_traffic
-from fedray.report.runs import NOT_COMPARED, Stat, differing
+from fedray.report.runs import NOT_COMPARED, Difference, Stat, differing, paired
 from fedray.report.table import cell, megabytes, ordered, print_table
 
 Tree = dict[str, Any]
@@ -173,6 +173,56 @@ def test_numbers_over_seeds(tmp_path: Path) -> None:
     assert member.stat("unheard_of", "best") is None
 
 
+def test_differences_are_paired_by_seed_and_p_is_students(tmp_path: Path) -> None:
+    finals = {
+        "fedtsp": {0: 0.50, 1: 0.60, 2: 0.70, 5: 0.1},
+        "fedproto": {0: 0.48, 1: 0.54, 2: 0.69, 7: 0.9},
+        "local": {0: 0.30},
+    }
+    for method, by_seed in finals.items():
+        for seed, value in by_seed.items():
+            changes = {"algorithm": method, "seed": seed}
+            write_run(tmp_path / f"{method}{seed}", [0.0, value], changes)
+    found = groups_in(tmp_path)
+    fedtsp, fedproto, local = (found[name] for name in finals)
+    difference = fedtsp.difference(fedproto, "local_accuracy", "best")
+    assert difference is not None
+    # 2, 6 and 1 points: mean 3, variance 7, t = 3 / sqrt(7/3), and with 2 degrees of freedom
+    # p = 1 - t / sqrt(2 + t^2)
+    t = 3 / math.sqrt(7 / 3)
+    assert difference.stat == Stat(pytest.approx(0.03), pytest.approx(0.07**0.5 / 10), 3)
+    assert difference.p == pytest.approx(1 - t / math.sqrt(2 + t * t))
+    back = fedproto.difference(fedtsp, "local_accuracy", "best")
+    assert back is not None
+    assert back.stat.mean == -difference.stat.mean
+    assert back.p == pytest.approx(difference.p)
+    assert local.difference(fedtsp, "local_accuracy", "best") is None  # one pair
+    assert paired([0.75, 1.0], [0.25, 0.5]) == Difference(Stat(0.5, 0, 2), None)
+    rounding = paired([0.3, 0.4], [0.1, 0.2])
+    assert rounding is not None
+    assert rounding.p is None
+
+
+def test_the_base_is_the_best_or_the_one_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, last in (("fedtsp", 0.8), ("fedproto", 0.7), ("local", 0.5)):
+        for seed in (0, 1):
+            changes = {"algorithm": method, "seed": seed}
+            write_run(
+                tmp_path / "runs" / f"{method}{seed}", [0.1, last + 0.1 * seed * last], changes
+            )
+    folder = str(tmp_path / "runs")
+    assert main([folder]) == 0
+    assert "difference to fedtsp" in capsys.readouterr().out
+    assert main([folder, "--base", "local"]) == 0
+    assert "difference to local" in capsys.readouterr().out
+    table = (tmp_path / "runs" / "report" / "table.md").read_text()
+    assert "| fedtsp | 2 | +31.50 ± 2.12 | 0.03 |" in table
+    assert main([folder, "--base", "fedprox"]) == 2
+    assert "--base fedprox: there is no such method" in capsys.readouterr().err
+
+
 def test_curves_hold_rounds_that_every_seed_measured(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.0, 0.5, 0.4], {"seed": 0}, rounds=2)
     write_run(tmp_path / "b", [0.2, 0.6], {"seed": 1}, rounds=2)
@@ -271,14 +321,16 @@ def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
             write_run(folder, [0.1, 0.93 - 0.1 * seed], {**changes, "seed": seed}, bytes_=999**3)
     members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
     with (tmp_path / "out").open("w+") as file:
-        print_table(members, "local_accuracy", ["w " * 60], Console(file=file, width=80))
+        console = Console(file=file, width=80)
+        print_table(members, members[0], "local_accuracy", "best", ["w " * 60], console)
         file.seek(0)
         lines = file.read().splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(lines)
     assert "88.00 ± 7.07" in text
     assert "mean ± standard deviation over n seeds [laptop scale]" in text
-    assert text.replace(" ", "").count("a_very_long_variant_name") == 3
+    # 1 and 2 in the rows of the table, and in the comparison's row and what it is compared with
+    assert text.replace(" ", "").count("a_very_long_variant_name") == 2 * (1 + 2)
     assert "warning: w w w" in text
 
 
@@ -322,6 +374,11 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     assert float(rows[0]["up_bytes_per_round"]) == 1e6
     for path in out.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
+    assert rows[0]["difference_to"] == rows[0]["p"] == ""
+    assert (rows[1]["difference_to"], rows[1]["difference_at"]) == ("fedtsp", "final")
+    assert float(rows[1]["difference_mean"]) == pytest.approx(-0.1)
+    assert rows[1]["p"] == ""  # every seed differs by the same
+    assert "| fedproto | 2 | -10.00 ± 0.00 | – |" in table
 
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again" / "table.md").exists()

@@ -52,6 +52,7 @@ SWEEP = {
     "space": {"algorithm.lambda": {"grid": [0, 1]}},
     "scales": {"laptop": {"experiment": "tiny.yaml"}},
 }
+TOGETHER = {"rounds, lr": {"grid": [[1, 0.1], [1, 0.2], [2, 0.3]]}}
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,15 @@ def laptop(**changes: object) -> dict[str, object]:
         ({"search": "cmaes"}, "cmaes walks continuous spaces, and space.algorithm.lambda is grid"),
         ({"search": "cmaes", "space": {"lr": {"uniform": [0, 1]}}}, "at least two swept keys"),
         ({"space": {"seed": {"grid": [0, 1]}}}, "seeds are not swept"),
+        ({"space": {"lr, seed": {"grid": [[0.1, 0]]}}}, "seeds are not swept"),
+        ({"space": {"lr, rounds": {"grid": [[0.1, 1], 2]}}}, "lists 2, expected a list of 2 .*lr,"),
+        ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
+        ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together in lists alone"),
+        ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
+        (
+            {"search": "tpe", "space": {"lr, rounds": {"choice": [[0.1, 1], [0.2, 2]]}}},
+            "chooses between plain values",
+        ),
         ({"seeds": [0, 0]}, r"seeds=\[0, 0\], expected different"),
         ({"seeds": []}, r"seeds=\[\], expected different"),
         ({"scales": {}}, "scales is empty"),
@@ -135,6 +145,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, 
         (["tiny", "rounds"], "'rounds' is not key=value"),
         (["tiny", "seed=-1"], r"seeds=\[-1\], expected different whole numbers"),
         (["tiny", "algorithm.lambda=3"], "algorithm.lambda is what sweep tiny varies; leave"),
+        (["together", "lr=3"], "lr is what sweep together varies; leave lr=3 out"),
         (["tiny", "algorithm=local"], "unknown key 'lambda' in algorithm"),
         (["tiny", "data.clients=5000"], "5000 clients"),
         (["tiny", "data.source=parquet", "data.root=/nowhere"], "data.root=/nowhere is not"),
@@ -143,6 +154,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, 
 )
 def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, arguments, message):
     write(here)
+    write(here, "together", space=TOGETHER)
     assert main(arguments) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (here / "results").exists()
@@ -225,6 +237,23 @@ def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
     some = grid(axes, 3)
     assert len(some) == 3
     assert (some[0], some[-1]) == (every[0], every[-1])
+
+
+def test_keys_that_vary_together_are_one_dimension(here):
+    write(here, space={"algorithm.lambda": {"grid": [0, 1]}, **TOGETHER})
+    question = ask("tiny")
+    assert question.keys == ["algorithm.lambda", "rounds", "lr"]
+    configs = check_configurations(question)
+    assert configs == [
+        {"algorithm.lambda": weight, "rounds": rounds, "lr": lr}
+        for weight in (0, 1)
+        for rounds, lr in ((1, 0.1), (1, 0.2), (2, 0.3))
+    ]
+    experiment = question.experiment_of(configs[-1], 0)
+    assert (experiment.rounds, experiment.lr) == (2, 0.3)
+    assert folder_name(3, configs[-1]) == "trial_00003_lambda=1,rounds=2,lr=0.3"
+    assert question.some_experiment().lr == 0.1
+    assert Question.model_validate_json(question.model_dump_json()) == question
 
 
 def test_of_a_range_the_ends_are_checked(here):

@@ -26,6 +26,7 @@ EXPECTED = {
     "fedglcl_encoder",
     "fedprox_mu",
     "moon_mu_tau",
+    "scalability",
 }
 
 

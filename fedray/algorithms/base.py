@@ -11,13 +11,14 @@ A method whose round has more exchanges overrides `round`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from fedray.client import Batch, Client, ClientState, Setting, Tensors
+from fedray.client import Batch, Client, ClientState, Exam, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
@@ -114,6 +115,14 @@ class Server:
         if self.empty is None:
             raise RuntimeError("this server was made without empty models")
         return self.empty(self.architecture)
+
+
+@runtime_checkable
+class Askable(Protocol):
+    """A model that can be asked among classes other than those it trained on."""
+
+    def among(self, classes: Sequence[int] | None) -> AbstractContextManager[None]:
+        """Predict among these classes."""
 
 
 class Exchange(Protocol):
@@ -300,13 +309,28 @@ class Algorithm:
 
     @torch.no_grad()
     def score(self, client: Client, model: Classifier, state: ClientState) -> Score:
-        """Test a model on the client's own test split, in evaluation mode."""
+        """Test a model on the client's own test split, in evaluation mode.
+
+        With exams for all clients, on these too.
+        """
+        own = Exam(client.test, range(self.setting.num_classes))
+        exams: dict[str, Score] = {}
+        for name, exam in client.exams.items():
+            assert isinstance(model, Askable)
+            with model.among(exam.classes):
+                exams[name] = self._examine(client, model, state, exam)
+        return replace(self._examine(client, model, state, own), exams=exams)
+
+    def _examine(self, client: Client, model: Classifier, state: ClientState, exam: Exam) -> Score:
         model.eval()
-        correct = 0
-        for batch in client.batches(client.test):
+        columns = len(exam.classes)
+        counts = torch.zeros(2, columns, dtype=torch.int64, device=client.device)
+        for batch in client.batches(exam.samples):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
-            correct += int((guesses == batch.labels).sum())
-        return Score(correct, len(client.test))
+            truth = batch.labels - exam.classes.start
+            for row, labels in enumerate((truth[guesses == truth], truth)):
+                counts[row] += torch.bincount(labels, minlength=columns)
+        return Score.by_class(*counts.tolist())
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""

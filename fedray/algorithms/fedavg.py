@@ -8,14 +8,15 @@ AISTATS 2017, arXiv:1602.05629.
 Methods with a global model build on this class: they say which tensors are shared, which
 parameters learn, what regularises, or how the server moves.
 
-Buffers: running statistics are averaged like weights; integer counters take the maximum.
+Buffers: running statistics are averaged like weights; integer counters take the maximum. On the
+wire both are statistics, which no codec, clipping or noise touches: a variance stays positive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -26,21 +27,39 @@ from fedray.algorithms.registry import algorithms
 from fedray.client import Batch, Client, ClientState
 from fedray.comm import Payload, travels
 from fedray.config import Frozen
-from fedray.models import Classifier, ClassifierOutput, tensor_names
+from fedray.models import Classifier, ClassifierOutput, buffer_names, tensor_names
 
 
 @dataclass(frozen=True)
 class GlobalModel(Payload):
-    """The shared weights and buffers of the global model."""
+    """The shared part of a model: what learns, and running statistics and counters."""
 
     weights: Mapping[str, Tensor] = travels("weights")
+    buffers: Mapping[str, Tensor] = travels("statistics")
+
+    @classmethod
+    def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **rest: Any) -> Self:
+        """The payload of `tensors`, of which the buffers of `model` are `buffers`.
+
+        Args:
+            model: says by its structure what is a buffer.
+            tensors: by name; one that is not of the model is a weight.
+            rest: the other fields of the payload.
+        """
+        buffers = _only(tensors, buffer_names(model))
+        weights = _only(tensors, tensors.keys() - buffers.keys())
+        return cls(weights=weights, buffers=buffers, **rest)
+
+    @property
+    def model(self) -> dict[str, Tensor]:
+        """Weights and buffers by name."""
+        return {**self.weights, **self.buffers}
 
 
 @dataclass(frozen=True)
-class TrainedModel(Payload):
-    """A client's trained weights and buffers, and how many images trained them."""
+class TrainedModel(GlobalModel):
+    """The shared part of a client's trained model, and how many images trained it."""
 
-    weights: Mapping[str, Tensor] = travels("weights")
     samples: int = travels("statistics")
 
 
@@ -83,7 +102,7 @@ class FedAvg(Algorithm):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model, the same for all."""
-        return dict.fromkeys(clients, GlobalModel(state))
+        return dict.fromkeys(clients, GlobalModel.of(server.model, state))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The mean of the participants' weights; without any, everything stays."""
@@ -98,15 +117,16 @@ class FedAvg(Algorithm):
 
     def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
         """The global model, with the client's own part."""
-        return {**state.model, **down.weights}
+        return {**state.model, **down.model}
 
     def local_loss(self, model: Classifier, batch: Batch, down: Any, state: ClientState) -> Tensor:
         """The supervised loss; FedAvg has no other."""
         return self.supervised_loss(model(batch.images), batch.labels, state)
 
     def uplink(self, client: Client, model: Classifier, down: GlobalModel) -> TrainedModel:
-        """The trained weights of the shared part."""
-        return TrainedModel(_only(client.weights(model), self.shared(model)), len(client.train))
+        """The shared part of the trained model."""
+        shared = _only(client.weights(model), self.shared(model))
+        return TrainedModel.of(model, shared, samples=len(client.train))
 
     def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
         """What is not shared, and the memory as it was."""
@@ -130,14 +150,15 @@ def weighted_mean(
         shares: p_k by client.
         uplinks: weights and buffers by client.
     """
+    models = {client: upload.model for client, upload in uplinks.items()}
     mean: dict[str, Tensor] = {}
-    for name, tensor in next(iter(uplinks.values())).weights.items():
+    for name, tensor in next(iter(models.values())).items():
         if not tensor.is_floating_point():
-            mean[name] = torch.stack([u.weights[name] for u in uplinks.values()]).amax(0)
+            mean[name] = torch.stack([model[name] for model in models.values()]).amax(0)
             continue
         mean[name] = torch.zeros_like(tensor)
-        for client, upload in uplinks.items():
-            mean[name].add_(upload.weights[name], alpha=shares[client])
+        for client, model in models.items():
+            mean[name].add_(model[name], alpha=shares[client])
     return mean
 
 

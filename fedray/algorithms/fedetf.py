@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,7 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray.algorithms.base import Exchange, Server, ServerState
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.fedlc import COUNTS, class_counts
 from fedray.algorithms.prototypes import cosine_matrix
 from fedray.algorithms.registry import algorithms
@@ -123,8 +123,8 @@ class FedETF(FedAvg):
         live = ClientState(state.model, {**state.memory, SCALE: scale})
         client.fit(model, lambda m, batch: self.local_loss(m, batch, down, live))
         sent = self.uplink(client, model, down)
-        weights = {**sent.weights, SCALE: scale.detach()}
-        return TrainedModel(weights, sent.samples), self.keep(client, model, state)
+        sent = replace(sent, weights={**sent.weights, SCALE: scale.detach()})
+        return sent, self.keep(client, model, state)
 
     def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
         """The global model without s, which is no tensor of the model."""

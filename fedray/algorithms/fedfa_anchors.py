@@ -86,7 +86,8 @@ class FedFAAnchors(FedAvg):
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model and the anchors, the same for all."""
         weights = {name: tensor for name, tensor in state.items() if name != ANCHORS}
-        return dict.fromkeys(clients, AnchoredModel(weights, state[ANCHORS]))
+        down = AnchoredModel.of(server.model, weights, anchors=state[ANCHORS])
+        return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The means of weights and of anchors, with the same shares."""
@@ -130,7 +131,7 @@ class FedFAAnchors(FedAvg):
         client.fit(model, loss)
         calibration.step()
         sent = self.uplink(client, model, down)
-        update = AnchoredUpdate(sent.weights, sent.samples, moving.anchors)
+        update = AnchoredUpdate(**vars(sent), anchors=moving.anchors)
         return update, self.keep(client, model, state)
 
 

@@ -49,7 +49,7 @@ class FedNova(FedAvg):
         steps = client.fit(model, lambda m, batch: self.local_loss(m, batch, down, state))
         sent = self.uplink(client, model, down)
         taken = effective_steps(steps, self.setting.training.momentum)
-        return NormalisedModel(sent.weights, sent.samples, taken), self.keep(client, model, state)
+        return NormalisedModel(**vars(sent), steps=taken), self.keep(client, model, state)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Move by the normalised average; buffers as in FedAvg."""

@@ -79,8 +79,9 @@ class FedProtoGlobal(FedAvg):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Weights and prototypes, the same for all."""
-        down = PrototypedModel(
-            weights={k: value for k, value in state.items() if k not in (VECTORS, PRESENT)},
+        down = PrototypedModel.of(
+            server.model,
+            {k: value for k, value in state.items() if k not in (VECTORS, PRESENT)},
             vectors=state[VECTORS],
             present=state[PRESENT],
         )

@@ -56,7 +56,7 @@ class Moon(FedAvg):
         }
         if self.hp.mu == 0 or not previous:
             return loss
-        now = {**previous, **down.weights}
+        now = {**previous, **down.model}
         near = frozen_features(model, now, batch.images)
         far = frozen_features(model, previous, batch.images)
         contrast = model_contrast(output.features, near, far, self.hp.tau_moon)

@@ -81,7 +81,8 @@ class Scaffold(FedAvg):
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """X and c, the same for all."""
         weights, control = apart(state)
-        return dict.fromkeys(clients, ControlledModel(weights, control))
+        down = ControlledModel.of(server.model, weights, control=control)
+        return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """X + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
@@ -115,8 +116,7 @@ class Scaffold(FedAvg):
             new = new_control(old, c, down.weights[name], sent.weights[name].cpu(), length)
             memory[CONTROL + name], moved[name] = new, new - old
         kept = self.keep(client, model, state)
-        update = ControlledUpdate(sent.weights, sent.samples, moved)
-        return update, ClientState(kept.model, memory)
+        return ControlledUpdate(**vars(sent), control=moved), ClientState(kept.model, memory)
 
     def local_loss(
         self, model: Classifier, batch: Batch, down: ControlledModel, state: ClientState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,6 +18,19 @@ from fedray.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
+class SharedTest:
+    """Test images that every client's model is examined on, among classes of their own.
+
+    Attributes:
+        index: positions of the images, sorted.
+        classes: the classes that an answer is chosen from; they hold all the images' labels.
+    """
+
+    index: Indices
+    classes: range
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """Who owns what; nothing is copied out of the images.
 
@@ -25,12 +38,16 @@ class FederatedData:
         images: all images; usually mapped from disk.
         train: N sorted int64 arrays of positions in `images`, what each client learns from.
         test: likewise, what each client tests on.
+        shared_tests: what all clients' models are examined on besides, by name.
+        base: how many classes, the first ones, are trained on; None for all.
         validation: likewise, what each client validates on, or None where nobody does.
     """
 
     images: ImageSet
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
+    shared_tests: Mapping[str, SharedTest] = field(default_factory=dict)
+    base: int | None = None
     validation: tuple[Indices, ...] | None = None
 
     @property
@@ -40,13 +57,20 @@ class FederatedData:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """C names; their order is the labels'."""
-        return self.images.class_names
+        """C names of the classes that are trained on; their order is the labels'."""
+        return self.images.class_names[: self.base]
+
+    @property
+    def novel_names(self) -> tuple[str, ...]:
+        """Names of the classes that are only asked for, whose labels follow."""
+        return () if self.base is None else self.images.class_names[self.base :]
 
     @cached_property
     def used(self) -> Indices:
         """Positions of all images that some client trains, tests or validates on, sorted."""
-        return np.unique(np.concatenate([*self.train, *self.test, *(self.validation or ())]))
+        shared = [exam.index for exam in self.shared_tests.values()]
+        own = [*self.train, *self.test, *(self.validation or ())]
+        return np.unique(np.concatenate([*own, *shared]))
 
     def client_domains(self) -> dict[str, list[int]] | None:
         """The clients of each domain, if every client's images are of one domain; else None."""
@@ -63,12 +87,15 @@ class FederatedData:
 
     def histogram(self) -> Indices:
         """Images by client and class, training and test together: int64 [N, C]."""
+        return self.train_histogram() + self._count(self.test)
+
+    def train_histogram(self) -> Indices:
+        """Training images by client and class: int64 [N, C]."""
+        return self._count(self.train)
+
+    def _count(self, parts: Sequence[Indices]) -> Indices:
         labels, classes = self.images.labels, len(self.class_names)
-        counts = np.zeros((self.clients, classes), np.int64)
-        for client, parts in enumerate(zip(self.train, self.test, strict=True)):
-            for part in parts:
-                counts[client] += np.bincount(labels[part], minlength=classes)
-        return counts
+        return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
     @property
     def _parts(self) -> tuple[tuple[Indices, ...], ...]:
@@ -155,6 +182,9 @@ def federate(
     *,
     test: Literal["local", "official"] = "local",
     test_samples: int | None = None,
+    imbalance: float = 1.0,
+    shots: int | None = None,
+    novel: bool = False,
 ) -> FederatedData:
     """Deal images to clients, and say what each of them tests on.
 
@@ -172,9 +202,15 @@ def federate(
         clients: N.
         test_fraction: share of each client's images that it tests on, if local.
         samples: deal only so many images, drawn at random; None deals all.
-        rng_for: gives the stream for "subset", "partition", "split" and "test_subset".
+        rng_for: gives the stream for "subset", "shots", "imbalance", "partition", "split" and
+            "test_subset".
         test: where the clients' tests come from.
         test_samples: use only so many official test images, drawn at random; None uses all.
+        imbalance: rho of `long_tailed`, which what is dealt becomes after `samples`; with
+            test="official" the test is not touched.
+        shots: of what is dealt keep at most so many images of each class; None keeps all.
+        novel: train on the first half of the classes, and examine everybody on all official test
+            images of these ("base") and of the others ("novel"); needs test="official".
 
     Raises:
         UserError: for an unknown partition or knob, or when the images cannot serve the clients.
@@ -182,11 +218,26 @@ def federate(
     partition = partitions.get(partition_name)
     params = validate(partition.Params, dict(partition_params), "data.partition")
     if issubclass(partition, FewShotProtocol):
+        thinned = {"imbalance": imbalance > 1, "shots": shots is not None, "novel": novel}
+        for key in (key for key, asked in thinned.items() if asked):
+            raise UserError(
+                f"data.{key} thins out what is dealt, but data.partition={partition_name} draws "
+                f"few images for each client itself; leave data.{key} out"
+            )
         pools = _pools(images, test, test_fraction, samples, test_samples, rng_for)
         return _few_shot(partition(), params, images, pools, clients, rng_for("partition"))
     everything = np.arange(len(images), dtype=np.int64)
     pool = everything if test == "local" else everything[images.origin == TRAIN]
+    base = base_classes(len(images.class_names)) if novel else None
+    if base is not None:
+        pool = pool[np.asarray(images.labels)[pool] < base]
     chosen = _subset(pool, samples, rng_for("subset"), "data.samples", images.source)
+    if imbalance > 1:
+        labels = np.asarray(images.labels)[chosen]
+        chosen = chosen[long_tailed(labels, imbalance, rng_for("imbalance"))]
+    if shots is not None:
+        labels = np.asarray(images.labels)[chosen]
+        chosen = chosen[few_shots(labels, shots, rng_for("shots"))]
     domains = images.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[chosen])
@@ -196,7 +247,17 @@ def federate(
     if test == "official":
         train = tuple(chosen[own] for own in owned)
         official = _official(images, test_samples, rng_for("test_subset"))
-        return FederatedData(images, train, _deal_test(images, train, official))
+        if base is None:
+            return FederatedData(images, train, _deal_test(images, train, official))
+        exams = {
+            name: SharedTest(official[np.isin(np.asarray(images.labels)[official], own)], own)
+            for name, own in (
+                ("base", range(base)),
+                ("novel", range(base, len(images.class_names))),
+            )
+        }
+        own_test = _deal_test(images, train, exams["base"].index)
+        return FederatedData(images, train, own_test, exams, base)
     rng = rng_for("split")
     learn, keep = zip(
         *(
@@ -238,7 +299,7 @@ def _few_shot(
 ) -> FederatedData:
     labels = np.asarray(images.labels)
     train, validation, test = protocol.splits(labels, *pools, clients, params, rng)
-    return FederatedData(images, tuple(train), tuple(test), tuple(validation))
+    return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
 
 
 def _official(images: ImageSet, count: int | None, rng: np.random.Generator) -> Indices:
@@ -267,6 +328,60 @@ def _subset(
             f"{key}={count}, but {source} has {len(pool)} images; lower {key} or leave it out"
         )
     return np.sort(rng.permutation(pool)[:count])
+
+
+def base_classes(classes: int) -> int:
+    """How many of the classes are base: the first half, rounded up (CoOp's base-to-new split)."""
+    return math.ceil(classes / 2)
+
+
+def few_shots(labels: Indices, shots: int, rng: np.random.Generator) -> Indices:
+    """At most so many images of each class, drawn without replacement.
+
+    Args:
+        labels: int64 [n].
+        shots: images per class.
+        rng: which images stay.
+
+    Returns:
+        Sorted positions of the images that stay, int64.
+    """
+    stay = [rng.permutation(np.flatnonzero(labels == c))[:shots] for c in np.unique(labels)]
+    return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
+
+
+def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indices:
+    """Thin classes out to an exponential profile, n_c = floor(n_max rho^(-c / (C - 1))).
+
+    Cao et al., "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss", NeurIPS
+    2019 (CIFAR-LT); c counts the C classes present, by label. n_max is the largest that all classes
+    can serve: the images per class where they are balanced.
+
+    Args:
+        labels: int64 [n].
+        rho: imbalance factor n_max / n_min, at least 1.
+        rng: which images of a class stay.
+
+    Returns:
+        Sorted positions of the images that stay, int64.
+
+    Raises:
+        UserError: when the rarest class would be left without an image.
+    """
+    classes, totals = np.unique(labels, return_counts=True)
+    profile = rho ** (-np.arange(len(classes)) / max(len(classes) - 1, 1))
+    most = (totals / profile).min()
+    kept = np.floor(most * profile + 1e-9).astype(np.int64)  # 500 * 10^-1 is 50, not 49
+    if not kept[-1]:
+        raise UserError(
+            f"data.imbalance={rho:g} leaves no image of the last of {len(classes)} classes, whose "
+            f"first would keep {most:.0f}; lower data.imbalance or use more images"
+        )
+    stay = [
+        rng.permutation(np.flatnonzero(labels == c))[:count]
+        for c, count in zip(classes, kept, strict=True)
+    ]
+    return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
 
 
 def _deal_test(

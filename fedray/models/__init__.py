@@ -13,10 +13,13 @@ from fedray.models.classifier import (
 )
 from fedray.models.groups import GROUPS, architectures
 from fedray.models.init import build, initialise, skeleton
+from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
+    buffer_names,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
+    stages,
     tensor_names,
 )
 
@@ -29,11 +32,15 @@ __all__ = [
     "GROUPS",
     "WidthAdapter",
     "architectures",
+    "buffer_names",
     "build",
+    "check_pretrained",
     "head_tensors",
     "initialise",
     "is_normalisation",
+    "load_pretrained",
     "normalisation_tensors",
     "skeleton",
+    "stages",
     "tensor_names",
 ]

@@ -8,7 +8,14 @@ from torch import nn
 
 from fedray.models.classifier import Classifier
 
-__all__ = ["head_tensors", "is_normalisation", "normalisation_tensors", "tensor_names"]
+__all__ = [
+    "buffer_names",
+    "head_tensors",
+    "is_normalisation",
+    "normalisation_tensors",
+    "stages",
+    "tensor_names",
+]
 
 
 def _once_per_model(
@@ -45,6 +52,12 @@ def tensor_names(model: Classifier) -> frozenset[str]:
 
 
 @_once_per_model
+def buffer_names(model: Classifier) -> frozenset[str]:
+    """The names of all buffers: running statistics and counters."""
+    return frozenset(name for name, _ in model.named_buffers())
+
+
+@_once_per_model
 def normalisation_tensors(model: Classifier) -> frozenset[str]:
     """The names of all parameters and buffers of normalisation layers."""
     return frozenset(
@@ -53,6 +66,25 @@ def normalisation_tensors(model: Classifier) -> frozenset[str]:
         if is_normalisation(module)
         for name in _names(module, f"{prefix}.")
     )
+
+
+def stages(model: Classifier) -> dict[str, nn.Module]:
+    """The model's stages in order: the module that ends each, by the name of what begins it.
+
+    A stage begins with a layer or block that has convolutions or linear maps ("backbone.stage1",
+    "projector.0", "head") and ends before the next one, so that normalisation, activation and
+    pooling belong to it; the extractor's last stage ends in the features.
+    """
+    ends: dict[str, nn.Module] = {}
+    name = ""
+    for prefix, part in (*model.get_submodule("extractor").named_children(), ("head", model.head)):
+        inner = part.named_children() if isinstance(part, nn.Sequential) else [("", part)]
+        for key, module in inner:
+            if any(isinstance(m, nn.Conv2d | nn.Linear) for m in module.modules()):
+                name = f"{prefix}.{key}" if key else prefix
+            if name:
+                ends[name] = module
+    return ends
 
 
 def _names(module: nn.Module, prefix: str) -> Iterable[str]:

@@ -4,6 +4,7 @@
     table.py     one line per group: for the terminal, as Markdown, as CSV
     figures.py   curves, heat maps, an objective against what was swept
     command.py   the command
+    cka.py       `python -m fedray.report.cka`: local against global models, by layer
 
 Importing this package imports neither matplotlib nor torch.
 """

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fedray.cli import guard
 from fedray.errors import UserError, nearest
 from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
-from fedray.report.runs import At, Group, Run, differing, group, is_number, load, metrics_of
+from fedray.report.runs import At, Group, differing, group, is_number, load, metrics_of
 from fedray.report.runs import warnings_of as unfair
 from fedray.report.table import ordered, print_table, write_csv, write_markdown
 
@@ -25,17 +25,42 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m fedray.report",
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
+    add_folders(cli)
+    cli.add_argument("--metric", default="local_accuracy", help="default: local_accuracy")
+    cli.add_argument(
+        "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
+    )
+    cli.add_argument(
+        "--base",
+        metavar="METHOD",
+        help="what the others are compared with, seed by seed: a method, or a whole label of the "
+        "table; default: the best",
+    )
+    return cli
+
+
+def add_folders(cli: argparse.ArgumentParser) -> None:
+    """Add what every report takes: the runs' folders, and where it writes."""
     cli.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="runs' folders, or folders of them"
     )
     cli.add_argument(
         "--out", type=Path, metavar="DIR", help="default: DIR/report, or ./report for several DIRs"
     )
-    cli.add_argument("--metric", default="local_accuracy", help="default: local_accuracy")
-    cli.add_argument(
-        "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
-    )
-    return cli
+
+
+def out_folder(args: argparse.Namespace) -> Path:
+    """Where a report goes; made when missing.
+
+    Raises:
+        UserError: when it cannot be made.
+    """
+    out: Path = args.out or (args.folders[0] if len(args.folders) == 1 else Path()) / "report"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made: {error}") from None
+    return out
 
 
 @guard
@@ -46,38 +71,48 @@ def main(argv: list[str] | None = None) -> int:
     known = metrics_of(runs)
     if args.metric not in known:
         raise UserError(f"no run has measured '{args.metric}'.{nearest(args.metric, known)}")
-    out = args.out or (args.folders[0] if len(args.folders) == 1 else Path()) / "report"
-    files = report(runs, out, args.metric, args.at)
+    groups, notes = group(runs)
+    groups = ordered(groups, args.metric, args.at)
+    base = base_of(groups, args.base)
+    files = report(groups, base, notes, out_folder(args), args.metric, args.at)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 
 
-def report(runs: Sequence[Run], out: Path, metric: str, at: At) -> list[Path]:
+def base_of(groups: Sequence[Group], name: str | None) -> Group:
+    """The first group of that label or method; the first of all without a name.
+
+    Raises:
+        UserError: when there is none.
+    """
+    for member in groups:
+        if name in (None, member.label, member.method):
+            return member
+    known = [member.label for member in groups]
+    raise UserError(f"--base {name}: there is no such method.{nearest(str(name), known)}")
+
+
+def report(
+    groups: Sequence[Group], base: Group, notes: Sequence[str], out: Path, metric: str, at: At
+) -> list[Path]:
     """Print the table; write it and the figures.
 
     Args:
-        runs: what is compared.
-        out: the folder to write to; made when missing.
+        groups: what is compared, in the table's order.
+        base: what the others are compared with.
+        notes: what was left out.
+        out: the folder to write to.
         metric: a metric that some of the runs have.
         at: whether groups are ranked by the metric's best or last value.
 
     Returns:
         The files.
-
-    Raises:
-        UserError: when `out` cannot be written to.
     """
-    groups, notes = group(runs)
-    groups = ordered(groups, metric, at)
     warnings = [*unfair(groups), *notes]
-    print_table(groups, metric, warnings)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be made: {error}") from None
+    print_table(groups, base, metric, at, warnings)
     table = [out / "table.md", out / "table.csv"]
-    write_markdown(groups, metric, warnings, table[0])
-    write_csv(groups, metric, differing(groups), table[1])
+    write_markdown(groups, base, metric, at, warnings, table[0])
+    write_csv(groups, base, metric, at, differing(groups), table[1])
     figures = [out / "by_round.png", out / "by_traffic.png"]
     figure_rounds(groups, metric, figures[0])
     figure_traffic(groups, metric, figures[1])

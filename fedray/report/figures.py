@@ -245,6 +245,27 @@ def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Ro
     return [("", list(rows))], len(combined) == 1
 
 
+# --- stages of a model ---------------------------------------------------------------------------
+
+
+def figure_stages(curves: Mapping[str, Mapping[str, Stat]], quantity: str, path: Path) -> None:
+    """A quantity by stage of the model, one curve each, and a band of one standard deviation.
+
+    Args:
+        curves: by label, the quantity of each stage, from the images to the logits.
+        quantity: what stands at the axis.
+        path: where the PNG goes.
+    """
+    names = list(dict.fromkeys(stage for curve in curves.values() for stage in curve))
+    figure, axes = _figure(quantity)
+    for index, (label, curve) in enumerate(curves.items()):
+        xs = [float(names.index(stage)) for stage in curve]
+        _curve(axes, index, xs, list(curve.values()), label, quantity)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    axes.set_xlabel("stage")
+    _finish(figure, axes, path, left_out=0)
+
+
 # --- heat maps -----------------------------------------------------------------------------------
 
 

@@ -56,6 +56,39 @@ class Stat:
         return cls(statistics.fmean(values), spread, len(values))
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How far a method is from another one, over seeds that both have.
+
+    Attributes:
+        stat: of the differences seed by seed.
+        p: of the two-sided paired t-test; None where every seed differs by the same.
+    """
+
+    stat: Stat
+    p: float | None
+
+
+def paired(values: Sequence[float], base: Sequence[float]) -> Difference | None:
+    """The differences `values` - `base`, and Student's paired t-test of whether their mean is 0.
+
+    Args:
+        values: a number per seed.
+        base: the other method's, with the same seeds in the same order.
+
+    Returns:
+        None for fewer than two pairs.
+    """
+    from scipy import stats
+
+    if len(values) < 2:
+        return None
+    stat = Stat.of([a - b for a, b in zip(values, base, strict=True)])
+    if stat.std <= 1e-12 * max(map(abs, (*values, *base))):  # rounding is no spread
+        return Difference(stat, None)
+    return Difference(stat, float(stats.ttest_rel(values, base).pvalue))
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """One run's folder and its result.json."""
@@ -156,6 +189,16 @@ class Group:
         """The metric's best or last value over seeds; None when no run has it."""
         values = [value for run in self.runs if (value := run.value(metric, at)) is not None]
         return Stat.of(values) if values else None
+
+    def difference(self, base: Group, metric: str, at: At) -> Difference | None:
+        """To another group's best or last values of the same seeds; None for fewer than two."""
+        mine, other = ({run.seed: run.value(metric, at) for run in g.runs} for g in (self, base))
+        pairs = [
+            (value, against)
+            for seed, value in mine.items()
+            if value is not None and (against := other.get(seed)) is not None
+        ]
+        return paired([value for value, _ in pairs], [against for _, against in pairs])
 
     def per_round(self, direction: Literal["up_bytes", "down_bytes"]) -> float:
         """Bytes per communication round, the mean over seeds."""

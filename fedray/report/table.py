@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich import box
@@ -61,6 +61,31 @@ def cells(groups: Sequence[Group], metric: str) -> list[tuple[str, ...]]:
     ]
 
 
+DIFFERENCES = ("method", "n", "difference", "p")
+
+
+def difference_cells(
+    groups: Sequence[Group], base: Group, metric: str, at: At
+) -> list[tuple[str, ...]]:
+    """The rows of the comparison with `base`: label, number of seeds, difference, p."""
+    rows: list[tuple[str, ...]] = []
+    for member in groups:
+        found = None if member is base else member.difference(base, metric, at)
+        if found is not None:
+            sign = "+" if found.stat.mean >= 0 else ""
+            p = NOTHING if found.p is None else f"{found.p:.2g}"
+            rows.append((member.label, str(found.stat.n), sign + cell(found.stat, metric), p))
+    return rows
+
+
+def difference_caption(base: Group, metric: str, at: At) -> str:
+    """What the comparison's numbers are."""
+    return (
+        f"{pretty(metric)}, {at}: difference to {base.label}, paired by seed;\n"
+        "p of the two-sided t-test, not corrected for the number of comparisons"
+    )
+
+
 def ordered(groups: Sequence[Group], metric: str, at: At) -> list[Group]:
     """Groups by their mean, the best first; those without the metric last."""
 
@@ -81,45 +106,80 @@ def caption(groups: Sequence[Group], metric: str) -> str:
 
 
 def print_table(
-    groups: Sequence[Group], metric: str, warnings: Sequence[str], console: Console | None = None
+    groups: Sequence[Group],
+    base: Group,
+    metric: str,
+    at: At,
+    warnings: Sequence[str],
+    console: Console | None = None,
 ) -> None:
-    """Print the table and the warnings below it."""
+    """Print the table, the comparison with `base` and the warnings below."""
     console = console or Console(highlight=False)
+    _print(console, caption(groups, metric), HEADER, cells(groups, metric))
+    differences = difference_cells(groups, base, metric, at)
+    if differences:
+        _print(console, difference_caption(base, metric, at), DIFFERENCES, differences)
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def _print(
+    console: Console, above: str, header: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in HEADER:
+    for name in header:
         table.add_column(
             name,
             justify="left" if name == "method" else "right",
             overflow="fold",
             no_wrap=name != "method",
         )
-    for row in cells(groups, metric):
+    for row in rows:
         table.add_row(*row)
-    console.print(caption(groups, metric), markup=False)
+    console.print(above, markup=False)
     console.print(table)
-    for warning in warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    head, *rest = [f"| {line} |" for line in lines]
+    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]
 
 
 def write_markdown(
-    groups: Sequence[Group], metric: str, warnings: Sequence[str], path: Path
+    groups: Sequence[Group],
+    base: Group,
+    metric: str,
+    at: At,
+    warnings: Sequence[str],
+    path: Path,
 ) -> None:
-    """The table for a page."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|:--|" + "--:|" * (len(HEADER) - 1)]
-    for row in cells(groups, metric):
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
-    lines += ["", caption(groups, metric).replace("\n", " ") + "."]
+    """The table and the comparison with `base` for a page."""
+    lines = [
+        *markdown(HEADER, cells(groups, metric)),
+        "",
+        caption(groups, metric).replace("\n", " ") + ".",
+    ]
+    differences = difference_cells(groups, base, metric, at)
+    if differences:
+        said = difference_caption(base, metric, at).replace("\n", " ")
+        lines += ["", *markdown(DIFFERENCES, differences), "", f"{said}."]
     for warning in warnings:
         lines += ["", f"**Warning:** {warning}."]
     write_atomic(path, "\n".join(lines) + "\n")
 
 
-def write_csv(groups: Sequence[Group], metric: str, keys: Sequence[str], path: Path) -> None:
+def write_csv(
+    groups: Sequence[Group], base: Group, metric: str, at: At, keys: Sequence[str], path: Path
+) -> None:
     """The table for other programs: fractions and bytes, unrounded.
 
     Args:
         groups: the rows.
+        base: what the others are compared with.
         metric: what was measured.
+        at: which of its values is compared.
         keys: the configuration's keys that become columns.
         path: where it goes.
     """
@@ -128,13 +188,26 @@ def write_csv(groups: Sequence[Group], metric: str, keys: Sequence[str], path: P
         writer = csv.writer(file)
         names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "std")]
         traffic = ["up_bytes_per_round", "down_bytes_per_round"]
-        head = ["label", "algorithm", *keys, "n", "seeds", "metric", *names, *traffic]
+        compared = ["difference_to", "difference_at", "difference_mean", "difference_std", "p"]
+        head = ["label", "algorithm", *keys, "n", "seeds", "metric", *names, *compared, *traffic]
         writer.writerow([*head, "partition_sha256"])
         for member in groups:
             row = [member.label, member.method, *(member.keys.get(key, "") for key in keys)]
             row += [len(member.runs), " ".join(map(str, member.seeds)), metric]
             for stat in (member.stat(metric, "best"), member.stat(metric, "final")):
                 row += ["", ""] if stat is None else [stat.mean, stat.std]
+            found = None if member is base else member.difference(base, metric, at)
+            row += (
+                [""] * len(compared)
+                if found is None
+                else [
+                    base.label,
+                    at,
+                    found.stat.mean,
+                    found.stat.std,
+                    "" if found.p is None else found.p,
+                ]
+            )
             row += [member.per_round("up_bytes"), member.per_round("down_bytes")]
             writer.writerow([*row, " ".join(str(run.partition or "?") for run in member.runs)])
     temporary.replace(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,16 @@ from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
 from fedray.data.validation import hold_out
 from fedray.errors import UserError, nearest
+from fedray.evaluation import majority_classes
 from fedray.federation import Plan
-from fedray.models import Classifier, architectures, build, skeleton
+from fedray.models import (
+    Classifier,
+    architectures,
+    build,
+    check_pretrained,
+    load_pretrained,
+    skeleton,
+)
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -100,8 +108,21 @@ def check_components(experiment: Experiment) -> None:
         )
     chosen = experiment.data.partition
     validate(partitions.get(chosen.name).Params, chosen.params, "data.partition")
-    if not method.prompted:
-        architectures(experiment.model.group, experiment.data.clients)
+    if experiment.data.novel and not method.prompted:
+        raise UserError(
+            f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
+            "know no others; set data.novel=false or take a prompt method, for example promptfl"
+        )
+    if method.prompted:
+        if experiment.model.pretrained is not None:
+            raise UserError(
+                f"model.pretrained={experiment.model.pretrained} is for backbones, but "
+                f"{method.name} has prompts around model.clip; remove model.pretrained"
+            )
+        return
+    models = architectures(experiment.model.group, experiment.data.clients)
+    if experiment.model.pretrained is not None:
+        check_pretrained(experiment.model.pretrained, models)
 
 
 def hyperparameters(experiment: Experiment) -> Any:
@@ -155,6 +176,7 @@ class Assembly:
             image_size=e.data.image_size,
             channels=e.data.channels,
             download=e.data.download,
+            split=e.data.split,
         )
         data = federate(
             images,
@@ -166,6 +188,9 @@ class Assembly:
             self.streams.numpy,
             test=e.data.test,
             test_samples=e.data.test_samples,
+            imbalance=e.data.imbalance,
+            shots=e.data.shots,
+            novel=e.data.novel,
         )
         if e.data.validation_fraction is not None:
             data = hold_out(data, e.data.validation_fraction, self.streams.numpy)
@@ -204,6 +229,7 @@ class Assembly:
             shuffle=e.shuffle,
             drop_last=e.drop_last,
             precision=e.precision,
+            augment=e.data.augment,
         )
         return Setting(
             class_names=self.data.class_names,
@@ -248,6 +274,7 @@ class Assembly:
             e.faults,
             domains,
             e.finetune_epochs,
+            majority_classes(self.data.train_histogram()),
             e.join,
         )
 
@@ -264,7 +291,13 @@ class Assembly:
         }
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Initial weights: a function of the seed and, unless `model.init=shared`, the client."""
+        """Initial weights: a function of the seed and, unless `model.init=shared`, the client.
+
+        With `model.pretrained` the backbone's are those.
+
+        Raises:
+            UserError: when the pre-trained weights cannot be had or do not fit.
+        """
         shared = self.experiment.model.init == "shared"
         random = self.streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
         if self.algorithm.prompted:
@@ -273,6 +306,9 @@ class Assembly:
             model: Classifier = prompted
         else:
             model = build(architecture, **self.shape, generator=random)
+        if self.experiment.model.pretrained is not None:
+            backbone = model.get_submodule("extractor.backbone")
+            load_pretrained(backbone, architecture, self.experiment.model.pretrained)
         return {
             name: tensor.detach()
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -301,16 +337,20 @@ class Assembly:
                 f"{clip.vision.image_size}x{clip.vision.image_size}; set "
                 f"data.image_size={clip.vision.image_size}"
             )
-        return self.algorithm.prompts(clip, self.setting.class_names).to(device)
+        model = self.algorithm.prompts(clip, self.setting.class_names).to(device)
+        model.add_classes(self.data.novel_names)
+        return model
 
     def samples(self, device: torch.device) -> Callable[[np.ndarray], Samples]:
         """A way from indices to samples: images, or what a frozen tower makes of them.
 
-        Frozen features are computed once per node, for the images that the run uses.
+        Frozen features are computed once per node, for the images that the run uses; augmented
+        images have none that could be kept.
         """
         images = self.data.images
         model = self._prompted(device) if self.algorithm.prompted else None
-        if model is None or model.reads == "images":
+        augmented = self.experiment.data.augment != "none"
+        if model is None or model.reads == "images" or augmented:
             return partial(Samples, images.images, images.labels)
         from fedray.models.clip.features import frozen_features
 
@@ -322,7 +362,8 @@ class Assembly:
     def server(self, device: torch.device) -> Server:
         """The server's side before the first round, with the text tower if the method needs it."""
         tower = self.text_tower(device)
-        return Server(0, self.setting, tower, device, self.initial, self.architectures, self.empty)
+        empty = cache(self.empty)
+        return Server(0, self.setting, tower, device, self.initial, self.architectures, empty)
 
     def text_tower(self, device: torch.device) -> TextTower | None:
         """The text tower, or None when the method needs none.

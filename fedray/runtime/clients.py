@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 
-from fedray.client import Client, ClientState, Samples, Skeleton, plain
+from fedray.client import Client, ClientState, Exam, Samples, Skeleton, plain
 from fedray.comm import Payload, Traffic
 from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation import Score
@@ -106,6 +106,10 @@ class ClientRuntime:
             initial=partial(self.assembly.initial, architecture, client),
             device=self.device,
             validation=None if data.validation is None else self._samples(data.validation[client]),
+            exams={
+                name: Exam(self._samples(shared.index), shared.classes)
+                for name, shared in data.shared_tests.items()
+            },
         )
 
     @cached_property

@@ -214,7 +214,7 @@ def headline(ledger: Ledger) -> str:
     seeds = ", ".join(str(seed) for seed in question.seeds)
     return (
         f"{question.sweep} [{question.scale} scale]: {question.answers}\n"
-        f"{how} over {', '.join(question.space)}; seed{'s' * (len(question.seeds) > 1)} {seeds}; "
+        f"{how} over {', '.join(question.keys)}; seed{'s' * (len(question.seeds) > 1)} {seeds}; "
         f"{question.experiment}: {experiment.algorithm.name} on {experiment.data.source}, "
         f"{experiment.data.clients} clients, {experiment.rounds} rounds"
     )

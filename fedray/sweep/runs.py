@@ -42,7 +42,8 @@ class SweepRuns:
         asked = question.model_dump(mode="json")
         identity = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         params = {key: asked[key] for key in ("search", "metric", "at", "mode", "seeds", "asha")}
-        params |= {f"space.{key}": value for key, value in question.space.items()}
+        # MLflow's names have no commas
+        params |= {f"space.{'/'.join(axis.keys)}": axis.tree() for axis in question.axes}
         params |= {f"set.{key}": value for key, value in question.set.items()}
         params["experiment"] = question.experiment
         tags = {"sweep": question.sweep, "scale": question.scale, "answers": question.answers}

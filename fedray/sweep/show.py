@@ -26,7 +26,7 @@ def table(ledger: Ledger) -> str:
     Columns that do not fit are left out, the least telling first.
     """
     question = ledger.question
-    names = short_names(question.space)
+    names = short_names(question.keys)
     columns: dict[str, list[str]] = {"trial": [], **{name: [] for name in names.values()}}
     results = [question.metric, "round", "rounds", "traffic", "start-up", "time"]
     if len(question.seeds) > 1:
@@ -117,9 +117,9 @@ def write_csv(ledger: Ledger, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = [field.name for field in fields(Trial) if field.name not in ("number", "config")]
-        writer.writerow(["trial", *question.space, *names])
+        writer.writerow(["trial", *question.keys, *names])
         for trial in ledger.ordered:
-            swept = [trial.config[key] for key in question.space]
+            swept = [trial.config[key] for key in question.keys]
             writer.writerow([trial.number, *swept, *(getattr(trial, name) for name in names)])
 
 
@@ -134,4 +134,4 @@ def draw(ledger: Ledger, path: Path) -> None:
         if trial.objective is not None and trial.status != "failed"
     ]
     title = f"{question.sweep} [{question.scale} scale], {question.at} round"
-    figure_sweep(rows, list(question.space), path, question.metric, mode=question.mode, title=title)
+    figure_sweep(rows, question.keys, path, question.metric, mode=question.mode, title=title)

@@ -34,12 +34,13 @@ EXECUTION_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
 
 @dataclass(frozen=True)
 class Axis:
-    """One swept key.
+    """One swept key, or several that vary together.
 
     Attributes:
-        key: the experiment's dotted key.
+        key: the experiment's dotted key; several are separated by commas.
         kind: grid and choice list values; the others give a range.
-        values: the listed values, or the range's lowest and highest value, both included.
+        values: the listed values, or the range's lowest and highest value, both included; of
+            several keys, each value is a list with one for each key.
     """
 
     key: str
@@ -50,6 +51,18 @@ class Axis:
     def is_listed(self) -> bool:
         """Whether the axis has finitely many values, listed."""
         return self.kind in ("grid", "choice")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The experiment's keys that the axis sets."""
+        return tuple(key.strip() for key in self.key.split(","))
+
+    @property
+    def configs(self) -> list[Config]:
+        """What each value sets."""
+        if len(self.keys) == 1:
+            return [{self.key: value} for value in self.values]
+        return [dict(zip(self.keys, value, strict=True)) for value in self.values]
 
     def tree(self) -> Tree:
         """The axis as it stands in YAML."""
@@ -91,7 +104,8 @@ class Sweep(Frozen):
     """grid: every combination; tpe, random, cmaes: Optuna's samplers."""
     space: Tree
     """The swept keys: {grid: [...]}, {choice: [...]}, {uniform: [lo, hi]}, {loguniform: [lo, hi]},
-    {randint: [lo, hi]}, ends included."""
+    {randint: [lo, hi]}, ends included. Keys that vary together are written as one, separated by
+    commas: `data.clients, participation: {grid: [[10, 1.0], [20, 0.5]]}`."""
     metric: str = "local_accuracy"
     """A metric of result.json."""
     at: Literal["best", "final"] = "best"
@@ -143,9 +157,14 @@ class Question(Frozen):
         """The swept keys, in the file's order."""
         return [parse_axis(key, value) for key, value in self.space.items()]
 
+    @property
+    def keys(self) -> list[str]:
+        """The experiment's keys that are swept."""
+        return [key for axis in self.axes for key in axis.keys]
+
     def some_experiment(self) -> Experiment:
         """The experiment of the space's first configuration."""
-        return self.experiment_of({axis.key: axis.values[0] for axis in self.axes}, self.seeds[0])
+        return self.experiment_of(first(self.axes), self.seeds[0])
 
     def experiment_of(self, config: Mapping[str, Any], seed: int) -> Experiment:
         """The experiment of one configuration and seed.
@@ -217,10 +236,11 @@ def ask(
     space = sweep.space if chosen.space is None else chosen.space
     seeds = sweep.seeds if chosen.seeds is None else chosen.seeds
     pairs = dict(chosen.set)
+    swept = {key for name, tree in space.items() for key in parse_axis(name, tree).keys}
     for key, value in parse_assignments(assignments):
         if key == "seed":
             seeds = [value]
-        elif key in space:
+        elif key in swept:
             raise UserError(
                 f"{key} is what sweep {path.stem} varies; leave {key}={value} out, "
                 f"or run it alone: python -m fedray.run {chosen.experiment} {key}={value}"
@@ -290,7 +310,17 @@ def parse_axis(key: str, tree: Any) -> Axis:
     if kind in ("grid", "choice"):
         if any(values.count(value) > 1 for value in values):
             raise UserError(f"space.{key}.{kind} lists a value twice: {values}")
-        return Axis(key, kind, tuple(values))
+        axis = Axis(key, kind, tuple(values))
+        together = len(axis.keys)
+        for value in values if together > 1 else ():
+            if not isinstance(value, list) or len(value) != together:
+                raise UserError(
+                    f"space.{key}.{kind} lists {value!r}, expected a list of {together} values, "
+                    f"one for each of {', '.join(axis.keys)}"
+                )
+        return axis
+    if "," in key:
+        raise UserError(f"space.{key}: keys vary together in lists alone; write {{grid: [...]}}")
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(values) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
         raise UserError(
@@ -315,8 +345,11 @@ def check_space(space: Tree, search: str, name: str) -> None:
             "{grid: [1, 7]}"
         )
     axes = [parse_axis(key, tree) for key, tree in space.items()]
+    swept = [key for axis in axes for key in axis.keys]
+    if twice := [key for key, times in Counter(swept).items() if times > 1]:
+        raise UserError(f"{name}.space names {twice[0]} twice; leave one of them out")
     for axis in axes:
-        if axis.key == "seed":
+        if "seed" in axis.keys:
             raise UserError(f"{name}.space: seeds are not swept, they are averaged; use seeds: ")
         if search == "grid" and not axis.is_listed:
             raise UserError(
@@ -350,9 +383,8 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
         axes: listed axes.
         samples: take only so many, spread evenly, both ends included.
     """
-    keys = [axis.key for axis in axes]
-    values = itertools.product(*(axis.values for axis in axes))
-    every = [dict(zip(keys, combination, strict=True)) for combination in values]
+    combinations = itertools.product(*(axis.configs for axis in axes))
+    every = [_joined(combination) for combination in combinations]
     if samples is None or samples >= len(every):
         return every
     if samples == 1:
@@ -363,8 +395,17 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
 
 def corners(axes: Sequence[Axis]) -> list[Config]:
     """Configurations that show whether bounds hold: every axis's values or ends, one at a time."""
-    base = {axis.key: axis.values[0] for axis in axes}
-    return [{**base, axis.key: value} for axis in axes for value in axis.values]
+    base = first(axes)
+    return [{**base, **config} for axis in axes for config in axis.configs]
+
+
+def first(axes: Sequence[Axis]) -> Config:
+    """Every axis's first value."""
+    return _joined(axis.configs[0] for axis in axes)
+
+
+def _joined(configs: Iterable[Config]) -> Config:
+    return {key: value for config in configs for key, value in config.items()}
 
 
 def check_configurations(question: Question) -> list[Config]:

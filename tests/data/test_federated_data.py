@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedray.data import FederatedData, ImageSet, federate, load_images, local_split
+from fedray.data.federated import long_tailed
 from fedray.data.picture import draw_partition
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -26,9 +27,12 @@ def make_images(n=400, classes=4, seed=0):
     )
 
 
-def make(images=None, seed=0, clients=5, name="fedtsp_dirichlet", samples=None, **params):
+def make(
+    images=None, seed=0, clients=5, name="fedtsp_dirichlet", samples=None, imbalance=1, **params
+):
     images = make_images() if images is None else images
-    return federate(images, name, params, clients, 0.25, samples, Streams(seed).numpy)
+    rng_for = Streams(seed).numpy
+    return federate(images, name, params, clients, 0.25, samples, rng_for, imbalance=imbalance)
 
 
 def test_local_split_is_75_to_25():
@@ -142,6 +146,51 @@ def test_subset():
     assert used.max() > 200
     with pytest.raises(UserError, match=r"data.samples=401, but made has 400 images; lower"):
         make(samples=401)
+
+
+def test_cifar100_lt_has_500_to_50_images_a_class():
+    labels = np.random.default_rng(0).permutation(np.arange(50_000) % 100)
+    kept = long_tailed(labels, 10, np.random.default_rng(0))
+    counts = np.bincount(labels[kept])
+    assert counts[[0, 1, 50, 98, 99]].tolist() == [500, 488, 156, 51, 50]
+    assert len(kept) == len(set(kept.tolist())) == 19573
+    assert (np.diff(kept) > 0).all()
+
+
+def test_the_profile_is_exact_whatever_the_classes_hold():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 4], [100, 30, 90])  # class 1 allows 30 * sqrt(9) = 90 of the first
+    assert np.bincount(labels[long_tailed(labels, 9, rng)]).tolist() == [90, 30, 0, 0, 10]
+    assert len(long_tailed(np.zeros(5, np.int64), 7, rng)) == 5
+    with pytest.raises(UserError, match=r"data.imbalance=200 leaves no image of the last of 4 cl"):
+        make(imbalance=200)
+
+
+def test_what_is_dealt_is_long_tailed_and_drawn_from_the_seed():
+    data, again, other = make(imbalance=8), make(imbalance=8), make(seed=1, imbalance=8)
+    assert (
+        data.histogram().sum(0).tolist() == other.histogram().sum(0).tolist() == [100, 50, 25, 12]
+    )
+    assert data.sha256 == again.sha256
+
+    def used(data):
+        return set(np.concatenate([*data.train, *data.test]).tolist())
+
+    assert used(data) == used(again) != used(other)
+    assert make(imbalance=1).sha256 == make().sha256
+
+
+def test_the_official_test_stays_balanced():
+    images = make_images(800)
+    origin = (np.arange(800) >= 400).astype(np.int8)
+    images = ImageSet("made", images.images, images.labels, images.class_names, origin)
+    data = federate(
+        images, "iid", {}, 5, 0.25, None, Streams(0).numpy, test="official", imbalance=10
+    )
+    tested = images.labels[np.concatenate(data.test)]
+    assert np.bincount(tested).tolist() == np.bincount(images.labels[400:]).tolist()
+    first, *_, last = np.bincount(images.labels[np.concatenate(data.train)])
+    assert first // 10 == last
 
 
 def test_image_set_checks_its_arrays():

@@ -330,6 +330,78 @@ def test_a_missing_domain_is_named(tmp_path):
         load_images("parquet", tmp_path)
 
 
+# --- a split of one's own -------------------------------------------------------------------------
+
+
+def write_split(root, content):
+    (root / "split.json").write_text(json.dumps(content))
+
+
+def test_a_split_file_replaces_the_official_one(tmp_path):
+    write_names(tmp_path)
+    write_parquet(tmp_path / "train.parquet", two((10, 20, 30)), [0, 1, 1])
+    write_split(tmp_path, {"train": ["2.png"], "test": ["1.png", "0.png"]})
+    official = load_images("parquet", tmp_path)
+    images = load_images("parquet", tmp_path, split="split.json")
+    assert images.origin.tolist() == [1, 1, 0]
+    assert official.origin.tolist() == [0, 0, 0]
+    assert np.array_equal(images.images, official.images)
+    assert images.labels.tolist() == official.labels.tolist()
+    assert images.sha256 != official.sha256
+    write_split(tmp_path, {"web": {"train": ["2.png"], "test": []}, "phone": {
+        "train": ["1.png"], "test": ["0.png"]}})  # fmt: skip
+    assert load_images("parquet", tmp_path, split="split.json").origin.tolist() == [1, 0, 0]
+    assert load_images("parquet", tmp_path).sha256 == official.sha256
+
+
+def test_a_split_file_for_an_image_folder(tmp_path):
+    fill(tmp_path / "cat", 20)
+    fill(tmp_path / "dog", 10, 30)
+    write_split(tmp_path, {"train": ["dog/010.png", "cat/020.png"], "test": ["dog/030.png"]})
+    images = load_images("image_folder", tmp_path, split="split.json")
+    assert images.origin.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ([], r"does not hold the lists `train` and `test`, alone or once for every domain"),
+        ({"train": ["0.png"]}, "does not hold the lists"),
+        ({"train": "0.png", "test": []}, "does not hold the lists"),
+        ({"web": ["0.png"]}, "does not hold the lists"),
+        (
+            {"train": ["0.png", "7.png"], "test": ["1.png", "8.png"]},
+            r"do not match: 2 like '7.png', which the data does not have \(it has '0.png', ...\)",
+        ),
+        ({"train": ["1.png"], "test": []}, "1 like '0.png', which the file does not list"),
+        ({"train": ["0.png"], "test": ["0.png"]}, "lists '0.png' twice; remove one of them"),
+    ],
+)
+def test_wrong_split_files(tmp_path, content, match):
+    write_names(tmp_path)
+    write_parquet(tmp_path / "train.parquet", two(), [0, 1])
+    write_split(tmp_path, content)
+    with pytest.raises(UserError, match=match):
+        load_images("parquet", tmp_path, split="split.json")
+
+
+def test_a_split_needs_paths_that_tell_images_apart(tmp_path):
+    with pytest.raises(UserError, match=r"those of data.source=digits have none; leave data.spl"):
+        load_images("digits", split="split.json")
+    write_names(tmp_path)
+    write_parquet(tmp_path / "train.parquet", two(), [0, 1])
+    with pytest.raises(UserError, match=r"data.split=../split.json is not a file below data.root"):
+        load_images("parquet", tmp_path, split="../split.json")
+    write_split(tmp_path, {"train": ["0.png", "1.png"], "test": []})
+    write_parquet(tmp_path / "test.parquet", two(), [0, 1])
+    with pytest.raises(UserError, match=r"2 images of the data have the path '0.png'"):
+        load_images("parquet", tmp_path, split="split.json")
+    for image in (pa.array([png(picture(1))]), pa.array([{"bytes": png(picture(1))}])):
+        pq.write_table(pa.table({"image": image, "label": [0]}), tmp_path / "test.parquet")
+        with pytest.raises(UserError, match=r"test.parquet, row 0 has no image path, by which"):
+            load_images("parquet", tmp_path, split="split.json")
+
+
 # --- image folder --------------------------------------------------------------------------------
 
 
@@ -460,25 +532,42 @@ REAL = os.environ.get("FEDRAY_DATA")
 @pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="FEDRAY_DATA does not name a folder of real images")
 @pytest.mark.parametrize(
-    ("name", "shape", "train", "test", "size"),
+    ("name", "shape", "train", "test", "size", "first"),
     [
-        ("cifar10", (3, 32, 32), 50_000, 10_000, None),
-        ("fashion_mnist", (1, 28, 28), 60_000, 10_000, None),
-        ("office_caltech10", (3, 64, 64), 2025, 508, 64),
-        ("dtd10", (3, 32, 32), 400, 200, 32),
+        ("cifar10", (3, 32, 32), 50_000, 10_000, None, "airplane"),
+        ("fashion_mnist", (1, 28, 28), 60_000, 10_000, None, "T-shirt/top"),
+        ("tiny_imagenet", (3, 64, 64), 11_200, 2_400, None, "goldfish"),
+        ("office_caltech10", (3, 64, 64), 2025, 508, 64, "backpack"),
+        ("dtd10", (3, 32, 32), 400, 200, 32, "banded"),
     ],
 )
-def test_real_images(name, shape, train, test, size):
+def test_real_images(name, shape, train, test, size, first):
     root = Path(REAL or "") / name
     if not root.is_dir():
         pytest.skip(f"{name} is not below FEDRAY_DATA")
     images = load_images("parquet", root, image_size=size)
     assert images.shape == shape
     assert np.bincount(images.origin).tolist() == [train, test]
-    assert len(images.class_names) == 10
+    assert images.class_names[0] == first
+    assert len(images.class_names) == (200 if name == "tiny_imagenet" else 10)
+    assert set(images.labels) == set(range(len(images.class_names)))
     assert 20 < images.images[:500].mean() < 235
     if name == "cifar10":
         means = images.images.mean((0, 2, 3)) / 255
         assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-3)
     if name == "office_caltech10":
         assert np.bincount(images.domains.ids).tolist() == [958, 1123, 157, 295]
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.skipif(REAL is None, reason="FEDRAY_DATA does not name a folder of real images")
+def test_fedglcls_own_split_of_office():
+    root = Path(REAL or "") / "office_caltech10"
+    if not (root / "fedglcl_split.json").is_file():
+        pytest.skip("FedGLCL's split of Office-Caltech-10 is not below FEDRAY_DATA")
+    images = load_images("parquet", root, image_size=16, split="fedglcl_split.json")
+    official = load_images("parquet", root, image_size=16)
+    sizes = [np.bincount(images.origin[images.domains.ids == d]).tolist() for d in range(4)]
+    assert sizes == [[766, 192], [898, 225], [125, 32], [236, 59]]  # FedGLCL, Table 6
+    assert (images.origin != official.origin).sum() > 100

@@ -37,7 +37,7 @@ def assert_every_index_once(parts, n, clients):
 
 
 def test_all_are_found_by_name():
-    expected = {"dirichlet", "fedtsp_dirichlet", "iid", "shards"}
+    expected = {"classes", "dirichlet", "fedtsp_dirichlet", "iid", "shards"}
     assert expected <= set(partitions.names())
 
 
@@ -50,12 +50,13 @@ alphas = st.floats(1e-4, 1e3)
     clients=st.integers(1, 30),
     alpha=alphas,
     seed=st.integers(0, 2**32),
-    name=st.sampled_from(["iid", "exact", "official", "dirichlet", "shards"]),
+    name=st.sampled_from(["iid", "exact", "official", "dirichlet", "shards", "classes"]),
 )
 def test_every_index_once_or_a_sentence(labels, clients, alpha, seed, name):
     params = {
         "iid": {},
         "shards": {"shards_per_client": 2},
+        "classes": {"classes_per_client": 2},
         "exact": {"alpha": alpha, "variant": "exact"},
         "official": {"alpha": alpha, "variant": "official", "min_samples": 1, "max_draws": 20},
         "dirichlet": {"alpha": alpha, "min_samples": 1, "max_draws": 20},
@@ -64,7 +65,8 @@ def test_every_index_once_or_a_sentence(labels, clients, alpha, seed, name):
     try:
         parts = split(registered, labels, clients, seed, **params)
     except UserError as error:
-        assert "data.clients" in str(error)  # noqa: PT017 - either outcome is right
+        remedies = ("data.clients", "data.partition.classes_per_client")
+        assert any(key in str(error) for key in remedies)  # noqa: PT017 - either outcome is right
         assert name not in ("iid", "exact") or clients > len(labels)
         return
     assert_every_index_once(parts, len(labels), clients)
@@ -80,6 +82,7 @@ def test_every_index_once_or_a_sentence(labels, clients, alpha, seed, name):
     [
         ("iid", {}),
         ("shards", {}),
+        ("classes", {}),
         ("dirichlet", {"alpha": 0.5}),
         ("fedtsp_dirichlet", {"variant": "official", "alpha": 0.5}),
         ("fedtsp_dirichlet", {"variant": "exact", "alpha": 0.5}),
@@ -235,6 +238,44 @@ def test_shards_limit_the_classes():
     assert_every_index_once(split("shards", balanced(2003), 7, shards_per_client=3), 2003, 7)
 
 
+def test_every_client_holds_so_many_classes_and_its_first_is_its_number():
+    labels = balanced(2003)
+    for seed in range(20):
+        parts = split("classes", labels, 12, seed, classes_per_client=3)
+        assert_every_index_once(parts, 2003, 12)
+        counts = histogram(parts, labels)
+        assert ((counts > 0).sum(1) == 3).all()
+        assert all(counts[client, client % 10] for client in range(12))
+
+
+def test_a_class_is_divided_equally_among_its_holders():
+    labels = balanced(2003)
+    counts = histogram(split("classes", labels, 12, classes_per_client=3), labels)
+    for c, total in enumerate(np.bincount(labels)):
+        held = counts[counts[:, c] > 0, c]
+        first = total % len(held)
+        assert held.tolist() == [total // len(held) + (i < first) for i in range(len(held))]
+
+
+def test_every_class_has_a_holder_even_with_few_clients():
+    for seed in range(20):
+        counts = histogram(split("classes", balanced(), 4, seed, classes_per_client=3), balanced())
+        assert (counts.sum(0) == 200).all()
+        assert ((counts > 0).sum(1) == 3).all()
+    counts = histogram(split("classes", balanced(), 5, classes_per_client=2), balanced())
+    assert (counts.sum(1) == 400).all()  # just enough: every class has one holder
+
+
+def test_the_other_classes_are_drawn_evenly():
+    """Client 0 holds class 0 and one of the nine others, each with probability 1/9."""
+    labels = balanced(400)
+    draws = np.stack(
+        [histogram(split("classes", labels, 10, seed), labels)[0] > 0 for seed in range(900)]
+    )
+    assert draws[:, 0].all()
+    assert abs(draws[:, 1:].sum(0) - 100).max() < 4 * np.sqrt(900 * 1 / 9 * 8 / 9)
+
+
 # --- what cannot be served -----------------------------------------------------------------------
 
 
@@ -278,6 +319,19 @@ def test_more_clients_than_images(name, params, match):
 
 
 @pytest.mark.parametrize(
+    ("labels", "clients", "each", "match"),
+    [
+        (balanced(), 4, 2, "4 clients with 2 classes each hold at most 8 of the 10 classes"),
+        (balanced(), 5, 11, "classes_per_client=11, but .* have 10 classes; lower data.partition"),
+        ([0, 3, 3], 4, 1, "2 clients share class 0, which has 1 image; lower data.clients or"),
+    ],
+)
+def test_classes_that_cannot_be_dealt(labels, clients, each, match):
+    with pytest.raises(UserError, match=match):
+        split("classes", labels, clients, classes_per_client=each)
+
+
+@pytest.mark.parametrize(
     ("name", "params", "match"),
     [
         ("fedtsp_dirichlet", {"alpha": 0}, r"data.partition.alpha: .*greater than 0"),
@@ -286,6 +340,7 @@ def test_more_clients_than_images(name, params, match):
         ("fedtsp_dirichlet", {"max_draws": 5}, "max_draws has no effect with variant=exact"),
         ("iid", {"alpha": 1}, "unknown key 'alpha'"),
         ("shards", {"shards_per_client": 0}, "data.partition.shards_per_client"),
+        ("classes", {"classes_per_client": 0}, "data.partition.classes_per_client"),
     ],
 )
 def test_wrong_knobs(name, params, match):

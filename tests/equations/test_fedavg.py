@@ -14,8 +14,8 @@ ONE_KIND = {"model.group": "cnn2"}
 
 def test_algorithm_1_weighs_by_samples():
     uplinks = {
-        0: TrainedModel({"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([[4.0]])}, 30),
-        5: TrainedModel({"w": torch.tensor([5.0, 8.0]), "b": torch.tensor([[0.0]])}, 10),
+        0: TrainedModel({"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([[4.0]])}, {}, 30),
+        5: TrainedModel({"w": torch.tensor([5.0, 8.0]), "b": torch.tensor([[0.0]])}, {}, 10),
     }
     found = weighted_mean(shares_of(uplinks, "samples"), uplinks)
     assert found["w"].tolist() == [2.0, 2.0]
@@ -25,7 +25,12 @@ def test_algorithm_1_weighs_by_samples():
 def test_running_statistics_are_averaged_and_counters_take_the_maximum():
     uplinks = {
         client: TrainedModel(
-            {"running_mean": torch.tensor([mean]), "num_batches_tracked": torch.tensor(steps)}, 1
+            weights={},
+            buffers={
+                "running_mean": torch.tensor([mean]),
+                "num_batches_tracked": torch.tensor(steps),
+            },
+            samples=1,
         )
         for client, mean, steps in [(0, 2.0, 7), (1, 4.0, 9), (2, 6.0, 3)]
     }
@@ -37,7 +42,7 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
 
 def test_the_mean_does_not_change_the_uploads():
     weights = torch.ones(3)
-    uplinks = {0: TrainedModel({"w": weights}, 1), 1: TrainedModel({"w": weights * 3}, 1)}
+    uplinks = {0: TrainedModel({"w": weights}, {}, 1), 1: TrainedModel({"w": weights * 3}, {}, 1)}
     weighted_mean(shares_of(uplinks, "samples"), uplinks)
     assert weights.tolist() == [1, 1, 1]
 
@@ -97,3 +102,26 @@ def test_several_architectures_are_refused(run):
         UserError, match=r"2 architectures \(cnn2, mlp\); set model\.group to one architecture"
     ):
         run("fedavg")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fednova", "fedproto_global"])
+def test_noise_on_the_wire_spares_running_statistics(run, method):
+    wire = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 1.0, "wire.up_bits": 4}
+    done = run(method, {"model.group": "cnn3", "rounds": 2, "lr": 0.001, **wire})
+    for state in done.servers:
+        variances = [tensor for name, tensor in state.items() if name.endswith("running_var")]
+        assert len(variances) == 3
+        assert all(bool((tensor >= 0).all()) for tensor in variances)
+        assert all(bool(tensor.isfinite().all()) for tensor in state.values())
+    assert all(0 <= value <= 1 for value in done.results[-1].per_client.values())
+
+
+def test_noise_reaches_every_parameter_and_no_buffer(run):
+    changes = {"model.group": "cnn3", "rounds": 1}
+    quiet = run("fedavg", changes).servers[1]
+    loud = run("fedavg", {**changes, "wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}).servers[
+        1
+    ]
+    for name, tensor in quiet.items():
+        statistic = "running" in name or name.endswith("num_batches_tracked")
+        assert torch.equal(loud[name], tensor) == statistic, name

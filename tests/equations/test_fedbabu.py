@@ -43,13 +43,15 @@ def test_the_body_travels_every_round_and_the_head_once(run):
     initial = done.assembly.initial("cnn3")
     assert set(done.servers[-1]) == set(initial) - HEAD
     head = sum(initial[name].numel() for name in HEAD)
-    body = sum(tensor.numel() for name, tensor in initial.items() if name not in HEAD)
+    body = {name: tensor.numel() for name, tensor in initial.items() if name not in HEAD}
+    buffers = sum(count for name, count in body.items() if "running" in name or "num_b" in name)
+    weights = sum(body.values()) - buffers
     assert head == 17 * 10
     assert done.results[0].down.params == {"weights": 4 * head}
     assert done.results[0].up.params == {}
     for result in done.results[1:]:
-        assert result.up.params == {"weights": 4 * body, "statistics": 4}
-        assert result.down.params == {"weights": 4 * body}
+        assert result.up.params == {"weights": 4 * weights, "statistics": 4 * (buffers + 1)}
+        assert result.down.params == {"weights": 4 * weights, "statistics": 4 * buffers}
 
 
 def test_the_body_learns_running_statistics_included(run):

@@ -31,7 +31,8 @@ def test_normalisation_never_leaves_a_client_and_the_rest_is_common(run):
     values = {tuple(own[key].tolist()) for own in done.models.values()}
     assert len(values) == len(done.models)
     sizes = sum(p.numel() for p in done.servers[0].values())
-    assert done.results[1].up.params["weights"] == 4 * sizes
+    assert done.results[1].up.params == {"weights": 4 * sizes, "statistics": 4}
+    assert done.results[1].down.params == {"weights": 4 * sizes}
 
 
 def test_without_normalisation_it_is_fedavg_bit_for_bit(run):

@@ -130,7 +130,7 @@ def test_a_download_stays_as_it_is_for_the_other_clients(assemble):
     runtime, algorithm = ClientRuntime(assembly, cpu), assembly.algorithm
     simplex = Simplex(simplex_etf(torch.eye(10)))
     state = algorithm.init_server(assembly.server(cpu))
-    down = GlobalModel({name: tensor.clone() for name, tensor in state.items()})
+    down = GlobalModel({name: tensor.clone() for name, tensor in state.items()}, {})
     _, kept = runtime.step("receive_simplex", 0, 0, None, simplex)
     reply, _ = runtime.step("client_update", 1, 0, kept, down)
     assert reply.uplink.weights[SCALE].item() != 1

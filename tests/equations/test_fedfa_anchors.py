@@ -124,7 +124,7 @@ def test_anchors_that_no_client_moved_stay_bit_for_bit(assemble):
     algorithm = assemble("fedfa_anchors", ONE_KIND).algorithm
     anchors = torch.randn(50, 8, generator=random())
     uplinks = {
-        client: AnchoredUpdate({"w": torch.zeros(1)}, samples, anchors.clone())
+        client: AnchoredUpdate({"w": torch.zeros(1)}, {}, samples, anchors.clone())
         for client, samples in enumerate([3, 7, 11, 13, 17, 19, 23])
     }
     after = algorithm.server_update({"w": torch.zeros(1), ANCHORS: anchors}, uplinks, None)
@@ -135,8 +135,11 @@ def test_the_server_averages_anchors_with_the_shares_of_the_weights(assemble):
     algorithm = assemble("fedfa_anchors", ONE_KIND).algorithm
     state = {"w": torch.zeros(1), ANCHORS: torch.tensor([[0.1, 0.7], [1.0, 1.0]])}
     uplinks = {
-        0: AnchoredUpdate({"w": torch.tensor([4.0])}, 30, torch.tensor([[0.1, 0.7], [5.0, 1.0]])),
-        3: AnchoredUpdate({"w": torch.tensor([8.0])}, 10, torch.tensor([[0.1, 0.7], [1.0, 9.0]])),
+        client: AnchoredUpdate({"w": torch.tensor([w])}, {}, samples, torch.tensor(anchors))
+        for client, w, samples, anchors in [
+            (0, 4.0, 30, [[0.1, 0.7], [5.0, 1.0]]),
+            (3, 8.0, 10, [[0.1, 0.7], [1.0, 9.0]]),
+        ]
     }
     after = algorithm.server_update(state, uplinks, None)
     assert after["w"].tolist() == [5.0]

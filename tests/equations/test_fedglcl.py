@@ -66,7 +66,7 @@ def test_text_is_sent_once_to_everybody_and_never_changes(run):
     assert all(torch.allclose(memory["text"], expected) for memory in done.memories.values())
     assert not any(name.startswith("head") for name in done.servers[0])
     whole = sum(tensor.numel() for tensor in done.servers[0].values())
-    assert done.results[1].up.params["weights"] == 2 * whole
+    assert done.results[1].up.total_params == 2 * (whole + 1)  # and the number of images
 
 
 def test_it_learns(run):

@@ -19,8 +19,8 @@ def test_effective_steps_by_hand():
 
 def test_unequal_steps_do_not_pull_by_hand():
     uplinks = {
-        0: NormalisedModel({"w": torch.tensor([-1.0])}, 1, 1.0),
-        1: NormalisedModel({"w": torch.tensor([3.0])}, 1, 3.0),
+        0: NormalisedModel({"w": torch.tensor([-1.0])}, {}, 1, 1.0),
+        1: NormalisedModel({"w": torch.tensor([3.0])}, {}, 1, 3.0),
     }
     shares = {0: 0.5, 1: 0.5}
     found = normalised_average({"w": torch.zeros(1)}, shares, uplinks)

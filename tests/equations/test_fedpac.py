@@ -205,7 +205,10 @@ def test_without_head_epochs_the_heads_stay_at_their_common_start(run):
 
 def test_what_travels(run):
     done = run("fedpac", BN)
-    extractor = sum(t.numel() for n, t in done.servers[0].items() if n.startswith("extractor"))
+    model = done.assembly.server(torch.device("cpu")).model
+    extractor = sum(p.numel() for p in model.extractor.parameters())
+    buffers = sum(b.numel() for b in model.buffers())
+    assert buffers > 0
     head, held = (16 + 1) * 10, 0
     for own in done.assembly.data.train:
         held += len(set(done.assembly.data.images.labels[own].tolist()))
@@ -214,7 +217,8 @@ def test_what_travels(run):
         assert result.up.params["weights"] == 4 * (extractor + head)
         assert result.down.params["weights"] == 4 * (extractor + head)
         assert result.up.params["prototypes"] == held * 16 + 4 * 10 * 16  # prototypes and h
-        assert result.up.params["statistics"] == 2 * held + 2 * 4  # classes, counts; n, V
+        # classes and counts; running statistics, n and V
+        assert result.up.params["statistics"] == 2 * held + 4 * (buffers + 2)
         assert result.down.params["prototypes"] == 4 * 10 * 16
     assert "global_accuracy" not in done.results[-1].metrics
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 C, D, N = 10, 16, 4
 
 
-def parameters(run) -> int:
-    return sum(t.numel() for t in run.assembly.initial(run.assembly.architectures[0]).values())
+def parameters_and_buffers(run) -> tuple[int, int]:
+    model = run.assembly.server(torch.device("cpu")).model
+    return sum(p.numel() for p in model.parameters()), sum(b.numel() for b in model.buffers())
 
 
 def held(run) -> int:
@@ -38,8 +40,9 @@ def heads(run):
 
 
 def models(run):
-    weights = N * parameters(run)
-    return {}, {"weights": weights, "statistics": N}, {"weights": weights}
+    parameters, buffers = parameters_and_buffers(run)
+    down = {"weights": N * parameters} | ({"statistics": N * buffers} if buffers else {})
+    return {}, {"weights": N * parameters, "statistics": N * (buffers + 1)}, down
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,26 @@ def test_what_clients_remember_survives_an_interruption(small, tmp_path, method)
     assert_same(tmp_path, small.undisturbed(*remembering(method)))
 
 
+AUGMENTED = ("algorithm=fedavg", "model.group=mlp", "data.augment=flip_rotate")
+
+
+@pytest.mark.ray
+def test_so_with_augmented_images(small, pool, tmp_path):
+    on_workers(small.experiment(*AUGMENTED), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*AUGMENTED))
+    plain, turned = numbers(small.undisturbed(*AUGMENTED[:2])), numbers(tmp_path)
+    assert plain["partition_sha256"] == turned["partition_sha256"]
+    assert plain["rounds"][-1]["metrics"] != turned["rounds"][-1]["metrics"]
+    assert plain["rounds"][0]["metrics"] == turned["rounds"][0]["metrics"]  # tests see no views
+
+
+def test_augmented_images_survive_an_interruption(small, tmp_path):
+    experiment = small.experiment(*AUGMENTED)
+    stop_after(Session(experiment, tmp_path, small.serial).rounds(), 1)
+    serially(experiment, tmp_path)
+    assert_same(tmp_path, small.undisturbed(*AUGMENTED))
+
+
 def dual_prompts(clip) -> tuple[str, ...]:
     """DP2FL with validation images that travel, clients that are absent, and one that joins."""
     return (

@@ -70,7 +70,7 @@ def test_controls_have_no_tokens():
     [
         ({"name": "word2vec"}, r"text\.encoder\.name: "),
         ({"name": "minilm", "dim": 8}, r"dim=8 is for random and orthogonal, not for minilm; rem"),
-        ({"name": "minilm", "path": "x"}, r"path=x is for bert and openclip, not for minilm"),
+        ({"name": "minilm", "path": "x"}, r"path=x is for bert and openclip and vectors, not"),
         ({"name": "random", "pooling": "cls"}, r"pooling=cls is for minilm and bert, not for rand"),
         ({"name": "minilm", "bert_compat": True}, r"bert_compat=True is for bert, not for minilm"),
         (
@@ -82,6 +82,7 @@ def test_controls_have_no_tokens():
         ({"name": "openclip", "path": "a", "pretrained": "b"}, r"has both pretrained and path"),
         ({"name": "openclip", "seed": 1}, r"seed is for text\.encoder\.pretrained=random"),
         ({"name": "bert", "bert_compat": True, "pooling": "mean"}, r"reads the first position"),
+        ({"name": "vectors"}, r"vectors needs text\.encoder\.path, a file of word vectors"),
         ({"name": "bert", "poling": "cls"}, r"unknown key 'poling' in text\.encoder.*'pooling'"),
     ],
 )

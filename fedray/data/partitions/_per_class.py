@@ -43,7 +43,7 @@ def redraw_until(
     """
     n = len(labels)
     require_samples(n, clients, min_samples, key="data.partition.min_samples")
-    classes, totals = _classes(labels)
+    classes, totals = class_totals(labels)
     fewest = clients
     for _ in range(max_draws):
         counts = _draw(totals, clients, alpha, rng, official=official)
@@ -64,7 +64,7 @@ def deal_evenly(
     """Deal so that every client gets n//N or n//N + 1 images (see `fedtsp_dirichlet`)."""
     n = len(labels)
     require_samples(n, clients)
-    classes, totals = _classes(labels)
+    classes, totals = class_totals(labels)
     room = np.full(clients, n // clients, np.int64)
     room[: n % clients] += 1
     counts = np.zeros((clients, len(totals)), np.int64)
@@ -90,8 +90,8 @@ def deal(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[In
     return collect(owner, clients)
 
 
-def _classes(labels: Indices) -> tuple[Indices, Indices]:
-    """Each image's class among those present, and the classes' totals."""
+def class_totals(labels: Indices) -> tuple[Indices, Indices]:
+    """Each image's class among the C present, int64 [n] of 0..C-1, and their totals, int64 [C]."""
     _, classes, totals = np.unique(labels, return_inverse=True, return_counts=True)
     return classes.astype(np.int64), totals.astype(np.int64)
 

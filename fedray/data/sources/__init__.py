@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from fedray.data import splits
 from fedray.data.cache import cached, source_key
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.errors import UserError
@@ -27,6 +29,7 @@ class Source(ABC):
         image_size: int | None = None,
         channels: int | None = None,
         download: bool = False,
+        split: str | None = None,
     ) -> ImageSet:
         """Give the images, decoded once per node and mapped read-only.
 
@@ -35,15 +38,26 @@ class Source(ABC):
             image_size: pixels per side; None keeps the source's own size.
             channels: 1 grey, 3 RGB; None keeps the source's own.
             download: whether files that are missing may be fetched.
+            split: a JSON file below the root that says which images are for training and which for
+                testing, instead of the official split (see `splits`).
 
         Raises:
             UserError: when files are missing or wrong; it says which and what to do.
         """
         root = self.locate(root, download=download)
-        key = source_key(
-            self.name, root, self.files(root), image_size=image_size, channels=channels
-        )
-        return cached(key, lambda: self.decode(root, image_size=image_size, channels=channels))
+        files, options = self.files(root), {"image_size": image_size, "channels": channels}
+        if split is None:
+            key = source_key(self.name, root, files, **options)
+            return cached(key, lambda: self.decode(root, image_size=image_size, channels=channels))
+        file = splits.locate(root, split)
+        key = source_key(self.name, root, [*files, file], **options, split=split)
+
+        def decode() -> ImageSet:
+            origin = splits.origins(file, self.paths(root))
+            images = self.decode(root, image_size=image_size, channels=channels)
+            return replace(images, origin=origin, sha256="")
+
+        return cached(key, decode)
 
     def locate(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must be there.
@@ -66,6 +80,18 @@ class Source(ABC):
     def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
         """Read and decode all of it; called once per node."""
 
+    def paths(self, root: Path) -> list[str]:
+        """Each image's path as a split file names it, in the order of `decode`.
+
+        Raises:
+            UserError: when the images have none.
+        """
+        del root
+        raise UserError(
+            f"data.split names images by their paths, but those of data.source={self.name} have "
+            "none; leave data.split out"
+        )
+
 
 sources: Registry[Source] = Registry("data source", "fedray.data.sources")
 
@@ -77,6 +103,7 @@ def load_images(
     image_size: int | None = None,
     channels: int | None = None,
     download: bool = False,
+    split: str | None = None,
 ) -> ImageSet:
     """Give the images of the source called `source`; arguments as in `Source.load`.
 
@@ -86,7 +113,7 @@ def load_images(
         UserError: when there is no such source, or its files are missing or wrong.
     """
     return sources.get(source)().load(
-        root, image_size=image_size, channels=channels, download=download
+        root, image_size=image_size, channels=channels, download=download, split=split
     )
 
 

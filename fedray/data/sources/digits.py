@@ -29,9 +29,16 @@ class Digits(Source):
         image_size: int | None = None,
         channels: int | None = None,
         download: bool = False,
+        split: str | None = None,
     ) -> ImageSet:
-        """Give the images uint8 [1797, 1, 8, 8], or as asked; `root` is not used."""
+        """Give the images uint8 [1797, 1, 8, 8], or as asked; `root` is not used.
+
+        Raises:
+            UserError: for a `split`: the images have no paths.
+        """
         del root, download
+        if split is not None:
+            self.paths(Path())
         return self.decode(Path(), image_size=image_size, channels=channels)
 
     def files(self, root: Path) -> list[Path]:

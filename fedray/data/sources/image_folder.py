@@ -46,6 +46,10 @@ class ImageFolder(Source):
             origin=np.array([origin for _, _, origin in rows], np.int8),
         )
 
+    def paths(self, root: Path) -> list[str]:
+        """Each file's path below the root."""
+        return [path.relative_to(root).as_posix() for path in self.files(root)]
+
     @staticmethod
     def _rows(root: Path) -> list[tuple[Path, str, int]]:
         """(image, class name, official split) of every image."""

@@ -30,7 +30,8 @@ class Parquet(Source):
     splits, have these folders as domains.
 
     The official split is what the file's name, or a folder above it, starts with (train, test,
-    validation); any other file is training data. Class names come from `class_names` or
+    validation); any other file is training data. In a split file an image is called as its `path`
+    says. Class names come from `class_names` or
     `features.label.names` in `dataset_info.json` at the root, else from the files' metadata.
     Rows keep their order: training files before test files, each sorted by name.
     """
@@ -82,6 +83,23 @@ class Parquet(Source):
             origin=np.repeat(origins, np.diff([*starts, len(labels)])),
             domains=_domains(domains, where),
         )
+
+    def paths(self, root: Path) -> list[str]:
+        """Each row's `path` in the struct of its image.
+
+        Raises:
+            UserError: when a row has none.
+        """
+        found: list[str] = []
+        for file in _parquet_files(root):
+            for row, path in enumerate(_image_paths(file, _name(root, file))):
+                if not isinstance(path, str):
+                    raise UserError(
+                        f"{_name(root, file)}, row {row} has no image path, by which data.split "
+                        "names images; leave data.split out"
+                    )
+                found.append(path)
+        return found
 
 
 def _parquet_files(root: Path) -> list[Path]:
@@ -153,6 +171,16 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[tuple[bytes, int, str
                 )
             yield content, label, domain
             row += 1
+
+
+def _image_paths(path: Path, file: str) -> list[Any]:
+    """The `path` of every row's image, None where there is none; no image is read."""
+    table = _open(path, file)
+    column = _column(table.schema_arrow.names, _IMAGE_COLUMNS, file)
+    rows = table.read(columns=[f"{column}.path"])
+    if column not in rows.column_names:
+        return [None] * table.metadata.num_rows
+    return [image and image.get("path") for image in rows.column(column).to_pylist()]
 
 
 def _open(path: Path, file: str) -> Any:

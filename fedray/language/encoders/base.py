@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedray.errors import UserError
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +98,52 @@ class TextEncoder(ABC):
             for start in range(0, len(tokens), CHUNK)
         ]
         return torch.cat(parts)
+
+
+class TokenlessEncoder(TextEncoder):
+    """An encoder that has a vector for a text, and reads no tokens that prompts could replace.
+
+    Args:
+        name: what `text.encoder` calls it.
+    """
+
+    promptable: ClassVar[bool] = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._device = torch.device("cpu")
+
+    @abstractmethod
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Vectors [T, d] for texts, on the encoder's device."""
+
+    def to(self, device: torch.device) -> Self:
+        """Answer on `device`."""
+        self._device = device
+        return self
+
+    def _no_tokens(self) -> NoReturn:
+        raise UserError(
+            f"text.encoder={self._name} reads no tokens, so that there is nothing to put "
+            "prompts into; set algorithm.prompt_length=0, or text.encoder=minilm"
+        )
+
+    @property
+    def token_width(self) -> int:
+        """Refused: there are no tokens."""
+        self._no_tokens()
+
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
+        """Refused: there are no tokens."""
+        self._no_tokens()
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Refused: there are no tokens."""
+        self._no_tokens()
+
+    def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
+        """Refused: there are no tokens."""
+        self._no_tokens()
 
 
 def pick(hidden: Tensor, read: Tensor) -> Tensor:

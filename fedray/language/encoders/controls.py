@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders.base import TextEncoder, Tokens
+from fedray.language.encoders.base import TokenlessEncoder
 from fedray.language.encoders.spec import EncoderSpec
 
 DIM = 384
@@ -22,7 +21,7 @@ def identity(spec: EncoderSpec) -> str:
     return f"{spec.name}:{spec.dim or DIM}:{spec.seed}"
 
 
-class ControlEncoder(TextEncoder):
+class ControlEncoder(TokenlessEncoder):
     """Vectors that tell texts apart and carry none of their meaning.
 
     random: each distinct text has its own Gaussian direction, N(0, 1/d) per number, drawn from
@@ -33,13 +32,11 @@ class ControlEncoder(TextEncoder):
         spec: name, dim and seed.
     """
 
-    promptable: ClassVar[bool] = False
-
     def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__(spec.name)
         self.spec = spec
         self.dim = spec.dim or DIM
         self.identity = identity(spec)
-        self._device = torch.device("cpu")
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Vectors [T, d] for texts.
@@ -71,31 +68,3 @@ class ControlEncoder(TextEncoder):
         q, r = torch.linalg.qr(gaussian.T)
         rows: Tensor = (q * r.diagonal().sign()).T  # signs as of the Gaussian, whatever the solver
         return rows.float()
-
-    def to(self, device: torch.device) -> Self:
-        """Answer on `device`."""
-        self._device = device
-        return self
-
-    def _no_tokens(self) -> NoReturn:
-        raise UserError(
-            f"text.encoder={self.spec.name} reads no tokens, so that there is nothing to put "
-            "prompts into; set algorithm.prompt_length=0, or text.encoder=minilm"
-        )
-
-    @property
-    def token_width(self) -> int:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    def embed(self, tokens: Tokens) -> Tensor:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
-        """Refused: there are no tokens."""
-        self._no_tokens()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
@@ -103,12 +104,49 @@ class OpenClipText(TextEncoder):
                 hidden = run_blocks(tower.transformer.resblocks, hidden, deep, 1, mask)
             else:
                 hidden = tower.transformer(hidden, attn_mask=mask)
-        output = pick(tower.ln_final(hidden), tokens.read)
-        if isinstance(tower.text_projection, torch.nn.Linear):
-            output = tower.text_projection(output)
-        elif tower.text_projection is not None:
-            output = output @ tower.text_projection
-        return output
+        return self._project(pick(hidden, tokens.read))
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether `encode_after` is possible: the tower is causal and of the usual blocks."""
+        blocks = self._tower.transformer.resblocks
+        return self._cuts and all(type(own).__name__ == "ResidualAttentionBlock" for own in blocks)
+
+    def encode_after(
+        self, prefixes: Tensor, rest: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """Outputs of texts that begin alike, without computing the beginning again for each.
+
+        In a causal tower the positions of a common beginning never see what follows, so they are
+        computed once for all T texts: exact, and most of the work where prompts are long.
+
+        Args:
+            prefixes: start token and prompt, of G groups [G, p, d'].
+            rest: what follows in each text [T, n-p, d'].
+            tokens: of the T texts, of whole length n.
+            deep: see `encode`.
+
+        Returns:
+            [G*T, d], group by group.
+        """
+        tower, groups, p = self._tower, len(prefixes), prefixes.shape[1]
+        n = p + rest.shape[1]
+        positions = tower.positional_embedding[:n]
+        first = prefixes + positions[:p]
+        after = (rest + positions[p:]).repeat(groups, 1, 1)
+        mask = tower.attn_mask[:n, :n]
+        with same_bits(prefixes.device):
+            for index, block in enumerate(tower.transformer.resblocks):
+                if 0 < index <= len(deep):
+                    first = replaced(first, deep[index - 1], 1)
+                first, after = _block_after(block, first, after, mask)
+        return self._project(pick(after, tokens.read.repeat(groups) - p))
+
+    def _project(self, output: Tensor) -> Tensor:
+        projection, output = self._tower.text_projection, self._tower.ln_final(output)
+        if isinstance(projection, torch.nn.Linear):
+            return projection(output)  # type: ignore[no-any-return]
+        return output if projection is None else output @ projection
 
     def to(self, device: torch.device) -> Self:
         """Move the weights."""
@@ -164,12 +202,43 @@ def run_blocks(
     """
     for index, block in enumerate(blocks):
         if 0 < index <= len(deep):
-            prompt = deep[index - 1].to(hidden.dtype)
-            own = prompt.expand(len(hidden), -1, -1)
-            at = start % hidden.shape[1]
-            hidden = torch.cat([hidden[:, :at], own, hidden[:, at + own.shape[1] :]], dim=1)
+            hidden = replaced(hidden, deep[index - 1], start)
         hidden = block(hidden, attn_mask=mask)
     return hidden
+
+
+def replaced(hidden: Tensor, prompt: Tensor, start: int) -> Tensor:
+    """[T, n, w] with a prompt [l, w] or [T, l, w] in place of l positions from `start` on."""
+    own = prompt.to(hidden.dtype).expand(len(hidden), -1, -1)
+    at = start % hidden.shape[1]
+    return torch.cat([hidden[:, :at], own, hidden[:, at + own.shape[1] :]], dim=1)
+
+
+def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """One residual attention block on beginnings [G, p, w] and what follows them [G*T, m, w].
+
+    What follows attends to its beginning and, causally, to itself.
+    """
+    p, heads = first.shape[1], block.attn.num_heads
+    q1, k1, v1 = _heads(block.attn, block.ln_1(first), heads)
+    q2, k2, v2 = _heads(block.attn, block.ln_1(after), heads)
+    times = len(after) // len(first)
+    k2 = torch.cat([k1.repeat_interleave(times, dim=0), k2], dim=2)
+    v2 = torch.cat([v1.repeat_interleave(times, dim=0), v2], dim=2)
+    outputs = []
+    for x, q, k, v, own in ((first, q1, k1, v1, mask[:p, :p]), (after, q2, k2, v2, mask[p:])):
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=own.to(q.dtype))
+        x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
+        outputs.append(x + block.ls_2(block.mlp(block.ln_2(x))))
+    return outputs[0], outputs[1]
+
+
+def _heads(attention: Any, x: Tensor, heads: int) -> Iterator[Tensor]:
+    """Queries, keys and values of [T, n, w], each [T, heads, n, w/heads]."""
+    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    texts, n, _ = x.shape
+    for part in qkv.chunk(3, dim=-1):
+        yield part.reshape(texts, n, heads, -1).transpose(1, 2)
 
 
 def check_text_tower(source: Source, text: dict[str, Any], config: dict[str, Any]) -> None:

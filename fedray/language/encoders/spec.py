@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _USED_BY = {
     "model": ("bert", "openclip"),
-    "path": ("bert", "openclip"),
+    "path": ("bert", "openclip", "vectors"),
     "pretrained": ("openclip",),
     "pooling": ("minilm", "bert"),
     "bert_compat": ("bert",),
@@ -25,16 +25,17 @@ _USED_BY = {
 class EncoderSpec(Frozen):
     """A text encoder; `text.encoder` of an experiment is its name or a mapping of these keys."""
 
-    name: Literal["minilm", "bert", "openclip", "random", "orthogonal"]
+    name: Literal["minilm", "bert", "openclip", "vectors", "random", "orthogonal"]
     """minilm: all-MiniLM-L6-v2 out of an installed package, d = 384, needs no download;
     bert: BERT or a relative, from the hub or a folder; openclip: a CLIP text tower, by tag or
-    file; random, orthogonal: controls without language."""
+    file; vectors: word vectors out of a file; random, orthogonal: controls without language."""
     model: str | None = Field(None, min_length=1)
     """bert: a name on the hub, default bert-base-uncased; openclip: an architecture, default
     ViT-B-32-quickgelu, or hf-hub:ORGANISATION/NAME."""
     path: str | None = Field(None, min_length=1)
     """bert: a folder with config, tokenizer and weights; openclip: a file of weights, or a folder
-    with open_clip_config.json. Instead of the hub."""
+    with open_clip_config.json. Instead of the hub. vectors: a file in GloVe's or word2vec's text
+    format, .gz or not."""
     pretrained: str | None = Field(None, min_length=1)
     """openclip: a tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn
     from `seed`, which know no language."""
@@ -68,6 +69,8 @@ class EncoderSpec(Frozen):
                 "has both pretrained and path; keep text.encoder.path for a local file, "
                 "or text.encoder.pretrained for a tag"
             )
+        if self.name == "vectors" and self.path is None:
+            raise ValueError("vectors needs text.encoder.path, a file of word vectors")
         if self.bert_compat and self.pooling == "mean":
             raise ValueError(
                 "bert_compat=true reads the first position; remove text.encoder.pooling=mean"
@@ -89,6 +92,10 @@ def build_encoder(spec: EncoderSpec) -> TextEncoder:
         from fedray.language.encoders.controls import ControlEncoder
 
         return ControlEncoder(spec)
+    if spec.name == "vectors":
+        from fedray.language.encoders.vectors import VectorsEncoder
+
+        return VectorsEncoder(spec)
     if spec.name == "openclip":
         from fedray.language.encoders.openclip import OpenClipEncoder
 
@@ -108,6 +115,10 @@ def encoder_identity(spec: EncoderSpec) -> str:
         from fedray.language.encoders import controls
 
         return controls.identity(spec)
+    if spec.name == "vectors":
+        from fedray.language.encoders import vectors
+
+        return vectors.identity(spec)
     if spec.name == "openclip":
         from fedray.language.encoders import openclip
 

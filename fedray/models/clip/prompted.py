@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedray.errors import UserError
 from fedray.language.encoders import TextEncoder, Tokens
+from fedray.language.encoders.openclip import OpenClipText
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
 
@@ -69,15 +70,28 @@ class ClassTexts:
         """
         if context is None:
             return _unit(self.encoder.encode(self.embeddings, self.tokens))
-        self._check_room(context.shape[-2])
-        if context.dim() == 2:
-            inserted = insert(self.embeddings, context.unsqueeze(0))
-            if deep:
-                return _unit(self.encoder.encode(inserted, self.tokens, deep))  # type: ignore[call-arg]
-            return _unit(self.encoder.encode(inserted, self.tokens))
-        groups = len(context)
-        features = self.encoder.encode(insert(self.embeddings, context), self._repeated(groups))
-        return _unit(features).reshape(groups, len(self), -1)
+        length = context.shape[-2]
+        self._check_room(length)
+        groups = context if context.dim() == 3 else context.unsqueeze(0)
+        features = _unit(self._encode(groups, length, deep))
+        return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
+
+    def _encode(self, groups: Tensor, length: int, deep: Sequence[Tensor]) -> Tensor:
+        encoder = self.encoder
+        if isinstance(encoder, OpenClipText) and encoder.shares_prefixes:
+            start = self.embeddings[:1, :1].expand(len(groups), -1, -1)
+            prefixes = torch.cat([start, groups.to(start.dtype)], dim=1)
+            return encoder.encode_after(
+                prefixes, self.embeddings[:, 1 + length :], self.tokens, deep
+            )
+        inserted, tokens = insert(self.embeddings, groups), self._repeated(len(groups))
+        if deep:
+            if not isinstance(encoder, OpenClipText):
+                raise UserError(
+                    "prompts of depth > 1 cannot enter a text tower from transformers; set depth=1"
+                )
+            return encoder.encode(inserted, tokens, deep)
+        return encoder.encode(inserted, tokens)
 
     def _repeated(self, groups: int) -> Tokens:
         own = self.tokens
@@ -138,20 +152,17 @@ class PromptedClip(Classifier, ABC):
 
     Args:
         clip: the frozen CLIP; it is not part of the module's state.
-        names: of all classes that may be asked for; training is among `trained` of them.
-        trained: the classes that are trained on; None for all.
+        names: of the classes that are trained on.
     """
 
-    reads: ClassVar[Stage] = "features"
-    head = torch.nn.Identity()
+    reads: Stage = "features"
+    head: torch.nn.Module = torch.nn.Identity()
 
-    def __init__(
-        self, clip: FrozenClip, names: Sequence[str], trained: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
         super().__init__()
         object.__setattr__(self, "clip", clip)  # not a submodule: frozen, shared, never sent
         self.names = tuple(name.replace("_", " ") for name in names)
-        self._trained = tuple(trained) if trained is not None else tuple(range(len(names)))
+        self._trained = tuple(range(len(names)))
         self._scope: tuple[int, ...] = self._trained
         self._kept: tuple[object, Tensor] | None = None
         self._texts: dict[str, ClassTexts] = {}
@@ -165,6 +176,10 @@ class PromptedClip(Classifier, ABC):
     @abstractmethod
     def text_features(self) -> Tensor:
         """Unit text features of the classes in scope, [K, d] or as the method needs them."""
+
+    def add_classes(self, names: Sequence[str]) -> None:
+        """Make more classes known, which are not trained on but may be asked for."""
+        self.names += tuple(name.replace("_", " ") for name in names)
 
     @property
     def classes(self) -> tuple[int, ...]:

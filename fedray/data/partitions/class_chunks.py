@@ -1,0 +1,48 @@
+"""Label skew without overlap: every client has classes of its own (FedMGP's base-to-novel)."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedray.config import Frozen
+from fedray.data.partitions import Indices, Partition, collect, partitions
+from fedray.errors import UserError
+
+
+class ClassChunksParams(Frozen):
+    """Knobs of `class_chunks`."""
+
+    class_seed: int = Field(2023, ge=0)
+    """What the classes are shuffled with; independent of the experiment's seed, as in the official
+    code, so that all seeds share one assignment."""
+
+
+@partitions.add
+class ClassChunks(Partition[ClassChunksParams]):
+    """The m classes are shuffled and cut into chunks of round(m/N); the last client has the rest.
+
+    Python's rounding, as in the official code: 25 classes give 10 clients 2 each, the last 7.
+    """
+
+    name = "class_chunks"
+    Params = ClassChunksParams
+
+    def split(
+        self, labels: Indices, clients: int, params: ClassChunksParams, rng: np.random.Generator
+    ) -> list[Indices]:
+        """Deal whole classes; see `Partition.split`."""
+        del rng
+        classes = np.unique(labels)
+        each = round(len(classes) / clients)
+        if each < 1 or each * (clients - 1) >= len(classes):
+            raise UserError(
+                f"data.partition=class_chunks: {len(classes)} classes cannot be cut into chunks of "
+                f"{max(each, 1)} for {clients} clients; set data.clients to another number, for "
+                f"example {max(1, len(classes) // max(each, 1))}"
+            )
+        shuffled = np.random.RandomState(params.class_seed).permutation(classes)
+        chunk = np.minimum(np.arange(len(classes)) // each, clients - 1)
+        holder = np.empty(int(classes[-1]) + 1, np.int64)
+        holder[shuffled] = chunk
+        return collect(holder[labels], clients)

@@ -1,0 +1,168 @@
+"""`python -m fedray.report.cka DIR [DIR ...]`: how alike local and global models are, by layer.
+
+FedGLCL Fig. 1c. FedAvg's clients keep no model, so the local models are made: from a finished run's
+checkpoint, every client takes one more step of the method (its E local epochs on its own images),
+and what it uploads is compared with the global model that it started from, the one that was tested
+last. So it is the drift of one round, seen by the server: with `wire` quantisation or noise on it.
+Nothing is written into the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedray.checkpoint import CheckpointStore
+from fedray.cli import guard
+from fedray.config import load_experiment, read_mapping
+from fedray.data import FederatedData
+from fedray.errors import ClientError, UserError
+from fedray.evaluation import centred_gram, linear_cka
+from fedray.files import write_atomic
+from fedray.models import Classifier, stages
+from fedray.models.pixels import to_float
+from fedray.report.command import add_folders, out_folder
+from fedray.report.figures import figure_stages
+from fedray.report.runs import Stat, group, load
+from fedray.report.table import cell, markdown
+from fedray.runtime.assembly import Assembly, pick_device
+from fedray.runtime.clients import ClientRuntime
+from fedray.streams import Streams
+
+QUANTITY = "linear CKA with the global model"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.report.cka`."""
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.report.cka",
+        description="Similarity by layer of the clients' models, after one more round of local "
+        "training, to the global model they started from.",
+    )
+    add_folders(cli)
+    cli.add_argument(
+        "--images", type=int, default=200, metavar="N", help="test images to compare on (200)"
+    )
+    return cli
+
+
+@guard
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_args(argv)
+    if args.images < 2:
+        raise UserError(f"--images {args.images}: similarity needs at least 2 images")
+    groups, notes = group(load(args.folders))
+    curves: dict[str, dict[str, Stat]] = {}
+    for member in groups:
+        found: dict[str, list[float]] = defaultdict(list)
+        for run in member.runs:
+            for similarity in similarities(run.folder, args.images):
+                for stage, value in similarity.items():
+                    found[stage].append(value)
+        curves[member.label] = {stage: Stat.of(values) for stage, values in found.items()}
+    names = list(dict.fromkeys(stage for curve in curves.values() for stage in curve))
+    rows = [
+        (label, *(cell(curve.get(name), QUANTITY) for name in names))
+        for label, curve in curves.items()
+    ]
+    lines = markdown(("method", *names), rows)
+    lines += ["", f"{QUANTITY}, mean ± standard deviation over clients and seeds."]
+    lines += [f"\n**Warning:** {note}." for note in notes]
+    out = out_folder(args)
+    table, figure = out / "cka.md", out / "cka.png"
+    write_atomic(table, "\n".join(lines) + "\n")
+    figure_stages(curves, QUANTITY, figure)
+    print("\n".join(lines))
+    print(f"wrote {table}\n      {figure}")
+    return 0
+
+
+def similarities(folder: Path, images: int) -> Iterator[dict[str, float]]:
+    """Yield, client by client, the similarity of each stage to the global model's.
+
+    Args:
+        folder: of a finished run with one global model.
+        images: how many test images to compare on, drawn once for the run.
+
+    Raises:
+        UserError: when the run has no checkpoint, or no global model.
+        ClientError: when a client's step fails.
+    """
+    experiment = load_experiment(read_mapping(folder / "config.yaml"))
+    assembly = Assembly(experiment)
+    algorithm, device = assembly.algorithm, pick_device(experiment.gpus)
+    if not algorithm.one_model:
+        raise UserError(
+            f"{folder}: {algorithm.name} has no global model to compare with; leave the run out"
+        )
+    found = CheckpointStore(folder, experiment.identity()).load()
+    if found is None:
+        raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
+    torch.set_num_threads(experiment.threads)
+    round_ = found.snapshot.round + 1
+    server = replace(assembly.server(device), round=round_)
+    runtime, everyone = ClientRuntime(assembly, device), range(experiment.data.clients)
+    probe = probe_images(assembly.data, images, assembly.streams).to(device)
+    sent = algorithm.downlink(found.snapshot.server, everyone, server)
+    for client in everyone:
+        payload = sent[client]
+        down = payload if payload is None else assembly.gate.down(payload)[0]
+        before = found.clients.get(client)
+        reply, after = runtime.step("client_update", round_, client, before, down)
+        if reply.failure is not None or after is None:
+            raise ClientError(client, round_, "client_update", reply.failure or "no state")
+        context = runtime.client(client, round_)
+        # Whoever starts from its own upload has the model that it has just trained.
+        start = algorithm.start(context, before or algorithm.init_client(context), down)
+        common = stage_grams(context.load(start), probe)
+        local = algorithm.start(context, after, reply.uplink)
+        grams = stage_grams(context.load(local), probe)
+        yield {stage: linear_cka(grams[stage], gram) for stage, gram in common.items()}
+
+
+def probe_images(data: FederatedData, count: int, streams: Streams) -> Tensor:
+    """At most `count` images of all clients' tests, the same for every model [n, ch, H, W]."""
+    every = np.unique(np.concatenate(data.test))
+    drawn = streams.numpy("cka").choice(every, size=min(count, len(every)), replace=False)
+    return to_float(torch.from_numpy(data.images.images[np.sort(drawn)]))
+
+
+@torch.no_grad()
+def stage_grams(model: Classifier, images: Tensor) -> dict[str, Tensor]:
+    """The centred Gram matrix [n, n] of each stage's features, in evaluation mode."""
+    grams: dict[str, Tensor] = {}
+    model.eval()
+    with watched(model, grams):
+        model(images)
+    return grams
+
+
+@contextmanager
+def watched(model: Classifier, grams: dict[str, Tensor]) -> Iterator[None]:
+    """Note the Gram matrix of each stage's output while the model runs."""
+
+    def note(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+            grams[stage] = centred_gram(output)
+
+        return hook
+
+    handles = [end.register_forward_hook(note(name)) for name, end in stages(model).items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""Base-to-novel: who trains on which classes, and what everybody is examined on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.data import ImageSet, federate
+from fedray.data.federated import base_classes, few_shots
+from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
+from fedray.errors import UserError
+from fedray.evaluation import harmonic_mean
+from fedray.runtime.clients import ClientRuntime
+from fedray.streams import Streams
+
+
+def images(classes: int = 7, train: int = 20, test: int = 6) -> ImageSet:
+    each = train + test
+    labels = np.repeat(np.arange(classes, dtype=np.int64), each)
+    pixels = np.zeros((len(labels), 1, 8, 8), np.uint8)
+    pixels[:, 0, 0, 0] = np.arange(len(labels)) % 256
+    origin = np.tile(np.array([0] * train + [1] * test, np.int8), classes)
+    return ImageSet("made", pixels, labels, tuple(f"class_{c}" for c in range(classes)), origin)
+
+
+def dealt(clients: int = 2, **changes):
+    own = {"shots": 5, "novel": True, "test": "official", **changes}
+    return federate(images(), "class_chunks", {}, clients, 0.25, None, Streams(3).numpy, **own)
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(37, 19), (47, 24), (100, 50), (10, 5)])
+def test_base_is_the_first_half_rounded_up(classes, expected):
+    assert base_classes(classes) == expected
+
+
+@pytest.mark.parametrize(
+    ("m", "per_client", "last"),
+    [(19, 2, 1), (51, 5, 6), (24, 2, 6), (50, 5, 5), (98, 10, 8), (199, 20, 19), (25, 2, 7)],
+)
+def test_chunks_are_the_cards(m, per_client, last):
+    labels = np.repeat(np.arange(m), 3)
+    owned = ClassChunks().split(labels, 10, ClassChunksParams(), np.random.default_rng(0))
+    held = [len(np.unique(labels[own])) for own in owned]
+    assert held == [per_client] * 9 + [last]
+    assert sorted(np.concatenate(owned)) == list(range(3 * m))
+
+
+def test_all_seeds_share_one_assignment_of_classes():
+    labels = np.repeat(np.arange(20), 4)
+    first, second = (
+        ClassChunks().split(labels, 5, ClassChunksParams(), np.random.default_rng(seed))
+        for seed in (0, 1)
+    )
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+    other = ClassChunks().split(labels, 5, ClassChunksParams(class_seed=1), None)
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_shots_are_distinct_images_of_each_class():
+    labels = np.repeat(np.arange(3), [10, 4, 7])
+    kept = few_shots(labels, 5, np.random.default_rng(0))
+    assert np.bincount(labels[kept]).tolist() == [5, 4, 5]
+    assert len(set(kept.tolist())) == len(kept)
+
+
+def test_clients_train_on_base_classes_and_all_are_examined():
+    data = dealt()
+    labels = data.images.labels
+    assert data.class_names == tuple(f"class_{c}" for c in range(4))
+    assert data.novel_names == tuple(f"class_{c}" for c in range(4, 7))
+    held = [set(labels[own]) for own in data.train]
+    assert sorted(len(own) for own in held) == [2, 2]
+    assert held[0] | held[1] == {0, 1, 2, 3}
+    assert [len(own) for own in data.train] == [10, 10]
+    for own, test in zip(held, data.test, strict=True):
+        assert set(labels[test]) == own
+        assert len(test) == 12
+    base, novel = data.shared_tests["base"], data.shared_tests["novel"]
+    assert (base.classes, novel.classes) == (range(4), range(4, 7))
+    assert (len(base.index), len(novel.index)) == (24, 18)
+    assert set(labels[novel.index]) == {4, 5, 6}
+    assert (data.images.origin[np.concatenate([base.index, novel.index])] == 1).all()
+    assert len(data.used) == 10 + 10 + 24 + 18
+
+
+def test_more_clients_than_classes_are_refused():
+    with pytest.raises(UserError, match=r"4 classes cannot be cut into chunks of 1 for 5 clients"):
+        dealt(5)
+
+
+CHANGES = {
+    "data.samples": None,
+    "data.clients": 2,
+    "data.test": "official",
+    "data.novel": True,
+    "data.partition": {"name": "class_chunks"},
+    "data.shots": 4,
+    "rounds": 1,
+}
+
+
+def with_images(assemble, name="promptfl", changes=None):
+    assembly = assemble(name, {**CHANGES, **(changes or {})})
+    assembly.__dict__["data"] = dealt()
+    return assembly
+
+
+def test_novel_classes_are_answered_among_themselves(assemble):
+    """A model that always names one column is right for exactly that class of each exam."""
+    assembly = with_images(assemble)
+    assert assembly.setting.class_names == tuple(f"class_{c}" for c in range(4))
+    runtime = ClientRuntime(assembly, torch.device("cpu"))
+    client = runtime.client(0, 1)
+    model = client.load(assembly.initial("prompted_clip"))
+    columns: list[int] = []
+
+    def stubborn(own, inputs, state):
+        columns.append(own(inputs).logits.shape[1])
+        return torch.eye(columns[-1])[torch.full((len(inputs),), 1)]
+
+    algorithm = assembly.algorithm
+    algorithm.predict = stubborn
+    score = algorithm.score(client, model, None)
+    assert set(columns) == {4, 3}
+    assert score.exams["base"].classes == ((0, 6), (6, 6), (0, 6), (0, 6))
+    assert score.exams["novel"].classes == ((0, 6), (6, 6), (0, 6))
+    assert model.classes == (0, 1, 2, 3)  # as before
+    assert len(score.classes) == 4  # the client's own test, among all base classes
+
+
+def test_means_over_clients_and_of_base_and_novel(run):
+    result = run("promptfl", CHANGES, data=dealt())
+    found = result.results[-1].metrics
+    base, novel = found["accuracy_base"], found["accuracy_novel"]
+    assert found["accuracy_hm"] == pytest.approx(harmonic_mean(base, novel))
+    assert found["accuracy_cm"] == pytest.approx(
+        (found["local_accuracy"] + found["accuracy_hm"]) / 2
+    )
+    assert 0 < base < 1
+
+
+@pytest.mark.parametrize(("b", "n", "expected"), [(0.5, 0.5, 0.5), (0.9, 0.6, 0.72), (0, 0, 0)])
+def test_harmonic_mean(b, n, expected):
+    assert harmonic_mean(b, n) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("promptfl", {"data.test": "local"}, r"novel=true examines on official test images"),
+        ("fedavg", {}, r"data\.novel=true asks for classes that nobody trained on, but fedavg's"),
+    ],
+)
+def test_impossible_choices(assemble, method, changes, message):
+    with pytest.raises(UserError, match=message):
+        assemble(method, {**CHANGES, **changes})

@@ -1,0 +1,335 @@
+"""FedMGP against its card's worked numbers and properties."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.algorithms.fedavg import shares_of
+from fedray.algorithms.fedmgp import (
+    FedMGPClip,
+    GlobalGroups,
+    Groups,
+    SelectedGroups,
+    combine,
+    diversity,
+    draw_groups,
+    group_cross_entropy,
+    rank_mean,
+    selection_probabilities,
+    similarities,
+)
+from fedray.client import Batch, ClientState
+from fedray.errors import UserError
+from fedray.models.clip import ClassTexts
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+R = 2**-0.5
+
+
+# --- Eq. (7) and (8) ------------------------------------------------------------------------------
+
+# rows of cosines: own prompts in the plane of two orthogonal global ones, or across it
+GLOBALS = torch.eye(4)[:2].unsqueeze(1)
+OWN = torch.tensor(
+    [[R, 0, R, 0], [R, R, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, R, 0, R]]
+).unsqueeze(1)
+
+
+@pytest.mark.parametrize(
+    ("over", "tau", "expected"),
+    [
+        ("sum", 1.0, [0.199432, 0.404470, 0.098333, 0.098333, 0.199432]),
+        ("max", 1.0, [0.250869, 0.250869, 0.123696, 0.123696, 0.250869]),
+        ("sum", 0.5, [0.151527, 0.623268, 0.036839, 0.036839, 0.151527]),
+    ],
+)
+def test_selection_probabilities(over, tau, expected):
+    found = selection_probabilities(similarities(OWN, GLOBALS, over), tau)
+    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_draws_are_distinct_and_as_frequent_as_they_should_be():
+    p = selection_probabilities(similarities(OWN, GLOBALS, "sum"), 1.0)
+    random, n = torch.Generator().manual_seed(0), 20_000
+    drawn = torch.stack([draw_groups(p, 2, random) for _ in range(n)])
+    assert (drawn[:, 0] != drawn[:, 1]).all()
+    included = torch.bincount(drawn.flatten(), minlength=5) / n
+    expected = torch.tensor([0.428061, 0.694208, 0.224835, 0.224835, 0.428061])
+    three_sigma = 3 * (expected * (1 - expected) / n).sqrt()
+    assert ((included - expected).abs() < three_sigma).all()
+    first = torch.bincount(drawn[:, 0], minlength=5) / n
+    assert (first - p).abs().max() < 0.012  # the order of drawing is the rank
+
+
+def test_all_groups_can_be_drawn_at_any_temperature():
+    p = selection_probabilities(torch.tensor([1.0, -1.0, 0.0]), 1e-4)
+    drawn = draw_groups(p, 3, torch.Generator().manual_seed(0))
+    assert drawn[0] == 0
+    assert sorted(drawn.tolist()) == [0, 1, 2]
+
+
+# --- Eq. (9) --------------------------------------------------------------------------------------
+
+PROMPTS = [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0], [100.0, 200.0, 300.0]]
+DRAWS = [[2, 0], [1, 2], [0, 1]]
+SIZES = [32, 16, 16]
+
+
+def uploads() -> dict[int, SelectedGroups]:
+    return {
+        client: SelectedGroups({"text": torch.tensor(own)[draw].reshape(2, 1, 1)}, size)
+        for client, (own, draw, size) in enumerate(zip(PROMPTS, DRAWS, SIZES, strict=True))
+    }
+
+
+@pytest.mark.parametrize(("how", "expected"), [("samples", [31.5, 58]), ("uniform", [41, 77])])
+def test_groups_are_averaged_by_rank(how, expected):
+    mean = rank_mean(shares_of(uploads(), how), uploads())
+    assert mean["text"].flatten().tolist() == pytest.approx(expected)
+
+
+def test_write_back_touches_the_drawn_slots_alone(assemble):
+    mean = rank_mean(shares_of(uploads(), "samples"), uploads())
+    expected = [[58, 2, 31.5], [10, 31.5, 58], [31.5, 58, 300]]
+    algorithm = assemble("fedmgp").algorithm
+    for own, draw, after in zip(PROMPTS, DRAWS, expected, strict=True):
+        before = torch.tensor(own).reshape(3, 1, 1)
+        state = ClientState({"text": before}, {"drawn/text": torch.tensor(draw)})
+        _, found = algorithm.write_back(None, state, GlobalGroups(mean))
+        assert found.model["text"].flatten().tolist() == pytest.approx(after)
+        assert before.flatten().tolist() == own  # nothing is changed in place
+
+
+# --- Eq. (3), (4), (6) ----------------------------------------------------------------------------
+
+A, B = [1.0, 0, 0, 0], [0.6, 0.8, 0, 0]
+
+
+@pytest.mark.parametrize(("measure", "expected"), [("cos", 0.4), ("l1", 0.3), ("l2", 0.894427)])
+def test_distances(measure, expected):
+    pair = torch.tensor([[A], [B]])
+    assert float(diversity(pair, measure, "attract", "mean")) == pytest.approx(expected, abs=1e-6)
+    assert float(diversity(pair, measure, "repel", "mean")) == pytest.approx(-expected, abs=1e-6)
+    assert float(diversity(pair, measure, "attract", "sum")) == pytest.approx(
+        2 * expected, abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("measure", ["cos", "l1", "l2"])
+@pytest.mark.parametrize(("sign", "rises"), [("repel", False), ("attract", True)])
+def test_one_step_moves_groups_apart_or_together(measure, sign, rises):
+    raw = torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(1), requires_grad=True)
+
+    def cosine(groups: Tensor) -> float:
+        unit = torch.nn.functional.normalize(groups, dim=-1)
+        pairs = torch.stack([(unit[i] * unit[j]).sum(-1) for i, j in ((0, 1), (0, 2), (1, 2))])
+        return float(pairs.mean())
+
+    unit = torch.nn.functional.normalize(raw, dim=-1)
+    diversity(unit, measure, sign, "mean").backward()
+    after = raw.detach() - 0.5 * raw.grad
+    assert (cosine(after) > cosine(raw.detach())) == rises
+
+
+def test_the_loss_is_each_groups_own_not_that_of_the_mean():
+    logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])
+    labels = torch.tensor([0])
+    each = [-torch.log_softmax(own, -1)[0, 0] for own in logits]
+    found = group_cross_entropy(logits, labels)
+    assert float(found) == pytest.approx(float(sum(each) / 2))
+    assert float(found) > float(group_cross_entropy(logits.mean(0, keepdim=True), labels))
+
+
+def test_mean_logits_and_mean_probabilities_disagree():
+    unit = torch.ones(2, 1, 1)
+    groups = Groups(unit, unit, torch.tensor([[[10.0, 0, 6]], [[0.0, 5, 6]]]))
+    assert int(combine(groups, "logits", 0, 1.0).argmax()) == 2
+    prob = combine(groups, "prob", 0, 1.0)
+    assert int(prob.argmax()) == 0
+    assert prob.exp().flatten().tolist() == pytest.approx([0.492, 0.134, 0.374], abs=1e-3)
+    assert combine(groups, "max_logits", 0, 1.0).flatten().tolist() == [10, 0, 6]
+    assert combine(groups, "group", 1, 1.0).flatten().tolist() == [0, 5, 6]
+
+
+def test_averaged_features_are_not_normalised_again():
+    image = torch.tensor([[[1.0, 0]], [[0.0, 1]]])
+    text = torch.tensor([[[1.0, 0], [0.0, 1]], [[1.0, 0], [1.0, 0]]])
+    groups = Groups(image, text, torch.zeros(2, 1, 2))
+    assert combine(groups, "features", 0, 2.0).flatten().tolist() == [1.0, 1.0]
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(assemble):
+    assembly = assemble("fedmgp", {"algorithm.groups": 3, "data.test_fraction": 0.5})
+    made = assembly.empty("prompted_clip")
+    with torch.no_grad():
+        for name, value in assembly.initial("prompted_clip").items():
+            made.get_parameter(name).copy_(value)
+    return made
+
+
+def test_without_noise_the_first_words_are_the_photo(model):
+    with torch.no_grad():
+        noise = model.text - model.text.mean(0)
+        assert 0 < noise.abs().max() < 0.06
+        words = ClassTexts(model.clip.text, model.names)
+        model.text.copy_(words.embeddings[0, 1:3].expand(3, -1, -1))
+        features = model.text_features()
+    assert torch.allclose(features, words.encode().expand(3, -1, -1), atol=1e-5)
+
+
+def test_groups_in_one_batch_are_groups_one_by_one(model):
+    images = torch.rand(6, 1, 8, 8) * 2 - 1
+    together = model.groups(images)
+    with torch.no_grad():
+        one_by_one = model.groups(images)
+    for a, b in zip(together, one_by_one, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert together.image.shape == (3, 6, 24)
+    assert together.logits.shape == (3, 6, 10)
+
+
+def test_groups_start_apart_and_clients_start_alike(assemble):
+    assembly = assemble("fedmgp")
+    first, second = (assembly.initial("prompted_clip", client) for client in (0, 1))
+    assert torch.equal(first["text"], second["text"])
+    assert all(not torch.equal(a, b) for a, b in pairwise(first["visual"]))
+
+
+def test_a_prompt_length_beyond_the_photo_has_places_of_its_own(assemble):
+    model = assemble("fedmgp", {"algorithm.text_length": 6}).empty("prompted_clip")
+    assert model.template == "X X X X X X {}."
+    assert isinstance(model, FedMGPClip)
+    assert model.text_features().shape == (5, 10, 24)
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+def test_participants_share_what_they_drew_and_nothing_else(run):
+    result = run("fedmgp", {"rounds": 2, "participation": 0.5})
+    initial = result.assembly.initial("prompted_clip")
+    server, last = result.servers[-1], result.results[-1].participants
+    assert len(last) == 2
+    seen = set()
+    for client, memory in result.memories.items():
+        for name in ("text", "visual"):
+            drawn = memory[f"drawn/{name}"]
+            assert len(set(drawn.tolist())) == 2
+            if client in last:
+                assert torch.equal(result.models[client][name][drawn], server[name])
+            # trained visual prompts stay trained: the released code loses them
+            assert not torch.equal(result.models[client][name], initial[name])
+        seen.add(client)
+    assert set(last) <= seen
+    assert server["holders"].nonzero().flatten().tolist() == list(last)
+    never = set(range(4)) - seen
+    for client in never:
+        assert torch.equal(result.models[client]["text"], initial["text"])
+
+
+def test_what_travels_is_s_groups_each_way(run):
+    result = run("fedmgp", {"rounds": 3})
+    width = 16 + 32
+    for number, found in enumerate(result.results[1:], 1):
+        assert found.up.params["prompts"] == 4 * 2 * 2 * width
+        # everybody takes part, so P~ is written back once and known in the next round
+        assert found.down.params["prompts"] == 4 * 2 * 2 * width, number
+
+
+def test_who_missed_the_last_round_is_sent_its_groups(run):
+    result = run("fedmgp", {"rounds": 3, "participation": 0.5})
+    per_group = 2 * (16 + 32) * 2
+    for before, found in pairwise(result.results[1:]):
+        missed = set(found.participants) - set(before.participants)
+        assert found.down.params["prompts"] == (2 + len(missed)) * per_group
+
+
+def test_frequencies_of_drawing_are_measured(run):
+    for found in run("fedmgp", {"rounds": 2}).results[1:]:
+        for name in ("text", "visual"):
+            shares = [found.metrics[f"drawn_{name}_{group}"] for group in range(5)]
+            assert sum(shares) == pytest.approx(2)
+
+
+def test_all_groups_without_diversity_is_fedavg_of_every_group(run):
+    """CAM with s = G: after a round everybody holds the weighted mean, slot by slot."""
+    changes = {"rounds": 1, "algorithm.aggregation": "all", "algorithm.groups": 2}
+    result = run("fedmgp", changes)
+    for model in result.models.values():
+        assert torch.equal(model["text"], result.servers[-1]["text"])
+        assert torch.equal(model["visual"], result.servers[-1]["visual"])
+
+
+def test_one_group_is_fedavg_of_shallow_prompts(run):
+    one = {"algorithm.groups": 1, "algorithm.selected": 1, "rounds": 2}
+    result = run("fedmgp", one)
+    values = [model["text"] for model in result.models.values()]
+    assert all(torch.equal(values[0], own) for own in values)
+    assert run("fedmgp", {**one, "algorithm.diversity": 0}).same_clients_as(result)
+
+
+def test_one_client_alone_keeps_what_it_trained(run):
+    alone = {"data.clients": 1, "rounds": 2}
+    trained = run("fedmgp", alone)
+    assert trained.results[-1].metrics["train_loss"] < trained.results[1].metrics["train_loss"]
+    assert trained.same_clients_as(run("fedmgp", {**alone, "algorithm.aggregation": "first"}))
+
+
+@pytest.mark.parametrize("changes", [{"algorithm.visual_length": 0}, {"algorithm.text_length": 0}])
+def test_one_modality(run, changes):
+    result = run("fedmgp", changes)
+    assert len(result.servers[-1]) == 2
+    assert result.results[-1].metrics["train_loss"] < result.results[1].metrics["train_loss"]
+
+
+def test_lost_visual_prompts_as_in_the_released_code(run):
+    result = run("fedmgp", {"rounds": 2, "algorithm.preset": "official"})
+    assert not result.assembly.algorithm.hp.keep_visual
+    runtime = ClientRuntime(result.assembly, CPU)
+    client = runtime.client(0, 3)
+    started = result.assembly.algorithm.start(client, ClientState(result.models[0]), None)
+    assert torch.equal(started["visual"], result.assembly.initial("prompted_clip")["visual"])
+    assert torch.equal(started["text"], result.models[0]["text"])
+
+
+def test_attraction_is_the_published_loss(assemble):
+    assembly = assemble("fedmgp", {"algorithm.preset": "paper"})
+    hp = assembly.algorithm.hp
+    assert (hp.measure, hp.sign, hp.reduction, hp.inference) == ("cos", "attract", "sum", "prob")
+    client = ClientRuntime(assembly, CPU).client(0, 1)
+    model = client.load(assembly.initial("prompted_clip"))
+    batch = Batch(torch.rand(4, 1, 8, 8) * 2 - 1, torch.tensor([0, 1, 2, 3]))
+    groups = model.groups(batch.images)
+    by_hand = group_cross_entropy(groups.logits, batch.labels)
+    for features, count in ((groups.text, 1), (groups.image, 4)):
+        for j in range(5):
+            for i in range(5):
+                if i != j:
+                    by_hand = by_hand + (1 - (features[i] * features[j]).sum(-1)).sum() / count
+    found = assembly.algorithm.local_loss(model, batch, None, None)
+    assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm.selected": 6}, r"selected=6 of groups=5 cannot be drawn; set algorithm\.sel"),
+        ({"algorithm.group": 5}, r"group=5 does not exist, there are groups 0 to 4"),
+        (
+            {"algorithm.text_length": 0, "algorithm.visual_length": 0},
+            r"text_length and visual_length are both 0",
+        ),
+    ],
+)
+def test_impossible_choices(assemble, changes, message):
+    with pytest.raises(UserError, match=message):
+        assemble("fedmgp", changes)

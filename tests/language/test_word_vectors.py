@@ -1,0 +1,126 @@
+"""Word vectors: a text is the mean of its words, and words without a vector are named."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import torch
+
+from fedray.errors import UserError
+from fedray.language.encoders import EncoderSpec, build_encoder, encoder_identity
+from fedray.language.encoders.base import TextEncoder
+from fedray.language.prototypes import cached_text_embeddings
+from fedray.runtime.assembly import Assembly, resolve
+
+GLOVE = """, 9 9 9
+cat 1 0 0
+ice 0 2 0
+cream 0 0 4
+Paris 5 5 5
+paris 7 7 7
+. . . 8 8 8
+cat 6 6 6
+shirt 2 2 2
+t 0 0 1
+"""
+
+
+def written(path, text=GLOVE):
+    if path.suffix == ".gz":
+        with gzip.open(path, "wt", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
+    return EncoderSpec(name="vectors", path=str(path))
+
+
+def encoder(path, text=GLOVE) -> TextEncoder:
+    return build_encoder(written(path, text))
+
+
+@pytest.mark.parametrize("name", ["glove.txt", "glove.txt.gz", "word2vec.txt", "word2vec.vec.gz"])
+def test_a_text_is_the_mean_of_its_words(tmp_path, name):
+    text = GLOVE if "glove" in name else f"10 3\n{GLOVE}"
+    found = encoder(tmp_path / name, text)
+    assert found.dim == 3
+    features = found.features(["cat", "ice_cream", "ice cream cat", "cat"])
+    third = [1 / 3, 2 / 3, 4 / 3]
+    assert features.dtype == torch.float32
+    expected = torch.tensor([[1, 0, 0], [0, 1, 2], third, [1, 0, 0]])
+    torch.testing.assert_close(features, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "vector"),
+    [
+        ("Paris", [5, 5, 5]),  # as it is
+        ("CAT.", [1, 0, 0]),  # in lower case, without what stands around it; the first of two
+        ("(paris)", [7, 7, 7]),
+        ("T-shirt", [1, 1, 1.5]),  # the mean of its parts
+        ("cream/cat", [0.5, 0, 2]),
+    ],
+)
+def test_how_a_word_is_looked_up(tmp_path, text, vector):
+    assert encoder(tmp_path / "v.txt").features([text])[0].tolist() == vector
+
+
+def test_a_hyphenated_word_comes_before_its_parts(tmp_path):
+    found = encoder(tmp_path / "v.txt", GLOVE + "t-shirt 3 3 3\n")
+    assert found.features(["T-shirt"])[0].tolist() == [3, 3, 3]
+
+
+def test_missing_words_are_named_once(tmp_path):
+    found = encoder(tmp_path / "v.txt")
+    match = r"v.txt has no vector for 'Dog', 'of', 'sea-dog'; set text.style=name, give other names"
+    with pytest.raises(UserError, match=match):
+        found.features(["Dog", "cat of ice", "Dog", "sea-dog"])
+    with pytest.raises(UserError, match=r"'a', 'b', 'c', 'd', 'e' and 2 more; set"):
+        found.features(["a b c d e f g"])
+    with pytest.raises(UserError, match=r"the text '\.\.\.' has no word"):
+        found.features(["..."])
+
+
+def test_identity_is_the_content(tmp_path):
+    one, same = written(tmp_path / "v.txt"), encoder_identity(written(tmp_path / "v.txt"))
+    assert encoder_identity(one) == build_encoder(one).identity == same
+    embeddings = cached_text_embeddings(one, ["cat"])
+    assert embeddings.tolist() == [[1, 0, 0]]
+    other = written(tmp_path / "v.txt", GLOVE.replace("cat 1", "cat 3.5"))
+    assert encoder_identity(other) != same
+    assert cached_text_embeddings(other, ["cat"]).tolist() == [[3.5, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "v.txt is not in GloVe's or word2vec's text format: expected lines"),
+        ("cat one 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
+        ("ten three\ncat 1 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
+        ("2 3\ncat 1 0 0\n\nowl 1 0\n", "line 4: expected a word and its numbers, as many as"),
+        ("cat 1 0 0\ndog 1 nan 0\n", "line 2: expected a word and its numbers"),
+        ("2 3\ncat 1 0 0\ndog 1 . 0\n", "line 3: expected a word and its numbers"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, text, match):
+    spec = written(tmp_path / "v.txt", text)
+    with pytest.raises(UserError, match=match):
+        build_encoder(spec).features(["cat", "dog"])
+
+
+def test_a_missing_file_and_one_that_is_no_gzip(tmp_path):
+    with pytest.raises(UserError, match=r"none.txt is not a file; pass one of word vectors"):
+        build_encoder(EncoderSpec(name="vectors", path=str(tmp_path / "none.txt")))
+    (tmp_path / "v.gz").write_text(GLOVE)
+    with pytest.raises(UserError, match=r"v.gz is not in GloVe's or word2vec's text format"):
+        build_encoder(EncoderSpec(name="vectors", path=str(tmp_path / "v.gz")))
+
+
+def test_an_experiment_with_word_vectors(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    written(tmp_path / "v.txt", "".join(f"{name} {i} 1\n" for i, name in enumerate(names)))
+    asked = ["text.encoder=vectors", "text.encoder.path=v.txt", "text.style=name"]
+    experiment = resolve("fedglcl_digits", [*asked, "model.feature_dim=2"])
+    tower = Assembly(experiment).text_tower(torch.device("cpu"))
+    assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]

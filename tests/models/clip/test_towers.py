@@ -1,0 +1,176 @@
+"""The towers taken apart are open_clip's own, and prompts reach only what they should."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from clips import NAMES
+from torch.nn.functional import normalize
+
+from fedray.errors import UserError
+from fedray.models.clip import ClassTexts, ClipSpec, FrozenClip
+from fedray.models.clip.frozen import clip_source
+from fedray.models.clip.prompted import insert, placeholders, word_embeddings
+
+
+def official_text(pair, texts):
+    ids = pair.clip.text._tokenizer(texts)
+    with torch.no_grad():
+        return normalize(pair.official.encode_text(ids), dim=-1)
+
+
+def official_image(pair, images):
+    mean, std = pair.clip.vision.mean, pair.clip.vision.std
+    with torch.no_grad():
+        return pair.official.encode_image(((images + 1) / 2 - mean) / std)
+
+
+def test_text_without_prompts_is_encode_text(pair):
+    texts = ClassTexts(pair.clip.text, NAMES)
+    expected = official_text(pair, [f"a photo of a {name}." for name in NAMES])
+    assert torch.allclose(texts.encode(), expected, atol=1e-5)
+
+
+def test_images_without_prompts_are_encode_image(pair, images):
+    vision = pair.clip.vision
+    features, patches = vision.encode(vision.embed(images))
+    assert torch.allclose(features, official_image(pair, images), atol=1e-5)
+    assert patches.shape == (5, vision.patches, pair.clip.dim)
+
+
+def test_the_words_themselves_as_a_prompt_change_nothing(pair):
+    texts = ClassTexts(pair.clip.text, NAMES)
+    words = word_embeddings(pair.clip.text, "a photo of a", 2)
+    assert torch.allclose(texts.encode(words), texts.encode(), atol=1e-5)
+
+
+def test_placeholders_replaced_by_words_are_those_words(pair):
+    if not hasattr(pair.clip.text._tower, "token_embedding"):
+        pytest.skip("BERT's tokenizer makes other words of X")
+    texts = ClassTexts(pair.clip.text, NAMES, placeholders(4))
+    words = word_embeddings(pair.clip.text, "a photo of a", 4)
+    expected = ClassTexts(pair.clip.text, NAMES).encode()
+    assert torch.allclose(texts.encode(words), expected, atol=1e-5)
+
+
+def test_groups_in_one_batch_are_groups_one_by_one(pair):
+    texts = ClassTexts(pair.clip.text, NAMES)
+    groups = torch.randn(4, 2, pair.clip.text.token_width)
+    one_by_one = torch.stack([texts.encode(group) for group in groups])
+    assert torch.allclose(texts.encode(groups), one_by_one, atol=1e-5)
+
+
+def test_some_classes_are_rows_of_all(pair):
+    texts = ClassTexts(pair.clip.text, NAMES)
+    context = torch.randn(2, pair.clip.text.token_width)
+    some = texts.among((2, 0)).encode(context)
+    assert torch.allclose(some, texts.encode(context)[[2, 0]], atol=1e-5)
+
+
+def test_deep_prompts_replace_the_same_positions(clip):
+    texts = ClassTexts(clip.text, NAMES)
+    inserted = insert(texts.embeddings, torch.randn(1, 2, clip.text.token_width))
+    second = torch.randn(2, clip.text.token_width)
+    blocks = clip.text._tower.transformer.resblocks
+    seen = []
+    hooks = [
+        block.register_forward_pre_hook(lambda _, own: seen.append(own[0])) for block in blocks
+    ]
+    clip.text.encode(inserted, texts.tokens, [second])
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(seen[1][:, 1:3], second.expand(3, -1, -1))
+    assert not torch.allclose(seen[2][:, 1:3], second.expand(3, -1, -1))  # flows on from there
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_a_common_beginning_is_computed_once_and_changes_nothing(clip, depth):
+    texts = ClassTexts(clip.text, NAMES)
+    context = torch.randn(2, clip.text.token_width, requires_grad=True)
+    deep = [torch.randn(2, clip.text.token_width, requires_grad=True) for _ in range(depth)]
+    inserted = insert(texts.embeddings, context.unsqueeze(0))
+    expected = normalize(clip.text.encode(inserted, texts.tokens, deep), dim=-1)
+    found = texts.encode(context, deep)
+    assert torch.allclose(found, expected, atol=1e-5)
+    wanted = torch.autograd.grad(expected[:, 0].sum(), [context, *deep])
+    grads = torch.autograd.grad(found[:, 0].sum(), [context, *deep])
+    for a, b in zip(grads, wanted, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_visual_prompts_are_appended_and_dropped(clip, images):
+    vision = clip.vision
+    embedded = vision.embed(images)
+    prompt = torch.randn(2, vision.width)
+    features, patches = vision.encode(embedded, [prompt])
+    assert patches.shape == (5, vision.patches, clip.dim)
+    whole = vision._visual
+    by_hand = torch.cat([embedded, whole.ln_pre(prompt).expand(5, -1, -1)], 1)
+    for block in whole.transformer.resblocks:
+        by_hand = block(by_hand)
+    expected = whole.ln_post(by_hand[:, 0]) @ whole.proj
+    assert torch.allclose(features, expected, atol=1e-5)
+    zero, _ = vision.encode(embedded, [torch.zeros(2, vision.width)])
+    assert not torch.allclose(zero, vision.encode(embedded)[0], atol=1e-3)  # never neutral
+
+
+def test_gradients_reach_prompts_alone(clip, images):
+    context = torch.randn(2, clip.text.token_width, requires_grad=True)
+    visual = torch.randn(2, clip.vision.width, requires_grad=True)
+    text = ClassTexts(clip.text, NAMES).encode(context)
+    image = clip.vision.encode(clip.vision.embed(images), [visual])[0]
+    (image @ text.T).sum().backward()
+    assert context.grad.abs().sum() > 0
+    assert visual.grad.abs().sum() > 0
+    assert all(own.grad is None and not own.requires_grad for own in clip._model.parameters())
+
+
+def test_grey_images_count_as_rgb(clip, images):
+    grey = images[:, :1]
+    assert torch.equal(clip.vision.embed(grey), clip.vision.embed(grey.expand(-1, 3, -1, -1)))
+
+
+def test_insert_keeps_start_and_rest():
+    embeddings = torch.arange(2 * 4.0).reshape(2, 4, 1)
+    context = torch.tensor([[[10.0]], [[20.0]]])
+    found = insert(embeddings, context)[..., 0].tolist()
+    assert found == [[0, 10, 2, 3], [4, 10, 6, 7], [0, 20, 2, 3], [4, 20, 6, 7]]
+
+
+def test_a_prompt_that_is_too_long_is_refused(clip):
+    texts = ClassTexts(clip.text, ["cat"])
+    with pytest.raises(UserError, match=r"prompt of 7 tokens does not fit .* shortest has 6 "):
+        texts.encode(torch.zeros(7, clip.text.token_width))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "RN50", "pretrained": "random"}, r"RN50 sees through a ResNet, .* ViT-B-16-"),
+        ({"model": "convnext_base", "pretrained": "random"}, r"sees through a timm model"),
+        ({"model": "coca_ViT-B-32", "pretrained": "random"}, r"has a CoCa text tower"),
+        ({"model": "ViT-B-99"}, r"model\.clip\.model: open_clip has no architecture 'ViT-B-99'"),
+        ({"path": "/nowhere"}, r"model\.clip\.path: the file /nowhere does not exist"),
+        ({}, r"model\.clip 'ViT-B-16-quickgelu' with the .* or use model\.clip=small"),
+    ],
+)
+def test_what_is_missing_or_cannot_take_prompts(options, message):
+    with pytest.raises(UserError, match=message):
+        FrozenClip(clip_source(ClipSpec(name="openclip", **options)))
+
+
+def test_weights_in_other_formats_are_mapped_once_per_node(tmp_path, cache):
+    spec = ClipSpec(name="openclip", model="ViT-B-32", pretrained="random", seed=1)
+    whole = FrozenClip(clip_source(spec))
+    torch.save({"state_dict": whole._model.state_dict()}, tmp_path / "weights.pt")
+    again = ClipSpec(name="openclip", model="ViT-B-32", path=str(tmp_path / "weights.pt"))
+    found = FrozenClip(clip_source(again))
+    names = ("dog", "cat")
+    assert torch.equal(
+        ClassTexts(found.text, names).encode(), ClassTexts(whole.text, names).encode()
+    )
+    assert found.scale == pytest.approx(1 / 0.07)
+    kept = list((cache / "weights").glob("*.safetensors"))
+    assert len(kept) == 1
+    with open("/proc/self/maps") as maps:
+        assert str(kept[0]) in maps.read()

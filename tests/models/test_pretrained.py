@@ -1,0 +1,175 @@
+"""Backbones take torchvision's weights by name and shape, or a sentence says what does not fit."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+
+from fedray.errors import UserError
+from fedray.models import ARCHITECTURES, build
+from fedray.models.pretrained import check_pretrained, load_pretrained
+from fedray.runtime.assembly import Assembly, resolve
+
+WHOLE = {
+    "resnet18": ("resnet18", nn.Flatten()),
+    "resnet50": ("resnet50", nn.Flatten()),
+    "mobilenetv2": ("mobilenet_v2", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())),
+}
+
+
+def theirs(name, seed=0):
+    """Torchvision's network with random weights and running statistics that count."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = torchvision.models.get_model(name, weights=None)
+        for tensor in model.buffers():
+            if tensor.is_floating_point():
+                tensor.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def ours(name, channels=3):
+    """A classifier's backbone with weights of its own."""
+    model = build(
+        name, channels=channels, image_size=64, num_classes=10, feature_dim=64, generator=None
+    )
+    return model.extractor.backbone.eval()
+
+
+def images():
+    return torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_features_are_torchvisions(tmp_path, name, suffix):
+    reference, end = WHOLE[name]
+    model, backbone, path = theirs(reference), ours(name), tmp_path / f"weights.{suffix}"
+    (save_file if suffix == "safetensors" else torch.save)(model.state_dict(), path)
+    trunk = nn.Sequential(*list(model.children())[:-1], end).eval()
+    expected = trunk(images())
+    assert not torch.allclose(backbone(images()), expected, rtol=1e-3)
+    load_pretrained(backbone, name, str(path))
+    torch.testing.assert_close(backbone(images()), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["resnet34", "resnet101", "resnet152"])
+def test_deeper_ones_have_the_same_shapes(name):
+    with torch.device("meta"):
+        backbone = ARCHITECTURES[name].make(3, 64)
+        reference = torchvision.models.get_model(name, weights=None)
+    own = [tensor.shape for tensor in backbone.state_dict().values()]
+    assert own == [t.shape for n, t in reference.state_dict().items() if "fc." not in n]
+
+
+@pytest.mark.parametrize("name", ["resnet18_small", "resnet50_small"])
+def test_a_small_stem_stays_as_drawn_and_the_stages_are_loaded(tmp_path, name):
+    full = name.removesuffix("_small")
+    path = tmp_path / "weights.pth"
+    torch.save(theirs(full).state_dict(), path)
+    small, drawn, large = ours(name), ours(name), ours(full)
+    load_pretrained(small, name, str(path))
+    load_pretrained(large, full, str(path))
+    for key, tensor in small.state_dict().items():
+        expected = drawn if key.startswith("stem.") else large
+        assert torch.equal(tensor, expected.state_dict()[key]), key
+
+
+def test_alexnet_takes_the_convolutions_and_draws_its_batch_norm(tmp_path):
+    path, model = tmp_path / "weights.pt", theirs("alexnet")
+    torch.save(model.state_dict(), path)
+    backbone, drawn = ours("alexnet"), ours("alexnet").state_dict()
+    load_pretrained(backbone, "alexnet", str(path))
+    convolutions = [m for m in backbone if isinstance(m, nn.Conv2d)]
+    wanted = [m for m in model.features if isinstance(m, nn.Conv2d)]
+    for mine, other in zip(convolutions, wanted, strict=True):
+        assert torch.equal(mine.weight, other.weight)
+        assert torch.equal(mine.bias, other.bias)
+    norms = [key for key in drawn if "running" in key]
+    assert len(norms) == 10
+    assert all(torch.equal(backbone.state_dict()[key], drawn[key]) for key in norms)
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+    state, numbers = theirs("resnet18").state_dict(), itertools.count()
+
+    def refused(content, match, backbone=None):
+        path = tmp_path / f"{next(numbers)}.pth"
+        torch.save(content, path)
+        with pytest.raises(UserError, match=match):
+            load_pretrained(backbone or ours("resnet18"), "resnet18", str(path))
+
+    deeper = theirs("resnet34").state_dict()
+    refused(deeper, "does not fit resnet18: has layer1.2.conv1.weight, which resnet18 has not")
+    less = {name: tensor for name, tensor in state.items() if name != "layer3.0.bn2.bias"}
+    refused(less, "does not fit resnet18: has no layer3.0.bn2.bias")
+    other = {**state, "layer2.1.conv1.weight": torch.zeros(2, 2, 3, 3)}
+    refused(other, r"layer2.1.conv1.weight is \[2, 2, 3, 3\], expected \[128, 128, 3, 3\]$")
+    grey = r"conv1.weight is \[64, 3, 7, 7\], expected \[64, 1, 7, 7\] \(set data.channels=3\)"
+    refused(state, grey, ours("resnet18", channels=1))
+    refused([1, 2], "holds no state dict; expected tensors by name")
+    refused({"epoch": 3}, "holds no state dict")
+    path = tmp_path / "broken.pth"
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(UserError, match=r"broken.pth cannot be read: "):
+        load_pretrained(ours("resnet18"), "resnet18", str(path))
+
+
+def test_a_file_without_batch_counters_is_read(tmp_path):
+    path, state = tmp_path / "weights.pth", theirs("resnet18").state_dict()
+    torch.save({n: t for n, t in state.items() if "num_batches" not in n}, path)
+    backbone = ours("resnet18")
+    load_pretrained(backbone, "resnet18", str(path))
+    assert torch.equal(backbone.stem[1].running_var, state["bn1.running_var"])
+
+
+@pytest.mark.parametrize(
+    ("source", "group", "match"),
+    [
+        ("x.pth", "cnn4", "cnn4 is not laid out as a network of torchvision; set model.group to"),
+        ("x.pth", "googlenet", "googlenet is not laid out"),
+        ("missing.pth", "resnet18", "missing.pth does not exist; pass a file of a state dict"),
+        ("ResNet18_Weights.V1", "resnet18", "weights that torchvision has for resnet18. Did you"),
+        ("ResNet50_Weights.IMAGENET1K_V1", "resnet18", "weights that torchvision has for resnet18"),
+    ],
+)
+def test_refused_before_the_run(source, group, match):
+    with pytest.raises(UserError, match=match):
+        resolve("fedavg_digits", [f"model.group={group}", f"model.pretrained={source}"])
+
+
+def test_torchvisions_names_are_known():
+    check_pretrained("ResNet18_Weights.IMAGENET1K_V1", ["resnet18", "resnet18_small"])
+    check_pretrained("MobileNet_V2_Weights.IMAGENET1K_V2", ["mobilenetv2"])
+    check_pretrained("AlexNet_Weights.IMAGENET1K_V1", ["alexnet"])
+
+
+def test_weights_out_of_reach_are_said_so(monkeypatch):
+    from torchvision.models import ResNet18_Weights
+
+    def fail(self, *args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(ResNet18_Weights, "get_state_dict", fail)
+    with pytest.raises(UserError, match=r"could not be downloaded \(no network\); pass a local fi"):
+        load_pretrained(ours("resnet18"), "resnet18", "ResNet18_Weights.IMAGENET1K_V1")
+
+
+def test_an_experiment_starts_from_a_file(tmp_path, monkeypatch):
+    state = theirs("resnet18").state_dict()
+    torch.save(state, tmp_path / "weights.pth")
+    monkeypatch.chdir(tmp_path)
+    colour = ["data.channels=3", "model.group=resnet18"]
+    experiment = resolve("fedavg_digits", [*colour, "model.pretrained=weights.pth"])
+    assert experiment.model.pretrained == str(tmp_path / "weights.pth")
+    weights = Assembly(experiment).initial("resnet18")
+    drawn = Assembly(resolve("fedavg_digits", colour)).initial("resnet18")
+    assert torch.equal(weights["extractor.backbone.stem.0.weight"], state["conv1.weight"])
+    assert torch.equal(weights["head.weight"], drawn["head.weight"])
+    assert all(tensor.is_contiguous() for tensor in weights.values())
