@@ -18,22 +18,41 @@ class Score:
         total: images.
         classes: (correct, total) of each class, in the labels' order; empty where not counted.
         exams: on images that all clients share, by name.
+        predicted: how often each class was predicted; empty where not counted.
     """
 
     correct: int
     total: int
     classes: tuple[tuple[int, int], ...] = ()
     exams: Mapping[str, Score] = field(default_factory=dict)
+    predicted: tuple[int, ...] = ()
 
     @property
     def accuracy(self) -> float:
         """Share of correct answers."""
         return self.correct / self.total
 
+    @property
+    def macro_f1(self) -> float:
+        """Mean over the classes that have images of F1 = 2 TP / (images + predictions).
+
+        The micro-average over all classes is the accuracy, since every image has one label and one
+        prediction.
+        """
+        found = [
+            2 * right / (images + guesses)
+            for (right, images), guesses in zip(self.classes, self.predicted, strict=True)
+            if images
+        ]
+        return sum(found) / len(found)
+
     @classmethod
-    def by_class(cls, correct: Sequence[int], total: Sequence[int]) -> Score:
-        """Of the correct answers and the images of each class."""
-        return cls(sum(correct), sum(total), tuple(zip(correct, total, strict=True)))
+    def by_class(
+        cls, correct: Sequence[int], total: Sequence[int], predicted: Sequence[int] = ()
+    ) -> Score:
+        """Of the correct answers, the images and the predictions of each class."""
+        classes = tuple(zip(correct, total, strict=True))
+        return cls(sum(correct), sum(total), classes, predicted=tuple(predicted))
 
     def within(self, classes: Collection[int]) -> Score:
         """Only the images of `classes`."""
@@ -54,14 +73,15 @@ def summarise(
         majority: each client's majority classes (`majority_classes`); its others are minority.
 
     Returns:
-        local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of
-        all (the official FedTSP code's). std, worst and best: over clients; worst10 and best10:
-        means of the lowest and highest tenth; jain: Jain's fairness index. With domains:
-        accuracy_<domain>, over all images of its clients, and accuracy_domains, their mean. With
-        majority: accuracy_majority and accuracy_minority, over all images of all clients, since a
-        client may have few images of its minority classes; each where there are such images. With
-        exams: accuracy_<exam>, mean over clients; of base and novel classes also accuracy_hm and
-        accuracy_cm (`harmonic_mean`; CM = (local + HM) / 2, FedMGP section 5).
+        local_accuracy: mean over clients; local_macro_f1 too, where predictions are counted.
+        local_accuracy_weighted: correct of all / images of all (the official FedTSP code's). std,
+        worst and best: over clients; worst10 and best10: means of the lowest and highest tenth;
+        jain: Jain's fairness index. With domains: accuracy_<domain>, over all images of its
+        clients, and accuracy_domains, their mean. With majority: accuracy_majority and
+        accuracy_minority, over all images of all clients, since a client may have few images of its
+        minority classes; each where there are such images. With exams: accuracy_<exam>, mean over
+        clients; of base and novel classes also accuracy_hm and accuracy_cm (`harmonic_mean`; CM =
+        (local + HM) / 2, FedMGP section 5).
     """
     scores = {client: score for client, score in sorted(scores.items()) if score.total}
     accuracy = np.array([score.accuracy for score in scores.values()])
@@ -79,6 +99,7 @@ def summarise(
         **by_domain,
         **(_by_size(scores, majority) if majority else {}),
         **_exams(scores, float(accuracy.mean())),
+        **_macro_f1(scores),
         "local_accuracy": float(accuracy.mean()),
         "local_accuracy_weighted": _pooled(list(scores.values())),
         "local_accuracy_std": float(accuracy.std()),
@@ -120,6 +141,13 @@ def _exams(scores: Mapping[int, Score], local: float) -> dict[str, float]:
         found["accuracy_hm"] = harmonic_mean(found["accuracy_base"], found["accuracy_novel"])
         found["accuracy_cm"] = (local + found["accuracy_hm"]) / 2
     return found
+
+
+def _macro_f1(scores: Mapping[int, Score]) -> dict[str, float]:
+    """The mean over clients of the macro-averaged F1, where predictions are counted."""
+    if not all(score.predicted for score in scores.values()):
+        return {}
+    return {"local_macro_f1": float(np.mean([score.macro_f1 for score in scores.values()]))}
 
 
 def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:

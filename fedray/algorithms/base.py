@@ -324,11 +324,11 @@ class Algorithm:
     def _examine(self, client: Client, model: Classifier, state: ClientState, exam: Exam) -> Score:
         model.eval()
         columns = len(exam.classes)
-        counts = torch.zeros(2, columns, dtype=torch.int64, device=client.device)
+        counts = torch.zeros(3, columns, dtype=torch.int64, device=client.device)
         for batch in client.batches(exam.samples):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
             truth = batch.labels - exam.classes.start
-            for row, labels in enumerate((truth[guesses == truth], truth)):
+            for row, labels in enumerate((truth[guesses == truth], truth, guesses)):
                 counts[row] += torch.bincount(labels, minlength=columns)
         return Score.by_class(*counts.tolist())
 
