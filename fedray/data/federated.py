@@ -115,9 +115,10 @@ class FederatedData:
     def manifest(self) -> dict[str, Any]:
         """The partition as plain data, for `partition.json`."""
         histogram = self.histogram()
-        names = ("train", "test", "validation")
+        parts = self._parts
+        named = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
         clients = [
-            {"client": i, **{name: part[i].tolist() for name, part in zip(names, self._parts)}}  # noqa: B905 - validation may be missing
+            {"client": i, **{name: part[i].tolist() for name, part in named.items()}}
             for i in range(self.clients)
         ]
         return {

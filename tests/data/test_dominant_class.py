@@ -173,3 +173,20 @@ def test_a_protocol_with_validation_images_refuses_others():
 
 def test_it_is_found_by_name():
     assert "dominant_class" in partitions.names()
+
+
+@pytest.mark.parametrize("key", ["imbalance", "shots", "novel"])
+def test_what_would_be_ignored_is_refused(key):
+    value = {"imbalance": 10.0, "shots": 4, "novel": True}[key]
+    with pytest.raises(UserError, match=rf"leave data\.{key} out"):
+        federate(
+            images(),
+            "dominant_class",
+            {},
+            2,
+            0.25,
+            None,
+            Streams(0).numpy,
+            test="official",
+            **{key: value},
+        )
