@@ -210,6 +210,7 @@ class Client:
         device: where steps run.
         metrics: numbers that a step reports.
         exams: what all clients' models are tested on besides, by name.
+        validation: the images it neither learns from nor is tested on; None where nobody has any.
     """
 
     id: int
@@ -223,6 +224,7 @@ class Client:
     device: torch.device
     metrics: dict[str, float] = field(default_factory=dict)
     exams: Mapping[str, Exam] = field(default_factory=dict)
+    validation: Samples | None = None
 
     def again(self, later: int, **knobs: Any) -> Client:
         """This client with the batches of `later` rounds on, and other knobs of `LocalTraining`."""

@@ -21,7 +21,7 @@ from fedray.errors import FedrayError
 from fedray.streams import Streams
 
 Kind: TypeAlias = Literal[
-    "weights", "prototypes", "logits", "text_embeddings", "prompts", "statistics"
+    "weights", "prototypes", "logits", "text_embeddings", "prompts", "images", "statistics"
 ]
 Direction: TypeAlias = Literal["up", "down"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -234,8 +234,9 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _is_vectors(kind: Kind, tensor: Tensor) -> bool:
-    """Whether codecs and privacy apply: real numbers that are not mere statistics."""
-    return tensor.is_floating_point() and kind != "statistics" and tensor.numel() > 0
+    """Whether codecs and privacy apply: real numbers that are neither pixels nor statistics."""
+    exempt = kind in ("images", "statistics")
+    return tensor.is_floating_point() and not exempt and tensor.numel() > 0
 
 
 def _rows(tensor: Tensor) -> Tensor:

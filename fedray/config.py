@@ -116,6 +116,9 @@ class DataConfig(Frozen):
     replaces the official split (parquet, image_folder)."""
     test_samples: int | None = Field(None, ge=1)
     """Use a random subset of this many official test images; None uses all."""
+    validation_fraction: float | None = Field(None, gt=0, lt=1)
+    """Share of each client's training images that is held out for validation, for methods that need
+    such images; None: only what a few-shot partition gives."""
     partition: Component = Component(name="fedtsp_dirichlet")
     """How images are dealt to clients: name and parameters (`data.partition.alpha`)."""
 
@@ -206,6 +209,15 @@ class FaultConfig(Frozen):
     """How many deaths of a worker's call or of the server a run survives."""
 
 
+class JoinConfig(Frozen):
+    """Clients that come later."""
+
+    clients: int = Field(0, ge=0)
+    """So many of data.clients, the last ones, take no part before `round`."""
+    round: int = Field(2, ge=1)
+    """The first round that they take part in; after the last one: they are only tested on."""
+
+
 class WireConfig(Frozen):
     """What happens to payloads on their way."""
 
@@ -259,6 +271,7 @@ class Experiment(Frozen):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     text: TextConfig = TextConfig()
+    join: JoinConfig = JoinConfig()
     faults: FaultConfig = FaultConfig()
     wire: WireConfig = WireConfig()
     eval_every: int = Field(1, ge=0)
@@ -287,6 +300,15 @@ class Experiment(Frozen):
         if isinstance(value, Mapping) and "name" not in value:
             raise ValueError("has no name; write algorithm: {name: fedtsp, ...}")
         return value
+
+    @model_validator(mode="after")
+    def _someone_begins(self) -> Experiment:
+        if self.join.clients >= self.data.clients:
+            raise ValueError(
+                f"join.clients={self.join.clients} of data.clients={self.data.clients} leaves "
+                "nobody to begin; lower join.clients or raise data.clients"
+            )
+        return self
 
     @model_validator(mode="after")
     def _gpu_shares(self) -> Experiment:

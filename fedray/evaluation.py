@@ -36,6 +36,20 @@ class Score:
         """Share of correct answers."""
         return self.correct / self.total
 
+    @property
+    def macro_f1(self) -> float:
+        """Mean over the classes that have images of F1 = 2 TP / (images + predictions).
+
+        The micro-average over all classes is the accuracy, since every image has one label and one
+        prediction.
+        """
+        found = [
+            2 * right / (images + guesses)
+            for (right, images), guesses in zip(self.classes, self.predicted, strict=True)
+            if images
+        ]
+        return sum(found) / len(found)
+
     @classmethod
     def by_class(
         cls, correct: Sequence[int], total: Sequence[int], predicted: Sequence[int] = ()
@@ -63,14 +77,15 @@ def summarise(
         majority: each client's majority classes (`majority_classes`); its others are minority.
 
     Returns:
-        local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of
-        all (the official FedTSP code's). std, worst and best: over clients; worst10 and best10:
-        means of the lowest and highest tenth; jain: Jain's fairness index. With domains:
-        accuracy_<domain>, over all images of its clients, and accuracy_domains, their mean. With
-        majority: accuracy_majority and accuracy_minority, over all images of all clients, since a
-        client may have few images of its minority classes; each where there are such images. With
-        exams: accuracy_<exam>, mean over clients; of base and novel classes also accuracy_hm and
-        accuracy_cm (`harmonic_mean`; CM = (local + HM) / 2, FedMGP section 5).
+        local_accuracy: mean over clients; local_macro_f1 too, where predictions are counted.
+        local_accuracy_weighted: correct of all / images of all (the official FedTSP code's). std,
+        worst and best: over clients; worst10 and best10: means of the lowest and highest tenth;
+        jain: Jain's fairness index. With domains: accuracy_<domain>, over all images of its
+        clients, and accuracy_domains, their mean. With majority: accuracy_majority and
+        accuracy_minority, over all images of all clients, since a client may have few images of its
+        minority classes; each where there are such images. With exams: accuracy_<exam>, mean over
+        clients; of base and novel classes also accuracy_hm and accuracy_cm (`harmonic_mean`; CM =
+        (local + HM) / 2, FedMGP section 5).
     """
     scores = {client: score for client, score in sorted(scores.items()) if score.total}
     accuracy = np.array([score.accuracy for score in scores.values()])
@@ -88,6 +103,7 @@ def summarise(
         **by_domain,
         **(_by_size(scores, majority) if majority else {}),
         **_exams(scores, float(accuracy.mean())),
+        **_macro_f1(scores),
         "local_accuracy": float(accuracy.mean()),
         "local_accuracy_weighted": _pooled(list(scores.values())),
         "local_accuracy_std": float(accuracy.std()),
@@ -97,6 +113,20 @@ def summarise(
         if squares
         else 1.0,
     }
+
+
+def summarise_models(scores: Mapping[str, Sequence[Sequence[Score]]]) -> dict[str, float]:
+    """<name>_accuracy: the mean over models of the accuracy on all images that each was tested on.
+
+    Args:
+        scores: by name, for each model its scores on one or several clients' test splits.
+    """
+    means = {}
+    for name, models in scores.items():
+        tested = [own for own in models if any(score.total for score in own)]
+        if tested:
+            means[f"{name}_accuracy"] = float(np.mean([_pooled(own) for own in tested]))
+    return means
 
 
 def harmonic_mean(base: float, novel: float) -> float:
@@ -115,6 +145,13 @@ def _exams(scores: Mapping[int, Score], local: float) -> dict[str, float]:
         found["accuracy_hm"] = harmonic_mean(found["accuracy_base"], found["accuracy_novel"])
         found["accuracy_cm"] = (local + found["accuracy_hm"]) / 2
     return found
+
+
+def _macro_f1(scores: Mapping[int, Score]) -> dict[str, float]:
+    """The mean over clients of the macro-averaged F1, where predictions are counted."""
+    if not all(score.predicted for score in scores.values()):
+        return {}
+    return {"local_macro_f1": float(np.mean([score.macro_f1 for score in scores.values()]))}
 
 
 def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState
 from fedray.client import ClientState, plain
 from fedray.comm import Gate, Payload, Traffic
-from fedray.config import FaultConfig
+from fedray.config import FaultConfig, JoinConfig
 from fedray.errors import ClientError
-from fedray.evaluation import Score, dice, summarise
+from fedray.evaluation import Score, dice, summarise, summarise_models
 from fedray.streams import Streams
 
 
@@ -152,6 +152,16 @@ class Plan:
     """Each client's majority classes, by its training images."""
     dense_classes: Sequence[str] = ()
     """In dense prediction the classes' names, the background first."""
+    join: JoinConfig = field(default_factory=JoinConfig)
+
+    @property
+    def newcomers(self) -> Sequence[int]:
+        """Ids of the clients that come later."""
+        return range(self.clients - self.join.clients, self.clients)
+
+    def joined(self, round_: int) -> Sequence[int]:
+        """Ids of the clients that are part of the federation in a round."""
+        return range(self.clients - (self.join.clients if round_ < self.join.round else 0))
 
 
 class Federation:
@@ -191,10 +201,9 @@ class Federation:
         Args:
             resume: go on after this snapshot; the executor already holds the clients' states.
         """
-        everyone = range(self.plan.clients)
         if resume is None:
             started = time.perf_counter()
-            exchange = RoundExchange(self, 0, everyone)
+            exchange = RoundExchange(self, 0, self.plan.joined(0))
             state = self.algorithm.init_server(exchange.server)
             state = self.algorithm.prepare(state, exchange)
             self.snapshot = Snapshot(0, plain(state), exchange.late)
@@ -210,11 +219,12 @@ class Federation:
 
     def _cohort(self, round_: int) -> Sequence[int]:
         """The sorted ids of a round's participants, uniform without replacement."""
-        count = max(1, round(self.plan.participation * self.plan.clients))
-        if count == self.plan.clients:
+        joined = len(self.plan.joined(round_))
+        count = max(1, round(self.plan.participation * joined))
+        if count == joined:
             return range(count)
         random = self.streams.numpy("participation", round_=round_)
-        drawn = random.choice(self.plan.clients, size=count, replace=False)
+        drawn = random.choice(joined, size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
     def _result(self, exchange: RoundExchange, state: ServerState, started: float) -> RoundResult:
@@ -226,8 +236,11 @@ class Federation:
             down = self.algorithm.downlink(state, everyone, exchange.server)
             sent = _once(self.gate.down, down)[0]
             scores = self.executor.evaluate(exchange.round, sent)
-            metrics = summarise(scores, self.plan.domains, self.plan.majority)
-            metrics |= dice(scores, self.plan.dense_classes, self.plan.domains)
+            joined = {client: scores[client] for client in exchange.everyone}
+            metrics = summarise(joined, self.plan.domains, self.plan.majority)
+            metrics |= dice(joined, self.plan.dense_classes, self.plan.domains)
+            new = {"new": [[scores[client]] for client in self.plan.newcomers]}
+            metrics |= summarise_models(new) | self._visits(exchange, state)
             if self.algorithm.has_one_model(state):
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:
@@ -257,6 +270,25 @@ class Federation:
         reached = [reply for _, reply in sorted(replies.items()) if reply.failure is None]
         return _means([reply.metrics for reply in reached])
 
+    def _visits(self, exchange: RoundExchange, state: ServerState) -> dict[str, float]:
+        """Test further models, as many clients at a time as are asked for different ones."""
+        asked = self.algorithm.visits(state, exchange.server)
+        scores: dict[str, list[list[Score]]] = {
+            name: [[] for _ in models] for name, models in asked.items()
+        }
+        queues: dict[int, list[tuple[list[Score], Payload | None]]] = {}
+        for name, models in asked.items():
+            for found, model in zip(scores[name], models, strict=True):
+                for client, payload in model.items():
+                    queues.setdefault(client, []).append((found, payload))
+        while queues:
+            wave = {client: queue.pop(0) for client, queue in sorted(queues.items())}
+            sent = _once(self.gate.down, {c: payload for c, (_, payload) in wave.items()})[0]
+            for client, score in self.executor.evaluate(exchange.round, sent).items():
+                wave[client][0].append(score)
+            queues = {client: queue for client, queue in queues.items() if queue}
+        return summarise_models(scores)
+
     def _is_evaluated(self, round_: int) -> bool:
         if round_ == self.plan.rounds:
             return True
@@ -284,8 +316,8 @@ class RoundExchange:
     ) -> None:
         self.round = round_
         self.participants = participants
-        self.everyone: Sequence[int] = range(federation.plan.clients)
-        self.server = replace(federation.server, round=round_)
+        self.everyone: Sequence[int] = federation.plan.joined(round_)
+        self.server = replace(federation.server, round=round_, joined=self.everyone)
         self.late = list(late)
         self.up = Traffic()
         self.down = Traffic()
@@ -300,7 +332,8 @@ class RoundExchange:
         for client in passed:
             self.down += traffic[client]
         absent = {client for client in passed if self._strikes("drop", client)}
-        self.events += [Event(client, "dropped") for client in sorted(absent)]
+        dropped = [Event(client, "dropped") for client in sorted(absent)]
+        self.events += [event for event in dropped if event not in self.events]  # once a round
         reached = {client: payload for client, payload in passed.items() if client not in absent}
         replies = executor.step(step, self.round, reached) if reached else {}
         arrived = self._due(step)

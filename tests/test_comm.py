@@ -141,6 +141,19 @@ def test_bytes_of_quantised_tensors(bits):
     assert traffic.bytes["statistics"] == 28  # never quantised
 
 
+@dataclass(frozen=True)
+class Pictures(Payload):
+    images: torch.Tensor = travels("images", "v channels height width")
+
+
+def test_images_are_counted_by_their_bytes_and_stay_as_they_are():
+    for pixels in (torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8), gaussian(2, 3, 4, 4)):
+        strict = gate(up_bits=2, clip_norm=0.1, noise_multiplier=1.0)
+        received, traffic = strict.up(Pictures(pixels), round_=1, client=0)
+        assert torch.equal(received.images, pixels)
+        assert traffic.bytes == {"images": pixels.numel() * pixels.element_size()}
+
+
 def test_bytes_are_rounded_up():
     assert wire_bytes("prototypes", torch.zeros(1, 3), 2) == 1 + 4
     assert wire_bytes("statistics", torch.zeros(3), 2) == 12

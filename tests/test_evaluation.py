@@ -200,3 +200,17 @@ def test_a_run_counts_by_the_clients_own_training_images(run):
     assert metrics["accuracy_majority"] == pytest.approx(np.mean(large))
     assert metrics["accuracy_minority"] == pytest.approx(np.mean(small))
     assert metrics["accuracy_majority"] > metrics["accuracy_minority"]
+
+
+def test_f1_is_scikit_learns_and_its_micro_average_is_the_accuracy():
+    from sklearn.metrics import f1_score
+
+    random = np.random.default_rng(0)
+    truth, guesses = random.integers(0, 5, 200), random.integers(0, 7, 200)  # 5 and 6: no images
+    right = truth[truth == guesses]
+    score = Score.by_class(*(np.bincount(x, minlength=7).tolist() for x in (right, truth, guesses)))
+    macro = f1_score(truth, guesses, labels=range(5), average="macro")
+    assert score.macro_f1 == pytest.approx(macro)
+    assert score.accuracy == pytest.approx(f1_score(truth, guesses, average="micro"))
+    assert summarise({0: score})["local_macro_f1"] == pytest.approx(macro)
+    assert "local_macro_f1" not in summarise({0: score, 1: Score(1, 2)})

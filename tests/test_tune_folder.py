@@ -26,6 +26,11 @@ EXPECTED = {
     "fedglcl_encoder",
     "fedprox_mu",
     "moon_mu_tau",
+    "dp2fl_alpha",
+    "dp2fl_beta",
+    "dp2fl_gamma",
+    "dp2fl_alpha_beta_gamma",
+    "dp2fl_newcomer",
     "scalability",
     "fedotp",
     "fedpgp",
@@ -36,7 +41,7 @@ EXPECTED = {
 @pytest.fixture(autouse=True)
 def _data(tmp_path, monkeypatch):
     """Empty folders of the data sets that the paper's experiments name."""
-    for name in ("cifar10", "cifar100", "tiny_imagenet"):
+    for name in ("cifar10", "cifar100", "tiny_imagenet", "caltech101"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
 

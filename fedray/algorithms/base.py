@@ -47,6 +47,7 @@ class Server:
         initial: the initial weights of an architecture.
         architectures: each client's architecture.
         empty: an empty model of an architecture, to ask about its structure.
+        joined: ids of the clients that are part of the federation by this round, sorted.
     """
 
     round: int
@@ -56,11 +57,17 @@ class Server:
     initial: Callable[[str], Tensors]
     architectures: tuple[str, ...]
     empty: Callable[[str], Classifier] | None = None
+    joined: Sequence[int] = ()
 
     @property
     def streams(self) -> Streams:
         """The experiment's random streams."""
         return self.setting.streams
+
+    @property
+    def newcomers(self) -> Sequence[int]:
+        """Ids of the clients that are not part of the federation yet."""
+        return range(len(self.joined), self.setting.clients)
 
     @property
     def tower(self) -> TextTower:
@@ -131,7 +138,7 @@ class Exchange(Protocol):
 
     @property
     def everyone(self) -> Sequence[int]:
-        """Ids of all clients, sorted."""
+        """Ids of all clients that have joined, sorted."""
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send each client its payload, run the method's client step, return the replies.
@@ -175,6 +182,8 @@ class Algorithm:
     """Whether its models end in a classifier; False: in their features."""
     prompted: ClassVar[bool] = False
     """Whether its models are prompts around a frozen CLIP, see `prompts`; they have no head."""
+    needs_validation: ClassVar[bool] = False
+    """Whether its clients need validation images."""
     one_model: ClassVar[bool] = False
     """Whether all clients predict with one global model, whose accuracy is then measured too."""
     dense: ClassVar[bool] = False
@@ -228,6 +237,14 @@ class Algorithm:
     def has_one_model(self, state: ServerState) -> bool:
         """Whether all clients predict with one model now; a method may come to it late."""
         return self.one_model
+
+    def visits(self, state: ServerState, server: Server) -> Mapping[str, Sequence[Downlinks]]:
+        """Further models to be tested, by the name of a metric, `<name>_accuracy`.
+
+        Each is what some clients are sent instead of their own download, to test it on their test
+        splits; the metric is the mean over the models of the accuracy on all these images.
+        """
+        return {}
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """What the server can measure about its own state, without any data."""

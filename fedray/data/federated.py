@@ -13,7 +13,7 @@ import numpy as np
 
 from fedray.config import validate
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
-from fedray.data.partitions import Indices, partitions
+from fedray.data.partitions import FewShotProtocol, Indices, partitions
 from fedray.errors import UserError
 
 
@@ -40,6 +40,7 @@ class FederatedData:
         test: likewise, what each client tests on.
         shared_tests: what all clients' models are examined on besides, by name.
         base: how many classes, the first ones, are trained on; None for all.
+        validation: likewise, what each client validates on, or None where nobody does.
     """
 
     images: ImageSet
@@ -47,6 +48,7 @@ class FederatedData:
     test: tuple[Indices, ...]
     shared_tests: Mapping[str, SharedTest] = field(default_factory=dict)
     base: int | None = None
+    validation: tuple[Indices, ...] | None = None
 
     @property
     def clients(self) -> int:
@@ -65,9 +67,10 @@ class FederatedData:
 
     @cached_property
     def used(self) -> Indices:
-        """Positions of all images that some client trains or tests on, sorted."""
+        """Positions of all images that some client trains, tests or validates on, sorted."""
         shared = [exam.index for exam in self.shared_tests.values()]
-        return np.unique(np.concatenate([*self.train, *self.test, *shared]))
+        own = [*self.train, *self.test, *(self.validation or ())]
+        return np.unique(np.concatenate([*own, *shared]))
 
     def client_domains(self) -> dict[str, list[int]] | None:
         """The clients of each domain, if every client's images are of one domain; else None."""
@@ -94,11 +97,15 @@ class FederatedData:
         labels, classes = self.images.labels, len(self.class_names)
         return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
+    @property
+    def _parts(self) -> tuple[tuple[Indices, ...], ...]:
+        return (self.train, self.test, *([] if self.validation is None else [self.validation]))
+
     @cached_property
     def sha256(self) -> str:
         """What identifies the partition: every client's indices and labels, in client order."""
         digest = hashlib.sha256()
-        for parts in zip(self.train, self.test, strict=True):
+        for parts in zip(*self._parts, strict=True):
             for part in parts:
                 digest.update(len(part).to_bytes(8, "little"))
                 digest.update(part.astype("<i8").tobytes())
@@ -108,9 +115,11 @@ class FederatedData:
     def manifest(self) -> dict[str, Any]:
         """The partition as plain data, for `partition.json`."""
         histogram = self.histogram()
+        parts = self._parts
+        named = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
         clients = [
-            {"client": i, "train": train.tolist(), "test": test.tolist()}
-            for i, (train, test) in enumerate(zip(self.train, self.test, strict=True))
+            {"client": i, **{name: part[i].tolist() for name, part in named.items()}}
+            for i in range(self.clients)
         ]
         return {
             "sha256": self.sha256,
@@ -132,6 +141,7 @@ def local_split(
     *,
     test_fraction: float = 0.25,
     owner: str = "a client",
+    key: str = "data.test_fraction",
 ) -> tuple[Indices, Indices]:
     """Split one client's images at random, not stratified (FedTSP: 75 % and 25 %).
 
@@ -142,6 +152,7 @@ def local_split(
         rng: random stream.
         test_fraction: share of the test part, between 0 and 1.
         owner: whose images they are, for the message.
+        key: the key that gives `test_fraction`, for the message.
 
     Returns:
         Training and test indices, both sorted.
@@ -153,9 +164,9 @@ def local_split(
     held = math.ceil(round(n * test_fraction, 6))
     if not 0 < held < n:
         raise UserError(
-            f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction={test_fraction:g} "
-            f"takes {held} for its test; both parts need one: lower data.clients, raise "
-            "data.partition.min_samples or change data.test_fraction"
+            f"{owner} has {n} image{'s' * (n != 1)}, of which {key}={test_fraction:g} "
+            f"takes {held} {'for its test' if key == 'data.test_fraction' else 'away'}; both parts "
+            f"need one: lower data.clients, raise data.partition.min_samples or change {key}"
         )
     order = rng.permutation(indices)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -182,6 +193,8 @@ def federate(
     keeps some of its own for testing (FedTSP supplementary C.4; HtFLlib). With "official" only
     training images are dealt to learn from, and the official test images are dealt by the clients'
     training counts of each class and domain: together the clients' tests are the official one.
+    A few-shot protocol draws from the official training and test images; with "local", from a
+    random part of all images and the `test_fraction` that is left.
 
     Args:
         images: what is dealt.
@@ -205,6 +218,15 @@ def federate(
     """
     partition = partitions.get(partition_name)
     params = validate(partition.Params, dict(partition_params), "data.partition")
+    if issubclass(partition, FewShotProtocol):
+        thinned = {"imbalance": imbalance > 1, "shots": shots is not None, "novel": novel}
+        for key in (key for key, asked in thinned.items() if asked):
+            raise UserError(
+                f"data.{key} thins out what is dealt, but data.partition={partition_name} draws "
+                f"few images for each client itself; leave data.{key} out"
+            )
+        pools = _pools(images, test, test_fraction, samples, test_samples, rng_for)
+        return _few_shot(partition(), params, images, pools, clients, rng_for("partition"))
     everything = np.arange(len(images), dtype=np.int64)
     pool = everything if test == "local" else everything[images.origin == TRAIN]
     base = base_classes(len(images.class_names)) if novel else None
@@ -225,14 +247,7 @@ def federate(
     )
     if test == "official":
         train = tuple(chosen[own] for own in owned)
-        official = everything[images.origin == TEST]
-        if not len(official):
-            raise UserError(
-                f"data.test=official, but {images.source} has no official test images; "
-                "set data.test=local"
-            )
-        rng = rng_for("test_subset")
-        official = _subset(official, test_samples, rng, "data.test_samples", images.source)
+        official = _official(images, test_samples, rng_for("test_subset"))
         if base is None:
             return FederatedData(images, train, _deal_test(images, train, official))
         exams = {
@@ -253,6 +268,54 @@ def federate(
         strict=True,
     )
     return FederatedData(images, learn, keep)
+
+
+def _pools(
+    images: ImageSet,
+    test: Literal["local", "official"],
+    test_fraction: float,
+    samples: int | None,
+    test_samples: int | None,
+    rng_for: Callable[[str], np.random.Generator],
+) -> tuple[Indices, Indices]:
+    """The images that a few-shot protocol draws from, to learn from and to test on."""
+    everything = np.arange(len(images), dtype=np.int64)
+    if test == "local":
+        chosen = _subset(everything, samples, rng_for("subset"), "data.samples", images.source)
+        return local_split(
+            chosen, rng_for("split"), test_fraction=test_fraction, owner=images.source
+        )
+    chosen = everything[images.origin == TRAIN]
+    chosen = _subset(chosen, samples, rng_for("subset"), "data.samples", images.source)
+    return chosen, _official(images, test_samples, rng_for("test_subset"))
+
+
+def _few_shot(
+    protocol: FewShotProtocol[Any],
+    params: Any,
+    images: ImageSet,
+    pools: tuple[Indices, Indices],
+    clients: int,
+    rng: np.random.Generator,
+) -> FederatedData:
+    labels = np.asarray(images.labels)
+    train, validation, test = protocol.splits(labels, *pools, clients, params, rng)
+    return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
+
+
+def _official(images: ImageSet, count: int | None, rng: np.random.Generator) -> Indices:
+    """The official test images, or so many of them.
+
+    Raises:
+        UserError: when there are none, or too few.
+    """
+    official = np.flatnonzero(images.origin == TEST).astype(np.int64)
+    if not len(official):
+        raise UserError(
+            f"data.test=official, but {images.source} has no official test images; "
+            "set data.test=local"
+        )
+    return _subset(official, count, rng, "data.test_samples", images.source)
 
 
 def _subset(

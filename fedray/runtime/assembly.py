@@ -27,6 +27,7 @@ from fedray.config import (
 )
 from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
+from fedray.data.validation import hold_out
 from fedray.errors import UserError, nearest
 from fedray.evaluation import majority_classes
 from fedray.federation import Plan
@@ -220,6 +221,15 @@ class Assembly:
             shots=e.data.shots,
             novel=e.data.novel,
         )
+        if e.data.validation_fraction is not None:
+            data = hold_out(data, e.data.validation_fraction, self.streams.numpy)
+        method = algorithms.get(e.algorithm.name)
+        if method.needs_validation and data.validation is None:
+            raise UserError(
+                f"{method.name}'s clients need validation images, and data.partition="
+                f"{e.data.partition.name} gives them none; set data.validation_fraction, for "
+                "example 0.2, or data.partition=dominant_class"
+            )
         smallest = min(len(own) for own in data.train)
         if e.drop_last and smallest < e.batch_size:
             raise UserError(
@@ -306,6 +316,7 @@ class Assembly:
             e.finetune_epochs,
             majority_classes(self.data.train_histogram()),
             self.setting.class_names if self.dense else (),
+            e.join,
         )
 
     @cached_property

@@ -104,6 +104,7 @@ class ClientRuntime:
             skeleton=self._skeleton(architecture),
             initial=partial(self.assembly.initial, architecture, client),
             device=self.device,
+            validation=None if data.validation is None else self._samples(data.validation[client]),
             exams={
                 name: Exam(self._samples(shared.index), shared.classes)
                 for name, shared in data.shared_tests.items()

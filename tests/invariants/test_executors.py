@@ -147,6 +147,34 @@ def test_augmented_images_survive_an_interruption(small, tmp_path):
     assert_same(tmp_path, small.undisturbed(*AUGMENTED))
 
 
+def dual_prompts(clip) -> tuple[str, ...]:
+    """DP2FL with validation images that travel, clients that are absent, and one that joins."""
+    return (
+        "algorithm=dp2fl",
+        "algorithm.union_test=true",
+        f"model.clip.path={clip}",
+        "data.validation_fraction=0.2",
+        "participation=0.8",
+        "join.clients=1",
+        "join.round=2",
+        *PARTIAL[1:],
+    )
+
+
+@pytest.mark.ray
+def test_so_with_several_exchanges_in_a_round(small, pool, tmp_path, tiny_clip):
+    on_workers(small.experiment(*dual_prompts(tiny_clip)), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*dual_prompts(tiny_clip)))
+
+
+def test_several_exchanges_in_a_round_survive_an_interruption(small, tmp_path, tiny_clip):
+    experiment = small.experiment(*dual_prompts(tiny_clip))
+    stop_after(Session(experiment, tmp_path, small.serial).rounds(), 2)
+    assert last_round(tmp_path) == 2
+    serially(experiment, tmp_path)
+    assert_same(tmp_path, small.undisturbed(*dual_prompts(tiny_clip)))
+
+
 @pytest.mark.ray
 def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
     # A real language model where there is one; CPUs of its own must not give it more threads.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,7 @@ class Prompt:
 @dataclass(frozen=True)
 class NoServer:
     round: int = 0
+    joined: Sequence[int] = ()
 
 
 def federation(rounds: int, **faults: Any) -> Federation:

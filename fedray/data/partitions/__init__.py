@@ -1,13 +1,14 @@
 """How images are dealt to clients: one module per partition.
 
 A partition is a pure function of (labels, clients, parameters, random stream). It gives every image
-to exactly one client.
+to exactly one client. A few-shot protocol says what clients learn from, validate and test on; it
+may leave images out and give one to several clients.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,15 @@ from fedray.data.imageset import Domains
 from fedray.errors import UserError
 from fedray.plugins import Registry
 
-__all__ = ["Indices", "Partition", "collect", "partitions", "require_samples"]
+__all__ = [
+    "FewShotProtocol",
+    "Indices",
+    "Partition",
+    "Splits",
+    "collect",
+    "partitions",
+    "require_samples",
+]
 
 Indices = NDArray[np.int64]
 P = TypeVar("P", bound=Frozen)
@@ -58,7 +67,53 @@ class Partition(ABC, Generic[P]):
         """
 
 
-partitions: Registry[Partition[Any]] = Registry("partition", "fedray.data.partitions")
+class Splits(NamedTuple):
+    """What each of N clients learns from, validates and tests on: sorted int64 arrays."""
+
+    train: list[Indices]
+    validation: list[Indices]
+    test: list[Indices]
+
+
+class FewShotProtocol(ABC, Generic[P]):
+    """A few-shot way of dealing; a subclass has a `name`, `Params` and `splits`.
+
+    Inside a client the three parts share no image; two clients may have the same.
+    """
+
+    name: ClassVar[str]
+    """What `data.partition.name` calls it."""
+    Params: ClassVar[type[Frozen]]
+    """Its knobs, `data.partition.*`."""
+
+    @abstractmethod
+    def splits(
+        self,
+        labels: Indices,
+        train: Indices,
+        test: Indices,
+        clients: int,
+        params: P,
+        rng: np.random.Generator,
+    ) -> Splits:
+        """Draw every client's images.
+
+        Args:
+            labels: int64 [n], class of each image of the source.
+            train: positions of the images that may be learnt from or validated on.
+            test: positions of those that may be tested on, none of them in `train`.
+            clients: N.
+            params: the knobs.
+            rng: the only source of randomness.
+
+        Raises:
+            UserError: when there are too few images.
+        """
+
+
+partitions: Registry[Partition[Any] | FewShotProtocol[Any]] = Registry(
+    "partition", "fedray.data.partitions"
+)
 
 
 def collect(owner: Indices, clients: int) -> list[Indices]:

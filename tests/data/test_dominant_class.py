@@ -1,0 +1,192 @@
+"""DP2FL's few-shot clients, and validation images of other clients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedray.data import federate
+from fedray.data.imageset import TEST, TRAIN, ImageSet
+from fedray.data.partitions import partitions
+from fedray.data.partitions.dominant_class import proportional
+from fedray.data.validation import hold_out
+from fedray.errors import UserError
+from fedray.streams import Streams
+
+CLASSES = 10
+
+
+def images(train=40, test=20, classes=CLASSES):
+    """So many training and test images of every class."""
+    labels = np.repeat(np.arange(classes), train + test).astype(np.int64)
+    origin = np.tile([TRAIN] * train + [TEST] * test, classes).astype(np.int8)
+    pixels = np.zeros((len(labels), 1, 4, 4), np.uint8)
+    names = tuple(f"class {c}" for c in range(classes))
+    return ImageSet("made", pixels, labels, names, origin)
+
+
+def deal(source, clients=5, seed=0, test="official", samples=None, test_samples=None, **params):
+    return federate(
+        source,
+        "dominant_class",
+        params,
+        clients,
+        0.25,
+        samples,
+        Streams(seed).numpy,
+        test=test,
+        test_samples=test_samples,
+    )
+
+
+def counts(data, parts):
+    return np.stack([np.bincount(data.images.labels[p], minlength=CLASSES) for p in parts])
+
+
+def test_four_shots_of_eight_classes_and_sixteen_of_the_dominant_one():
+    data = deal(images())
+    for row in counts(data, data.train):
+        assert sorted(row) == [0, 0, 4, 4, 4, 4, 4, 4, 4, 16]
+
+
+def test_validation_has_the_proportions_of_training_at_the_smallest_size():
+    data = deal(images())
+    train, validation = counts(data, data.train), counts(data, data.validation)
+    assert (train == 4 * validation).all()
+
+
+def test_the_test_is_the_largest_part_with_these_proportions():
+    data = deal(images(test=20))
+    train, test = counts(data, data.train), counts(data, data.test)
+    assert (4 * test == 5 * train).all()  # 20 of the dominant class, 5 of each other
+    labels = np.repeat(np.arange(3), [9, 7, 40])
+    rng = np.random.default_rng(0)
+    own = np.array([0, 0, 1, 2, 2, 2])  # of class 0
+    assert len(proportional(labels, own, np.arange(9), rng)) == 9
+
+
+def test_proportions_that_do_not_divide_are_rounded_down():
+    labels = np.array([0] * 10 + [1] * 10)
+    own = np.array([0, 1, 2, 10, 11])  # 3 to 2
+    found = proportional(labels, own, np.concatenate([np.arange(7), np.arange(10, 20)]), RNG())
+    assert np.bincount(labels[found]).tolist() == [7, 4]  # 7 / 3 * 2 = 4.67
+
+
+def test_a_class_without_test_images_does_not_empty_the_test():
+    labels = np.array([0] * 4 + [1] * 4)
+    assert proportional(labels, np.array([0, 4]), np.array([5, 6]), RNG()).tolist() == [5, 6]
+    with pytest.raises(UserError, match="no test image"):
+        proportional(labels, np.array([0]), np.array([5, 6]), RNG())
+
+
+def RNG():
+    return np.random.default_rng(0)
+
+
+def test_train_and_validation_are_official_training_images_and_test_is_the_official_test():
+    data = deal(images())
+    for train, validation, test in zip(data.train, data.validation, data.test, strict=True):
+        assert (data.images.origin[np.concatenate([train, validation])] == TRAIN).all()
+        assert (data.images.origin[test] == TEST).all()
+        assert not set(train) & set(validation)
+        for part in (train, validation, test):
+            assert part.dtype == np.int64
+            assert (np.diff(part) > 0).all()
+
+
+def test_without_an_official_test_a_share_of_all_images_is_tested_on():
+    data = deal(images(), test="local")
+    tested = set(np.concatenate(data.test))
+    assert not tested & set(np.concatenate([*data.train, *data.validation]))
+    with pytest.raises(UserError, match=r"data\.test=local"):
+        deal(images(test=0))
+
+
+def test_clients_may_share_images_unless_disjoint():
+    shared = deal(images(20), clients=6)
+    everything = np.concatenate([*shared.train, *shared.validation])
+    assert len(np.unique(everything)) < len(everything)
+    apart = deal(images(40), clients=2, disjoint=True)
+    everything = np.concatenate([*apart.train, *apart.validation])
+    assert len(np.unique(everything)) == len(everything)
+    assert sorted(counts(apart, apart.train)[0])[-1] == 16
+
+
+def test_too_few_images_for_disjoint_clients_is_a_sentence():
+    with pytest.raises(UserError, match=r"data\.partition\.disjoint=false"):
+        deal(images(12), clients=6, disjoint=True)
+
+
+def test_a_small_class_keeps_images_to_validate_on():
+    data = deal(images(10))
+    train, validation = counts(data, data.train), counts(data, data.validation)
+    assert (validation.max(1) == 4).all()
+    assert (train.max(1) == 6).all()  # 10 less the 4 of the validation
+    assert ((train + validation) <= 10).all()
+
+
+def test_a_client_is_the_same_however_many_there_are():
+    few, many = deal(images(), clients=3), deal(images(), clients=7)
+    for part in ("train", "validation", "test"):
+        for a, b in zip(getattr(few, part), getattr(many, part), strict=False):
+            assert np.array_equal(a, b)
+    assert deal(images(), seed=1).sha256 != deal(images()).sha256
+
+
+def test_knobs_change_what_they_say():
+    data = deal(images(), shots=8, excluded=0.5, kept_share=0.5)
+    for row in counts(data, data.train):
+        assert sorted(row) == [0, 0, 0, 0, 0, 4, 4, 4, 4, 8]
+    even = deal(images(), kept_share=1.0)
+    assert sorted(counts(even, even.train)[0]) == [0, 0] + [16] * 8
+
+
+def test_validation_is_part_of_what_identifies_the_data():
+    data = deal(images())
+    bare = type(data)(data.images, data.train, data.test)
+    assert bare.sha256 != data.sha256
+    assert set(np.concatenate(data.validation)) <= set(data.used)
+    manifest = data.manifest()["clients"][0]
+    assert manifest["validation"] == data.validation[0].tolist()
+    assert "validation" not in bare.manifest()["clients"][0]
+
+
+def test_held_out_validation_images_are_training_images_no_more():
+    dealt = federate(images(), "iid", {}, 4, 0.25, None, Streams(0).numpy)
+    data = hold_out(dealt, 0.2, Streams(0).numpy)
+    for before, train, validation in zip(dealt.train, data.train, data.validation, strict=True):
+        assert sorted([*train, *validation]) == sorted(before)
+        assert len(validation) == np.ceil(0.2 * len(before))
+    assert all(np.array_equal(a, b) for a, b in zip(dealt.test, data.test, strict=True))
+
+
+def test_a_client_too_small_to_hold_out_is_a_sentence():
+    dealt = federate(images(1, 1), "iid", {}, 10, 0.5, None, Streams(0).numpy)
+    with pytest.raises(UserError, match=r"client 0 has 1 image.*data\.validation_fraction"):
+        hold_out(dealt, 0.5, Streams(0).numpy)
+
+
+def test_a_protocol_with_validation_images_refuses_others():
+    with pytest.raises(UserError, match=r"leave data\.validation_fraction out"):
+        hold_out(deal(images()), 0.2, Streams(0).numpy)
+
+
+def test_it_is_found_by_name():
+    assert "dominant_class" in partitions.names()
+
+
+@pytest.mark.parametrize("key", ["imbalance", "shots", "novel"])
+def test_what_would_be_ignored_is_refused(key):
+    value = {"imbalance": 10.0, "shots": 4, "novel": True}[key]
+    with pytest.raises(UserError, match=rf"leave data\.{key} out"):
+        federate(
+            images(),
+            "dominant_class",
+            {},
+            2,
+            0.25,
+            None,
+            Streams(0).numpy,
+            test="official",
+            **{key: value},
+        )

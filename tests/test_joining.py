@@ -1,0 +1,98 @@
+"""Clients that join at a round: what they start from, and how they are measured before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedray.errors import UserError
+
+JOIN = {
+    "data.clients": 4,
+    "data.samples": 600,
+    "join.clients": 1,
+    "join.round": 3,
+    "rounds": 4,
+}
+DP2FL = {**JOIN, "data.partition": {"name": "dominant_class", "shots": 4}, "batch_size": 4}
+
+
+def test_nobody_is_asked_before_joining(run):
+    done = run("fedavg", {**JOIN, "model.group": "cnn2"})
+    assert [list(r.participants) for r in done.results] == [[], [0, 1, 2], [0, 1, 2]] + [
+        [0, 1, 2, 3]
+    ] * 2
+
+
+def test_participation_is_a_share_of_those_that_have_joined(run):
+    done = run("fedavg", {**JOIN, "model.group": "cnn2", "participation": 0.5, "rounds": 8})
+    early = [r.participants for r in done.results[1:3]]
+    late = [r.participants for r in done.results[3:]]
+    assert all(len(drawn) == 2 and 3 not in drawn for drawn in early)
+    assert any(3 in drawn for drawn in late)
+
+
+def test_the_mean_over_clients_is_over_those_that_have_joined(run):
+    done = run("fedavg", {**JOIN, "model.group": "cnn2"})
+    for result in done.results:
+        joined = [0, 1, 2, 3] if result.round >= 3 else [0, 1, 2]
+        own = [result.per_client[k] for k in joined]
+        assert result.metrics["local_accuracy"] == pytest.approx(sum(own) / len(own))
+        assert result.metrics["new_accuracy"] == pytest.approx(result.per_client[3])
+
+
+def test_without_newcomers_nothing_new_is_measured(run):
+    assert "new_accuracy" not in run("local").results[-1].metrics
+
+
+def test_clients_that_never_join_are_only_tested_on(run):
+    done = run("dp2fl", {**DP2FL, "join.round": 9})
+    assert all(3 not in r.participants for r in done.results)
+    last = done.results[-1].metrics
+    assert {"new_accuracy", "others_accuracy", "global_accuracy"} <= last.keys()
+    assert "validation/3/images" not in done.servers[-1]
+
+
+@pytest.mark.parametrize("newcomer", ["init", "init_global", "global"])
+def test_a_newcomer_starts_from_what_is_asked(run, newcomer):
+    done = run("dp2fl", {**DP2FL, "algorithm.newcomer": newcomer})
+    method, before = done.assembly.algorithm, done.servers[2]
+    down = method.downlink(before, [0, 3], done.assembly.server(torch.device("cpu")))
+    task = before["first_task"] if newcomer == "init" else before["task"]
+    data = before["data"] if newcomer == "global" else before["first_data"]
+    assert torch.equal(down[3].task, task)
+    assert torch.equal(down[3].data, data)
+    assert torch.equal(down[0].task, before["task"])
+    assert torch.equal(down[0].data, before["personal"][0])
+    assert not torch.equal(before["task"], before["first_task"])
+    assert not torch.equal(before["data"], before["first_data"])
+    after = done.servers[3]
+    assert torch.equal(method.downlink(after, [3], None)[3].task, after["task"])
+    assert not torch.equal(after["personal"][3], data)
+
+
+def test_newcomers_validation_images_go_to_everyone_once(run):
+    done = run("dp2fl", DP2FL)
+    sizes = [len(own) * 64 for own in done.assembly.data.validation]
+    first, joining = done.results[0], done.results[3]
+    assert first.up.params["images"] == sum(sizes[:3])
+    assert first.down.params["images"] == 3 * sum(sizes[:3])
+    assert joining.up.params["images"] == sizes[3]
+    assert joining.down.params["images"] == 3 * sizes[3] + sum(sizes)
+    assert "images" not in done.results[4].up.params
+    held = [name for name in done.memories[0] if name.endswith("images")]
+    assert held == [f"validation/{k}/images" for k in range(4)]
+
+
+def test_an_absent_client_is_sent_later_what_it_missed(run):
+    done = run("dp2fl", {**DP2FL, "rounds": 5, "faults.drop": 0.3})
+    absent = [{e.client for e in r.events if e.what == "dropped"} for r in done.results[3:]]
+    assert absent == [{0, 2}, {2}, set()]
+    told = [state["holds"][:, 3].tolist() for state in done.servers[3:]]
+    assert told == [[False, True, False, True], [True, True, False, True], [True] * 4]
+    assert len(done.results[3].events) == 2  # one a client, in however many exchanges
+
+
+def test_someone_must_begin(assemble):
+    with pytest.raises(UserError, match=r"join\.clients"):
+        assemble("local", {"join.clients": 4})
