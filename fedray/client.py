@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -88,7 +88,9 @@ class Setting:
 class Batch(NamedTuple):
     """One batch: images [B, channels, H, W] in [-1, 1], labels [B].
 
-    Instead of images, what a frozen tower made of them, for models that read that.
+    Instead of images, what a frozen tower made of them, for models that read that. For dense
+    prediction a pixel is a sample of its own: labels [B·H·W], image by image and row by row, as
+    features and logits come (see `fedray.models.Pixels`).
     """
 
     images: Tensor
@@ -101,7 +103,7 @@ class Samples:
 
     Attributes:
         all_images: uint8 [all, channels, H, W], or frozen features float32 [all, ...].
-        all_labels: int64 [all].
+        all_labels: int64 [all]; for dense prediction masks, uint8 [all, H, W].
         index: which of them are in this split [n].
     """
 
@@ -112,10 +114,23 @@ class Samples:
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def dense(self) -> bool:
+        """Whether every pixel has a label."""
+        return self.all_labels.ndim > 1
+
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """A copy of this split: images uint8 [n, channels, H, W] (or features), labels [n]."""
+        """A copy of this split: images uint8 [n, channels, H, W] (or features), labels [n].
+
+        For dense prediction labels [n, H, W].
+        """
         images = torch.from_numpy(self.all_images[self.index])
         return images.to(device), torch.from_numpy(self.all_labels[self.index]).to(device)
+
+
+def to_batch(images: Tensor, labels: Tensor) -> Batch:
+    """A batch of images uint8 [B, channels, H, W] and their labels [B] or masks [B, H, W]."""
+    return Batch(to_float(images), labels.flatten().long())
 
 
 class Skeleton:
@@ -211,6 +226,12 @@ class Client:
     exams: Mapping[str, Exam] = field(default_factory=dict)
     validation: Samples | None = None
 
+    def again(self, later: int, **knobs: Any) -> Client:
+        """This client with the batches of `later` rounds on, and other knobs of `LocalTraining`."""
+        training = replace(self.setting.training, **knobs)
+        setting = replace(self.setting, training=training)
+        return replace(self, round=self.round + later, setting=setting)
+
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Put `weights` into this architecture's skeleton and return it, on the device."""
         own = self.skeleton.tensors
@@ -242,6 +263,8 @@ class Client:
         loss: Callable[[Classifier, Batch], Tensor],
         *,
         only: Collection[str] | None = None,
+        repeat: int = 1,
+        after: Callable[[], None] = lambda: None,
     ) -> int:
         """Train the skeleton's model in place: E_c epochs of SGD on the local images.
 
@@ -252,17 +275,25 @@ class Client:
             loss: the loss of one batch.
             only: the parameters that learn; None for all. Whatever else there is stays as it is,
                 running statistics included.
+            repeat: steps on every batch.
+            after: called after the steps on a batch.
 
         Returns:
-            The number of steps.
+            The number of batches.
 
         Raises:
             FloatingPointError: when the loss is no longer finite.
         """
         with learning(model, only):
-            return self._fit(model, loss)
+            return self._fit(model, loss, repeat, after)
 
-    def _fit(self, model: Classifier, loss: Callable[[Classifier, Batch], Tensor]) -> int:
+    def _fit(
+        self,
+        model: Classifier,
+        loss: Callable[[Classifier, Batch], Tensor],
+        repeat: int,
+        after: Callable[[], None],
+    ) -> int:
         knobs = self.setting.training
         streams, here = self.setting.streams, {"round_": self.round, "client": self.id}
         random, views = streams.torch("batches", **here), streams.torch("augment", **here)
@@ -277,12 +308,14 @@ class Client:
             total, steps = torch.zeros((), device=self.device), 0
             for index in self._order(len(labels), random):
                 seen = augment(images[index], knobs.augment, views)
-                batch = Batch(to_float(seen), labels[index])
-                optimizer.zero_grad()
-                with autocast:
-                    value = loss(model, batch)
-                value.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                batch = to_batch(seen, labels[index])
+                for _ in range(repeat):
+                    optimizer.zero_grad()
+                    with autocast:
+                        value = loss(model, batch)
+                    value.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                after()
                 total += value.detach()
                 steps += 1
         mean = float(total) / max(steps, 1)
@@ -311,10 +344,12 @@ class Client:
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
         """Yield `samples` in their order, for passes that do not train."""
+        if samples.dense:  # the features of every pixel are kept: no more than training holds
+            batch_size = min(batch_size, self.setting.training.batch_size)
         images, labels = samples.tensors(self.device)
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            yield Batch(to_float(images[part]), labels[part])
+            yield to_batch(images[part], labels[part])
 
     @torch.no_grad()
     def class_means(self, model: Classifier) -> tuple[Tensor, Tensor, Tensor]:

@@ -82,7 +82,7 @@ class DataConfig(Frozen):
     """Where the images come from and who owns which."""
 
     source: str = "digits"
-    """A data source: digits, parquet, image_folder, torchvision_cifar10, ..."""
+    """A data source: digits, parquet, image_folder, torchvision_cifar10, shapes, ..."""
     root: str | None = None
     """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
     download: StrictBool = False
@@ -544,7 +544,7 @@ def _absolute(path: str) -> str:
 
 
 def _with_absolute_path(component: Component) -> Component:
-    if "path" not in component.params:
+    if component.params.get("path") is None:
         return component
     path = _absolute(component.params["path"])
     return Component(name=component.name, **{**component.params, "path": path})

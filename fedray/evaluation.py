@@ -1,4 +1,4 @@
-"""What is measured: accuracy over clients and classes, and analyses of prototypes."""
+"""What is measured: accuracy and Dice over clients and classes, and analyses of prototypes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -14,11 +18,11 @@ class Score:
     """Correct answers of one client's model on some images; a client may have none to test on.
 
     Attributes:
-        correct: images whose label was predicted.
-        total: images.
+        correct: images guessed rightly; in dense prediction pixels.
+        total: images, or pixels.
         classes: (correct, total) of each class, in the labels' order; empty where not counted.
         exams: on images that all clients share, by name.
-        predicted: how often each class was predicted; empty where not counted.
+        predicted: how often each class was guessed; empty where not counted.
     """
 
     correct: int
@@ -180,6 +184,74 @@ def _by_size(scores: Mapping[int, Score], majority: Sequence[Collection[int]]) -
 def _pooled(scores: Sequence[Score]) -> float:
     """Correct of all / images of all."""
     return sum(s.correct for s in scores) / sum(s.total for s in scores)
+
+
+def overlap(guesses: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Images or pixels of each class that were guessed rightly, are truly so, and were guessed so.
+
+    Args:
+        guesses: int64 [n].
+        labels: int64 [n].
+        classes: C.
+
+    Returns:
+        int64 [3, C].
+    """
+    right = labels[guesses == labels]
+    return torch.stack([torch.bincount(p, minlength=classes) for p in (right, labels, guesses)])
+
+
+def dice(
+    scores: Mapping[int, Score],
+    class_names: Sequence[str],
+    domains: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, float]:
+    """Dice coefficients 2 |guessed ∩ true| / (|guessed| + |true|) over each client's test pixels.
+
+    Args:
+        scores: by client, of pixels.
+        class_names: C names, the background first; empty where nothing is dense.
+        domains: the clients of each domain.
+
+    Returns:
+        dice_<class>: mean over the clients where the class is guessed or true anywhere; left out
+        when there is none. dice: mean of these without the background's. With domains:
+        dice_in_<domain>, the same mean over its clients alone. Empty without pixels.
+    """
+    if not class_names:
+        return {}
+    by_client = {client: _dice(own) for client, own in sorted(scores.items()) if own.total}
+    means = _mean_over(list(by_client.values()))
+    found = {f"dice_{name}": float(v) for name, v in zip(class_names, means, strict=True)}
+    found["dice"] = _foreground(means)
+    for domain, clients in (domains or {}).items():
+        own = [by_client[client] for client in clients if client in by_client]
+        if own:
+            found[f"dice_in_{domain}"] = _foreground(_mean_over(own))
+    return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def _dice(score: Score) -> Floats:
+    """By class [C]; NaN for a class that is nowhere."""
+    right, true = np.array(score.classes).T
+    guessed = np.array(score.predicted)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(2 * right / (guessed + true))
+
+
+def _mean_over(rows: Sequence[Floats]) -> Floats:
+    """Mean of rows [C] without their NaN; NaN where every row has one."""
+    return np.array([_mean(column) for column in np.stack(rows, 1)])
+
+
+def _foreground(by_class: Floats) -> float:
+    """Mean without class 0, the background."""
+    return _mean(by_class[1:])
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def retrieval_top1(cosines: Tensor) -> float:

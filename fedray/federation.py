@@ -15,7 +15,7 @@ from fedray.client import ClientState, plain
 from fedray.comm import Gate, Payload, Traffic
 from fedray.config import FaultConfig, JoinConfig
 from fedray.errors import ClientError
-from fedray.evaluation import Score, summarise, summarise_models
+from fedray.evaluation import Score, dice, summarise, summarise_models
 from fedray.streams import Streams
 
 
@@ -150,6 +150,8 @@ class Plan:
     finetune_epochs: int = 0
     majority: Sequence[Collection[int]] = ()
     """Each client's majority classes, by its training images."""
+    dense_classes: Sequence[str] = ()
+    """In dense prediction the classes' names, the background first."""
     join: JoinConfig = field(default_factory=JoinConfig)
 
     @property
@@ -236,9 +238,10 @@ class Federation:
             scores = self.executor.evaluate(exchange.round, sent)
             joined = {client: scores[client] for client in exchange.everyone}
             metrics = summarise(joined, self.plan.domains, self.plan.majority)
+            metrics |= dice(joined, self.plan.dense_classes, self.plan.domains)
             new = {"new": [[scores[client]] for client in self.plan.newcomers]}
             metrics |= summarise_models(new) | self._visits(exchange, state)
-            if self.algorithm.one_model:
+            if self.algorithm.has_one_model(state):
                 metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
             if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:
                 metrics |= self._finetune(exchange, sent)

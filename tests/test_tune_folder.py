@@ -32,6 +32,9 @@ EXPECTED = {
     "dp2fl_alpha_beta_gamma",
     "dp2fl_newcomer",
     "scalability",
+    "fedotp",
+    "fedpgp",
+    "promptfolio",
 }
 
 

@@ -10,7 +10,7 @@ A method whose round has more exchanges overrides `round`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -22,7 +22,7 @@ from fedray.client import Batch, Client, ClientState, Exam, Setting, Tensors
 from fedray.comm import Payload
 from fedray.config import Frozen, Tree
 from fedray.errors import UserError
-from fedray.evaluation import Score
+from fedray.evaluation import Score, overlap
 from fedray.models import Classifier, head_tensors
 from fedray.streams import Streams
 
@@ -186,6 +186,13 @@ class Algorithm:
     """Whether its clients need validation images."""
     one_model: ClassVar[bool] = False
     """Whether all clients predict with one global model, whose accuracy is then measured too."""
+    dense: ClassVar[bool] = False
+    """Whether it is defined for dense prediction, where every pixel is a sample. Each method says
+    so for itself: what it inherits may be, and its own part want one feature an image."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.dense = vars(cls).get("dense", False)
 
     class HParams(Frozen):
         """Hyper-parameters: the paper's symbol, range, and where it says so."""
@@ -226,6 +233,10 @@ class Algorithm:
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         return self.server_update(state, uplinks, exchange.server)
+
+    def has_one_model(self, state: ServerState) -> bool:
+        """Whether all clients predict with one model now; a method may come to it late."""
+        return self.one_model
 
     def visits(self, state: ServerState, server: Server) -> Mapping[str, Sequence[Downlinks]]:
         """Further models to be tested, by the name of a metric, `<name>_accuracy`.
@@ -282,7 +293,7 @@ class Algorithm:
         return None
 
     def finetune(self, client: Client, state: ClientState, down: Any) -> tuple[None, ClientState]:
-        """Train the head alone, epoch by epoch, and measure; nothing of it is kept.
+        """Fine-tune after the last round and measure; nothing of it is kept.
 
         The accuracy on the client's own test split goes into its metrics: "finetuned_accuracy"
         after the last epoch, and "finetuned_accuracy_best", the highest, which looks at the test.
@@ -290,22 +301,32 @@ class Algorithm:
         Paper: FedTSP supplementary C.4, the -FT rows.
         """
         model = client.load(self.start(client, state, down))
-        head = head_tensors(model)
         found = [self.score(client, model, state)]
-        knobs = replace(self.setting.training, epochs=1)
-        for epoch in range(self.setting.finetune_epochs):
-            again = replace(
-                client,
-                round=client.round + 1 + epoch,
-                setting=replace(self.setting, training=knobs),
-            )
-            again.fit(model, lambda m, batch: self.local_loss(m, batch, down, state), only=head)
-            found.append(self.score(client, model, state))
+        for tuned in self.finetuning(client, model, state, down):
+            found.append(self.score(client, model, tuned))
         client.metrics.pop("train_loss", None)
         if found[0].total:
             client.metrics["finetuned_accuracy"] = found[-1].accuracy
             client.metrics["finetuned_accuracy_best"] = max(score.accuracy for score in found)
         return None, state
+
+    def finetuning(
+        self, client: Client, model: Classifier, state: ClientState, down: Any
+    ) -> Iterator[ClientState]:
+        """Train the head alone, `finetune_epochs` times an epoch.
+
+        Yields:
+            After each epoch, the state to predict with.
+        """
+        head = head_tensors(model)
+        for epoch in range(self.setting.finetune_epochs):
+            again = client.again(1 + epoch, epochs=1)
+            again.fit(model, lambda m, batch: self.local_loss(m, batch, down, state), only=head)
+            yield state
+
+    def evaluate(self, client: Client, state: ClientState, down: Any) -> Score:
+        """Test a client's model, as it starts its next round, on its own test split."""
+        return self.score(client, client.load(self.start(client, state, down)), state)
 
     @torch.no_grad()
     def score(self, client: Client, model: Classifier, state: ClientState) -> Score:
@@ -327,12 +348,13 @@ class Algorithm:
         counts = torch.zeros(3, columns, dtype=torch.int64, device=client.device)
         for batch in client.batches(exam.samples):
             guesses = self.predict(model, batch.images, state).argmax(dim=1)
-            truth = batch.labels - exam.classes.start
-            for row, labels in enumerate((truth[guesses == truth], truth, guesses)):
-                counts[row] += torch.bincount(labels, minlength=columns)
+            counts += overlap(guesses, batch.labels - exam.classes.start, columns)
         return Score.by_class(*counts.tolist())
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
-        """Logits [B, C] for images [B, channels, H, W]; every evaluation uses this."""
+        """Logits [B, C], or of all pixels [B·H·W, C], for images [B, channels, H, W].
+
+        Every evaluation uses this.
+        """
         logits: Tensor = model(images).logits
         return logits

@@ -70,6 +70,7 @@ class FedAvg(Algorithm):
     name = "fedavg"
     paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     shares = "whole models"
+    dense = True
     one_model = True
 
     class HParams(Frozen):

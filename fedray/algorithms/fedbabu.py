@@ -41,6 +41,7 @@ class FedBABU(FedAvg):
     name = "fedbabu"
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     shares = "models without the head; the head once"
+    dense = True
 
     class HParams(FedAvg.HParams):
         """FedBABU has none of its own."""

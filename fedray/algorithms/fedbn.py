@@ -29,6 +29,7 @@ class FedBN(FedAvg):
     name = "fedbn"
     paper = "Li et al., ICLR 2021, arXiv:2102.07623"
     shares = "models without normalisation"
+    dense = True
     one_model = False
 
     def shared(self, model: Classifier) -> Collection[str]:

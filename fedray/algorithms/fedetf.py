@@ -1,42 +1,48 @@
-"""FedETF: features align with the corners of a fixed simplex, in place of a classifier.
+"""FedETF: a linear layer's outputs align with the corners of a fixed simplex.
 
 Li et al., "No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with
 Synthetic and Fixed Classifier", ICCV 2023, arXiv:2303.10058.
 
     ETF classifier -> simplex_etf
     balanced loss  -> balanced_loss
+    local fine-tuning (FedETF-Per) -> FedETF.finetuning
 
-The simplex is sent once, before the first round. The scale s is learnt beside the model, by the
-same SGD, and averaged with it. FedETF-Per, the paper's fine-tuning, is not part of it.
+The model's head is the official code's `linear_proto`, from the features to C numbers. The simplex
+is sent once, before the first round. The scale s is learnt beside the model, by the same SGD, and
+averaged with it.
+
+FedETF-Per: with `finetune_epochs` > 0 every client first trains the whole model as in a round, then
+alternates so many times between epochs of its own simplex, which is none afterwards, and epochs of
+the head, both under the plain cross-entropy.
 
 Deviations:
-    - The features themselves are normalised, so `model.feature_dim` must be C; the official code
-      has a linear layer to C in between. `model.projector` gives one of two layers.
-    - P is the identity, not a random rotation: our features are not negative, and of a rotated
-      simplex such features may not reach every corner. `rotate` is the official code's choice.
     - Predictions leave out s, which scales all logits of an image alike.
+    - Normalisation keeps its statistics while simplex and head are fine-tuned, as in every
+      fine-tuning here; the official code lets them run.
+
+Buffers: as in FedAvg.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.base import Exchange, Server, ServerState
-from fedray.algorithms.fedavg import FedAvg, GlobalModel
+from fedray.algorithms.base import Exchange, ServerState
+from fedray.algorithms.beside import LearnsBeside, learn_beside
+from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedlc import COUNTS, class_counts
-from fedray.algorithms.prototypes import cosine_matrix
 from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState, LocalTraining
+from fedray.client import Batch, Client, ClientState
 from fedray.comm import Payload, travels
-from fedray.errors import UserError
-from fedray.models import Classifier, ClassifierOutput
+from fedray.models import Classifier, ClassifierOutput, head_tensors
 
 SIMPLEX = "simplex"
 SCALE = "etf.scale"
@@ -46,17 +52,16 @@ SCALE = "etf.scale"
 class Simplex(Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
-    vectors: Tensor = travels("prototypes", "C d")
+    vectors: Tensor = travels("prototypes", "C C")
 
 
 @algorithms.add
-class FedETF(FedAvg):
-    """FedAvg of feature extractors under a fixed simplex; clients remember their class counts."""
+class FedETF(LearnsBeside):
+    """FedAvg of models under a fixed simplex; clients remember it and their class counts."""
 
     name = "fedetf"
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
-    shares = "feature extractors and a scale; the simplex once"
-    has_head = False
+    shares = "whole models and a scale; the simplex once"
 
     class HParams(FedAvg.HParams):
         """FedETF's hyper-parameters."""
@@ -65,36 +70,26 @@ class FedETF(FedAvg):
         """s before the first round: the logits are s times cosines. Official code: 1."""
         learn_scale: StrictBool = True
         """Learn s and average it (paper); false keeps it, and nothing of it travels."""
-        rotate: StrictBool = False
-        """P is a random rotation (official code); false: the identity."""
+        per_epochs: int = Field(3, ge=1)
+        """FedETF-Per: epochs of each half of an alternation. Official code: 3."""
+        per_simplex_lr: float = Field(0.1, gt=0)
+        """FedETF-Per: learning rate of the simplex, plain SGD. Official code: 0.1."""
+        per_head_lr: float = Field(0.05, gt=0)
+        """FedETF-Per: learning rate of the head, with the experiment's momentum and weight decay.
+        Official code: 0.05."""
 
     # --- server ----------------------------------------------------------------------------------
 
-    def init_server(self, server: Server) -> ServerState:
-        """The initial weights, and s.
-
-        Raises:
-            UserError: when the features are not as wide as there are classes.
-        """
-        classes, d = self.setting.num_classes, self.setting.feature_dim
-        if d != classes:
-            raise UserError(
-                f"fedetf needs features as wide as there are classes, but model.feature_dim={d} "
-                f"and the data has {classes} classes; set model.feature_dim={classes}"
-            )
-        weights = super().init_server(server)
-        if not self.hp.learn_scale:
-            return weights
-        return {**weights, SCALE: torch.tensor(float(self.hp.scale))}
+    def beside(self) -> dict[str, Tensor]:
+        """The scale s, while it learns."""
+        return {SCALE: torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the simplex to everybody, once."""
-        basis = torch.eye(self.setting.num_classes, dtype=torch.float64)
-        if self.hp.rotate:
-            random = exchange.server.streams.torch("fedetf")
-            draw = torch.randn(basis.shape, generator=random, dtype=basis.dtype)
-            basis = torch.linalg.qr(draw).Q
-        simplex = Simplex(simplex_etf(basis).float())
+        """Send the simplex, randomly turned, to everybody, once."""
+        classes = self.setting.num_classes
+        random = exchange.server.streams.torch("fedetf")
+        draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
+        simplex = Simplex(simplex_etf(torch.linalg.qr(draw).Q).float())
         exchange.call("receive_simplex", dict.fromkeys(exchange.everyone, simplex))
         return state
 
@@ -111,37 +106,52 @@ class FedETF(FedAvg):
         """Keep the simplex."""
         return None, ClientState(state.model, {**state.memory, SIMPLEX: down.vectors})
 
-    def client_update(
-        self, client: Client, state: ClientState, down: GlobalModel
-    ) -> tuple[Payload | None, ClientState]:
-        """Train the extractor and, beside it, s."""
-        if not self.hp.learn_scale:
-            return super().client_update(client, state, down)
-        model = client.load(self.start(client, state, down))
-        scale = down.weights[SCALE].to(client.device, copy=True)
-        learn_beside(scale, self.setting.training)
-        live = ClientState(state.model, {**state.memory, SCALE: scale})
-        client.fit(model, lambda m, batch: self.local_loss(m, batch, down, live))
-        sent = self.uplink(client, model, down)
-        sent = replace(sent, weights={**sent.weights, SCALE: scale.detach()})
-        return sent, self.keep(client, model, state)
-
-    def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
-        """The global model without s, which is no tensor of the model."""
-        weights = super().start(client, state, down)
-        return {name: tensor for name, tensor in weights.items() if name != SCALE}
-
     def supervised_loss(
         self, output: ClassifierOutput, labels: Tensor, state: ClientState
     ) -> Tensor:
         """The balanced loss of s times the cosines with the simplex."""
-        cosines = cosine_matrix(output.features, state.memory[SIMPLEX].to(labels.device))
-        scale = state.memory.get(SCALE, self.hp.scale)  # there only while it learns
-        return balanced_loss(scale * cosines, labels, state.memory[COUNTS])
+        return balanced_loss(self._logits(output, state), labels, state.memory[COUNTS])
+
+    def finetuning(
+        self, client: Client, model: Classifier, state: ClientState, down: Any
+    ) -> Iterator[ClientState]:
+        """FedETF-Per: a round of local training, then simplex and head in turn.
+
+        Yields:
+            After each of the `finetune_epochs` alternations, the state with the own simplex.
+        """
+        tuned = self.train(client.again(1), model, state, down)
+        memory = {name: tensor.detach() for name, tensor in tuned.memory.items()}
+
+        def loss(model: Classifier, batch: Batch) -> Tensor:
+            return F.cross_entropy(self._logits(model(batch.images), live), batch.labels)
+
+        for turn in range(self.setting.finetune_epochs):
+            simplex = memory[SIMPLEX].to(client.device, copy=True)
+            live = ClientState(tuned.model, {**memory, SIMPLEX: simplex})
+            first = client.again(
+                2 + 2 * turn,
+                epochs=self.hp.per_epochs,
+                lr=self.hp.per_simplex_lr,
+                momentum=0.0,
+                weight_decay=0.0,
+            )
+            learn_beside(simplex, first.setting.training)
+            first.fit(model, loss, only=())
+            simplex.requires_grad_(False)
+            then = client.again(3 + 2 * turn, epochs=self.hp.per_epochs, lr=self.hp.per_head_lr)
+            then.fit(model, loss, only=head_tensors(model))
+            memory = {**memory, SIMPLEX: simplex}
+            yield live
+
+    def _logits(self, output: ClassifierOutput, state: ClientState) -> Tensor:
+        cosines = corner_products(output.logits, state.memory[SIMPLEX])
+        learnt = state.memory.get(SCALE)  # there only while it learns
+        return cosines * (float(self.hp.scale) if learnt is None else learnt)
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """The cosines [B, C] with the simplex, without the classes' prior."""
-        return cosine_matrix(model(images).features, state.memory[SIMPLEX].to(images.device))
+        return corner_products(model(images).logits, state.memory[SIMPLEX])
 
 
 def simplex_etf(basis: Tensor) -> Tensor:
@@ -159,6 +169,12 @@ def simplex_etf(basis: Tensor) -> Tensor:
     return vectors
 
 
+def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
+    """f^T M [B, C] of the normalised outputs f [B, C]; cosines as long as M's columns are unit."""
+    unit = F.normalize(outputs.float(), dim=1, eps=1e-8)
+    return unit @ simplex.to(outputs.device).T
+
+
 def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     """Cross-entropy of logits + log n_i, where a class without images counts as one image.
 
@@ -169,17 +185,3 @@ def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     """
     prior = counts.clamp_min(1).float().log()
     return F.cross_entropy(logits + prior.to(logits.device), labels)
-
-
-def learn_beside(tensor: Tensor, knobs: LocalTraining) -> None:
-    """Make a tensor learn by the model's SGD: it steps as soon as a backward pass reaches it."""
-    tensor.requires_grad_()
-    sgd = torch.optim.SGD(
-        [tensor], knobs.lr, momentum=knobs.momentum, weight_decay=knobs.weight_decay
-    )
-
-    def step(_: Tensor) -> None:
-        sgd.step()
-        sgd.zero_grad()
-
-    tensor.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]

@@ -6,7 +6,9 @@ Yan et al., "Federated Learning with Global Language-Image Contrastive Learning"
     Eq. (7) -> text_contrast
 
 The text embeddings T are sent once, before the first round; the model has no classifier. The
-combinations with FedProx and MOON take their regularisers as they are.
+combinations with FedProx and MOON take their regularisers as they are. In FedGLCL-L (`fedglcl_l`)
+the clients train the text encoder too. With a U-Net every pixel is a sample: its V features are
+aligned with T, and the loss is the mean over pixels (the paper's segmentation).
 
 Deviations:
     - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
@@ -14,6 +16,9 @@ Deviations:
       minimised in the same direction: l_CE = softplus(l_7).
     - V, the width of the text embeddings, is the encoder's, and `model.feature_dim` must say so.
       The paper's "Bert-base" of width 640 is ALIGN's text tower in the code.
+    - FedGLCL-L: which part of the text encoder learns, its start and its rate are not stated. Here
+      a last linear layer V to V learns, by the model's SGD, from the identity; what lies below it
+      stays frozen and is computed once. So before round 1 it is FedGLCL.
 """
 
 from __future__ import annotations
@@ -21,10 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Exchange, ServerState
+from fedray.algorithms.beside import LearnsBeside
 from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedprox import FedProx
 from fedray.algorithms.losses import softmax_loss
@@ -36,6 +44,8 @@ from fedray.comm import Payload, travels
 from fedray.models import Classifier, ClassifierOutput
 
 Denominator = Literal["all", "negatives"]
+TEXT = "text"
+WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class FedGLCL(FedAvg):
     shares = "image encoders; text embeddings once"
     needs_text = True
     has_head = False
+    dense = True
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
@@ -78,18 +89,22 @@ class FedGLCL(FedAvg):
         self, client: Client, state: ClientState, down: TextEmbeddings
     ) -> tuple[None, ClientState]:
         """Keep T."""
-        return None, ClientState(state.model, {**state.memory, "text": down.vectors})
+        return None, ClientState(state.model, {**state.memory, TEXT: down.vectors})
 
     def supervised_loss(
         self, output: ClassifierOutput, labels: Tensor, state: ClientState
     ) -> Tensor:
         """The contrast of images with texts, Eq. (7)."""
-        delta = cosines(output.features, state.memory["text"])
+        delta = cosines(output.features, self.text(state))
         return text_contrast(delta, labels, self.hp.tau, self.hp.denominator)
 
     def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
         """The cosines themselves: their largest names the class."""
-        return cosines(model(images).features, state.memory["text"])
+        return cosines(model(images).features, self.text(state))
+
+    def text(self, state: ClientState) -> Tensor:
+        """T [C, V] as the client has it now."""
+        return state.memory[TEXT]
 
 
 @algorithms.add
@@ -97,6 +112,7 @@ class FedGLCLProx(FedGLCL, FedProx):
     """FedGLCL with FedProx's proximal term (FedGLCL section 5)."""
 
     name = "fedglcl_fedprox"
+    dense = True
 
     class HParams(FedGLCL.HParams, FedProx.HParams):
         """Those of both; μ = 0 is FedGLCL."""
@@ -110,6 +126,24 @@ class FedGLCLMoon(FedGLCL, Moon):
 
     class HParams(FedGLCL.HParams, Moon.HParams):
         """Those of both; μ = 0 is FedGLCL."""
+
+
+@algorithms.add
+class FedGLCLTrainedText(FedGLCL, LearnsBeside):
+    """FedGLCL-L: every client trains the text encoder's last layer too (FedGLCL section 5)."""
+
+    name = "fedglcl_l"
+    shares = "image encoders and a text projection; text embeddings once"
+
+    def beside(self) -> dict[str, Tensor]:
+        """The projection [V, V] and its bias [V]: the identity."""
+        width = self.setting.feature_dim
+        return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
+
+    def text(self, state: ClientState) -> Tensor:
+        """T [C, V] through the projection, anew for every batch."""
+        weight, bias = state.memory[WEIGHT], state.memory[BIAS]
+        return F.linear(state.memory[TEXT].to(weight.device), weight, bias)
 
 
 def cosines(features: Tensor, text: Tensor) -> Tensor:

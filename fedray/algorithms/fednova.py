@@ -40,6 +40,7 @@ class FedNova(FedAvg):
     name = "fednova"
     paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
     shares = "whole models"
+    dense = True
 
     def client_update(
         self, client: Client, state: ClientState, down: GlobalModel

@@ -26,7 +26,7 @@ Buffers: those of the extractor are averaged as in FedAvg.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -136,8 +136,7 @@ class FedPAC(FedProtoGlobal):
         extractor = {name for name, _ in model.named_parameters() if name in down.weights}
         head = {name for name, _ in model.named_parameters()} - extractor
         if self.hp.head_epochs:
-            knobs = replace(self.setting.training, epochs=self.hp.head_epochs, lr=self.hp.head_lr)
-            first = replace(client, setting=replace(client.setting, training=knobs))
+            first = client.again(0, epochs=self.hp.head_epochs, lr=self.hp.head_lr)
             first.fit(model, lambda m, batch: self.loss(m, batch, down), only=head)
         weight = self.hp.lambda_
         client.fit(model, lambda m, b: prototype_loss(m, b, targets, weight), only=extractor)

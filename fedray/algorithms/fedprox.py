@@ -26,6 +26,7 @@ class FedProx(FedAvg):
     name = "fedprox"
     paper = "Li et al., MLSys 2020, arXiv:1812.06127"
     shares = "whole models"
+    dense = True
 
     class HParams(FedAvg.HParams):
         """FedProx's hyper-parameters."""

@@ -151,8 +151,13 @@ class FedTSP(Algorithm):
         """Algorithm 1: every client first uploads the prototypes of its untrained model."""
         if self.hp.init_order == "code" or not self._trains:
             return state
-        uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone))
-        return self.server_update(state, uplinks, exchange.server)
+        down = self.untrained(state, exchange.server)
+        uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
+        return self.learn_prompts(state, uplinks, exchange.server)
+
+    def untrained(self, state: ServerState, server: Server) -> Payload | None:
+        """What a client must be sent to have its untrained model: nothing, it is its own."""
+        return None
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The text prototypes and τ, the same for all."""
@@ -160,6 +165,10 @@ class FedTSP(Algorithm):
         return dict.fromkeys(clients, TextPrototypes(state["vectors"], tau))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The prompts' step."""
+        return self.learn_prompts(state, uplinks, server)
+
+    def learn_prompts(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Eq. (6), E_s prompt steps on Eq. (7), and the new text prototypes."""
         if not uplinks:
             return state
@@ -215,10 +224,10 @@ class FedTSP(Algorithm):
     # --- client ----------------------------------------------------------------------------------
 
     def untrained_prototypes(
-        self, client: Client, state: ClientState, down: None
+        self, client: Client, state: ClientState, down: Payload | None
     ) -> tuple[LocalPrototypes, ClientState]:
         """The prototypes of the initial weights."""
-        return local_prototypes(client, client.load(state.model)), state
+        return local_prototypes(client, client.load(self.start(client, state, down))), state
 
     def loss(self, model: Classifier, batch: Batch, down: TextPrototypes) -> Tensor:
         """Cross-entropy + λ R, Eq. (2); at λ = 0 the text is not looked at."""

@@ -13,3 +13,4 @@ class Local(Algorithm):
     name = "local"
     paper = "-"
     shares = "nothing"
+    dense = True

@@ -4,6 +4,10 @@ Guo et al., "PromptFL: Let Federated Participants Cooperatively Learn Prompts In
 IEEE Transactions on Mobile Computing 2023, arXiv:2208.11625. Prompts as in CoOp (Zhou et al., IJCV
 2022): "X X ... X {class}." with the m words in front replaced.
 
+    text features g(p, k) -> ContextClip.text_features
+    averaging of p -> weighted_mean (algorithms/fedavg.py)
+    with FedProx, mu/2 ||p - p_t||² -> proximal_term (algorithms/fedprox.py)
+
 All methods on prompts are FedAvg, or local training, on a model whose weights are prompts
 (`PromptedClip`); so FedAvg's variants go on top of PromptFL as they are.
 
@@ -50,24 +54,31 @@ class ContextClip(PromptedClip):
         self.words = words
         self.context = nn.Parameter(torch.zeros(length, clip.text.token_width))
 
-    @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """The words' embeddings, or noise."""
-        if self.words is not None:
-            self.context.copy_(word_embeddings(self.clip.text, self.words, self.length))
-        else:
-            self.context.normal_(0.0, STD, generator=generator)
+        start_context(self.context, self.clip, self.words, generator)
 
     def text_features(self) -> Tensor:
         """g(p, k) of the classes in scope [K, d]."""
         return self.class_texts(placeholders(self.length)).encode(self.context)
 
 
+@torch.no_grad()
+def start_context(
+    context: Tensor, clip: FrozenClip, words: str | None, generator: torch.Generator
+) -> None:
+    """Give a context [..., m, d_t] its initial value: the embeddings of `words`, or noise."""
+    if words is not None:
+        context.copy_(word_embeddings(clip.text, words, context.shape[-2]))
+    else:
+        context.normal_(0.0, STD, generator=generator)
+
+
 class ContextHParams(Frozen):
-    """Hyper-parameters of methods with one kind of context."""
+    """Hyper-parameters of methods with contexts."""
 
     length: int = Field(16, ge=1, le=64)
-    """m, tokens of the context. FedMGP's comparison: 16."""
+    """m, tokens of a context. FedMGP's comparison: 16."""
     words: str | None = None
     """Start from the embeddings of these words, for example "a photo of a" with m = 4; None: from
     N(0, 0.02²)."""

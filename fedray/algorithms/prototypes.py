@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.client import Client
+from fedray.client import Client, Samples
 from fedray.comm import Payload, travels
 from fedray.models import Classifier
 
@@ -50,16 +50,19 @@ def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
     return LocalPrototypes(*client.class_means(model))
 
 
-@torch.no_grad()
 def local_features(client: Client, model: Classifier) -> tuple[Tensor, Tensor]:
     """Features [n, d] and labels [n] of a client's training images, in evaluation mode."""
+    labels = torch.from_numpy(client.train.all_labels[client.train.index])
+    return features_of(client, model, client.train), labels.to(client.device)
+
+
+@torch.no_grad()
+def features_of(client: Client, model: Classifier, samples: Samples) -> Tensor:
+    """Features [n, d] of a client's images of one split, in evaluation mode; n may be 0."""
     model.eval()
-    parts = [
-        (model(batch.images).features.float(), batch.labels)
-        for batch in client.batches(client.train)
-    ]
-    features, labels = zip(*parts, strict=True)
-    return torch.cat(features), torch.cat(labels)
+    none = torch.zeros(0, client.setting.feature_dim, device=client.device)
+    parts = [model(batch.images).features.float() for batch in client.batches(samples)]
+    return torch.cat([none, *parts])
 
 
 def aggregate(

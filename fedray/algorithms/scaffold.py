@@ -60,6 +60,7 @@ class Scaffold(FedAvg):
     name = "scaffold"
     paper = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     shares = "whole models and control variates"
+    dense = True
 
     class HParams(FedAvg.HParams):
         """SCAFFOLD's hyper-parameters."""

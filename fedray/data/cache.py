@@ -119,6 +119,7 @@ def _open(folder: Path) -> ImageSet | None:
         if meta["domains"] is not None:
             ids = np.load(folder / "domains.npy", mmap_mode="r")
             domains = Domains(tuple(meta["domains"]), ids)
+        masks = np.load(folder / "masks.npy", mmap_mode="r") if meta.get("masks") else None
         return ImageSet(
             source=meta["source"],
             images=images,
@@ -126,6 +127,7 @@ def _open(folder: Path) -> ImageSet | None:
             class_names=tuple(meta["class_names"]),
             origin=origin,
             domains=domains,
+            masks=masks,
             sha256=meta["sha256"],
         )
     except (OSError, ValueError, KeyError, TypeError, EOFError):
@@ -145,6 +147,8 @@ def _write(images: ImageSet, folder: Path) -> None:
         }
         if images.domains is not None:
             arrays["domains"] = images.domains.ids
+        if images.masks is not None:
+            arrays["masks"] = images.masks
         for name, array in arrays.items():
             with (made / f"{name}.npy").open("wb") as file:
                 np.save(file, array)
@@ -154,6 +158,7 @@ def _write(images: ImageSet, folder: Path) -> None:
             "source": images.source,
             "class_names": images.class_names,
             "domains": None if images.domains is None else images.domains.names,
+            "masks": images.masks is not None,
             "sha256": images.sha256,
         }
         with (made / "meta.json").open("w", encoding="utf-8") as file:

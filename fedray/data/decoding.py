@@ -1,4 +1,4 @@
-"""From encoded images to one uint8 array, large ones in a pool of threads."""
+"""From encoded images, and masks, to one uint8 array, large ones in a pool of threads."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ Encoded: TypeAlias = bytes | Path | NDArray[np.uint8]
 
 _GREY = {"1", "L", "LA"}
 _DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+_INDEXED = {"L", "P"}
 _CHUNK = 64
 _WORTH_THREADS = 64 * 64
 """Pixels from which decoding, which frees the interpreter lock, outweighs reading the header.
@@ -63,6 +64,50 @@ def decode(
         with suppress(_Colour):
             return _decode(encoded, where, image_size, 1, grey_only=True)
     return _decode(encoded, where, image_size, 3, grey_only=False)
+
+
+def decode_masks(
+    images: Sequence[Path], masks: Sequence[Path], *, image_size: int | None, classes: int
+) -> NDArray[np.uint8]:
+    """Decode masks, scaled and cropped as `decode` does their images, but by the nearest pixel.
+
+    Args:
+        images: n images.
+        masks: their masks, 8-bit grey or with a palette; a pixel's value, or its palette index,
+            is its class.
+        image_size: as for `decode`.
+        classes: C; values must be below.
+
+    Returns:
+        uint8 [n, H, W].
+
+    Raises:
+        UserError: when a mask cannot be decoded, is not as large as its image, or holds a class
+            that there is not.
+    """
+    from PIL import Image
+
+    found = []
+    for image, mask in zip(images, masks, strict=True):
+        with _open(image, str(image)) as pictured, _open(mask, str(mask)) as labelled:
+            if labelled.mode not in _INDEXED:
+                raise UserError(
+                    f"{mask} has pixels of mode {labelled.mode}, expected one class id a pixel: "
+                    "save it as 8-bit grey or with a palette"
+                )
+            if labelled.size != pictured.size:
+                raise UserError(
+                    f"{mask} has {labelled.width}x{labelled.height} pixels, its image {image} "
+                    f"{pictured.width}x{pictured.height}; make them equal"
+                )
+            ids = _array(labelled, str(mask), image_size, Image.Resampling.NEAREST)
+        if ids.max() >= classes:
+            raise UserError(
+                f"{mask} holds the class {ids.max()}, but classes.json names {classes} classes "
+                f"(0 to {classes - 1}); mend the mask or name the class"
+            )
+        found.append(ids)
+    return np.stack(found)
 
 
 class _Colour(Exception):
@@ -133,28 +178,38 @@ def _pixels(
             f"{where} has pixels of mode {image.mode}, more than 8 bits a channel; "
             "convert it to 8-bit grey or RGB"
         )
-    mode = "L" if channels == 1 else "RGB"
+    pixels = _array(
+        image, where, image_size, Image.Resampling.BILINEAR, "L" if channels == 1 else "RGB"
+    )
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _array(
+    image: Image.Image,
+    where: str,
+    image_size: int | None,
+    resampling: Image.Resampling,
+    mode: str | None = None,
+) -> NDArray[np.uint8]:
+    """Pixels of one opened image, [H, W] or [H, W, 3], in `mode`, or in its own for None."""
+    from PIL import Image
+
     try:
-        if image.mode == mode:
+        if mode is None or image.mode == mode:
             image.load()
         else:
             image = image.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{where} cannot be decoded: {error}; mend or remove it") from None
-    if image_size is not None:
-        image = _fit(image, image_size)
-    pixels = np.asarray(image)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return np.asarray(image if image_size is None else _fit(image, image_size, resampling))
 
 
-def _fit(image: Image.Image, size: int) -> Image.Image:
+def _fit(image: Image.Image, size: int, resampling: Image.Resampling) -> Image.Image:
     """Scale the shorter side to `size` and cut out the centre square."""
-    from PIL import Image
-
     width, height = image.size
     if min(width, height) != size:
         scale = size / min(width, height)
         width, height = max(size, int(width * scale)), max(size, int(height * scale))
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.resize((width, height), resampling)
     left, top = (width - size) // 2, (height - size) // 2
     return image.crop((left, top, left + size, top + size))

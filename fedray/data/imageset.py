@@ -38,7 +38,9 @@ class ImageSet:
         class_names: C names; a class may have no image.
         origin: int8 [n], TRAIN or TEST: the official split. A source without one is all TRAIN.
         domains: each image's domain, or None where the source knows none.
-        sha256: content id over pixels, labels, names and splits; computed when left empty.
+        masks: uint8 [n, H, W], every pixel's class for dense prediction, where the source has
+            them; class 0 is the background, and `labels` are then `dominant_classes`.
+        sha256: content id over pixels, labels, names, splits and masks; computed when left empty.
 
     Raises:
         ValueError: when shapes, types or label values do not fit each other.
@@ -50,6 +52,7 @@ class ImageSet:
     class_names: tuple[str, ...]
     origin: NDArray[np.int8]
     domains: Domains | None = None
+    masks: NDArray[np.uint8] | None = None
     sha256: str = ""
 
     def __post_init__(self) -> None:
@@ -74,6 +77,9 @@ class ImageSet:
                 f"labels span {self.labels.min()}..{self.labels.max()}, "
                 f"but there are {len(self.class_names)} classes"
             )
+        if self.masks is not None:
+            self._check_masks(self.masks)
+            arrays["masks"] = self.masks
         for array in (self.images, *arrays.values()):
             array.flags.writeable = False
         if not self.sha256:
@@ -88,6 +94,18 @@ class ImageSet:
         _, channels, height, width = self.images.shape
         return channels, height, width
 
+    def _check_masks(self, masks: NDArray[np.uint8]) -> None:
+        n, _, height, width = self.images.shape
+        if masks.shape != (n, height, width) or masks.dtype != np.uint8:
+            raise ValueError(
+                f"masks are {masks.dtype} {masks.shape}, expected uint8 {(n, height, width)}"
+            )
+        # with a content id they were checked when it was made, and mapped pages stay unread
+        if not self.sha256 and masks.size and masks.max() >= len(self.class_names):
+            raise ValueError(
+                f"masks reach {masks.max()}, but there are {len(self.class_names)} classes"
+            )
+
     def _content(self) -> str:
         domain_names = None if self.domains is None else self.domains.names
         head = [self.images.shape, self.class_names, domain_names]
@@ -96,4 +114,21 @@ class ImageSet:
             digest.update(np.ascontiguousarray(array).data)
         if self.domains is not None:
             digest.update(np.ascontiguousarray(self.domains.ids).data)
+        if self.masks is not None:
+            digest.update(np.ascontiguousarray(self.masks).data)
         return digest.hexdigest()
+
+
+def dominant_classes(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
+    """The class of most pixels of each mask, the background aside: what partitions deal by.
+
+    Args:
+        masks: uint8 [n, H, W], class of each pixel; 0 is the background.
+        classes: C, the background among them.
+
+    Returns:
+        int64 [n]; 0 where a mask is all background. Of equals the lower one counts.
+    """
+    flat = masks.reshape(len(masks), -1)
+    pixels = np.stack([(flat == c).sum(1) for c in range(1, classes)], 1)
+    return np.where(pixels.any(1), pixels.argmax(1) + 1, 0).astype(np.int64)

@@ -4,18 +4,19 @@
 with weights from a given generator, `skeleton(name, ...)` one to load a state into.
 """
 
-from fedray.models.backbones import ARCHITECTURES, Architecture
+from fedray.models.backbones import ARCHITECTURES, Architecture, Pixels
 from fedray.models.classifier import (
     BackboneClassifier,
     Classifier,
     ClassifierOutput,
     WidthAdapter,
 )
-from fedray.models.groups import GROUPS, architectures
+from fedray.models.groups import GROUPS, architectures, is_dense
 from fedray.models.init import build, initialise, skeleton
 from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
     buffer_names,
+    convolution_stages,
     head_tensors,
     is_normalisation,
     normalisation_tensors,
@@ -30,13 +31,16 @@ __all__ = [
     "Classifier",
     "ClassifierOutput",
     "GROUPS",
+    "Pixels",
     "WidthAdapter",
     "architectures",
     "buffer_names",
     "build",
     "check_pretrained",
+    "convolution_stages",
     "head_tensors",
     "initialise",
+    "is_dense",
     "is_normalisation",
     "load_pretrained",
     "normalisation_tensors",

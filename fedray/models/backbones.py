@@ -3,6 +3,7 @@
 The paper's networks follow HtFLlib's layout (FedTSP, CVPR 2026, supplementary C.4): CNN4, GoogLeNet
 without batch norm, MobileNetV2 and ResNet4 to ResNet152, each without its classification layer.
 The short ones (`mlp`, `cnn2`, `cnn3`, `resnet8s`, `resnet10s`) are ours, for a laptop's CPU.
+U-Nets are dense: they give a vector for every pixel, `[B·H·W, raw]`.
 
 Max-pooling stands before ReLU where the layouts have it after: the two commute exactly, values and
 gradients, and ReLU then touches a quarter of the numbers.
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ARCHITECTURES", "Architecture", "ConvRule"]
+__all__ = ["ARCHITECTURES", "Architecture", "ConvRule", "Pixels"]
 
 ConvRule = Literal["uniform", "fan_out"]
 """How convolutions start: PyTorch's default, or He's normal by fan-out (residual nets)."""
@@ -34,6 +35,7 @@ class Architecture(NamedTuple):
         conv_rule: the initial distribution of its convolutions.
         channels_last: whether it is trained faster on a CPU with channels last in memory (small
             and wide maps are; deep residual nets at 32 pixels are not).
+        dense: whether it gives a vector for every pixel.
     """
 
     make: Callable[[int, int], nn.Module]
@@ -41,6 +43,7 @@ class Architecture(NamedTuple):
     min_image_size: int = 1
     conv_rule: ConvRule = "uniform"
     channels_last: bool = False
+    dense: bool = False
 
 
 class GlobalMean(nn.Module):
@@ -363,6 +366,54 @@ def _mobilenetv2(channels: int, image_size: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+# --- U-Net ----------------------------------------------------------------------------------------
+
+
+class Pixels(nn.Module):
+    """Every pixel a sample of its own: `[B, raw, H, W]` to `[B·H·W, raw]`.
+
+    Image by image and row by row, as a batch's flattened masks are. A linear layer on these is a
+    1x1 convolution on the map, and a loss on them the mean over all pixels.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Move the channels last and flatten the rest; no copy where they lie last already."""
+        return x.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+class Skip(nn.Module):
+    """One level of a U-Net: the map itself, beside what a detour at half its size makes of it."""
+
+    def __init__(self, detour: nn.Module) -> None:
+        super().__init__()
+        self.detour = detour
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `[B, C, H, W]` to `[B, C + C', H, W]`; odd sides are met by the enlarging."""
+        below = self.detour(F.max_pool2d(x, 2))
+        return torch.cat((x, F.interpolate(below, x.shape[2:], mode="nearest")), 1)
+
+
+def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequential:
+    """U-Net (Ronneberger et al., 2015) of `depth` halvings, `width * 2**level` channels a level.
+
+    Unlike there, convolutions are padded and have batch norm, and the way up enlarges by repeating
+    pixels instead of by a transposed convolution. The last 1x1 convolution is the classifier's.
+    """
+    del image_size
+
+    def twice(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+        return (*_conv_bn(inputs, outputs, 3), _relu(), *_conv_bn(outputs, outputs, 3), _relu())
+
+    inner = width * 2**depth
+    net = nn.Sequential(*twice(inner // 2, inner))
+    for level in reversed(range(depth)):
+        own = width * 2**level
+        above = own // 2 if level else channels
+        net = nn.Sequential(*twice(above, own), Skip(net), *twice(3 * own, own))
+    return nn.Sequential(net, Pixels())
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 
@@ -376,6 +427,11 @@ def _residual_net(
 ) -> Architecture:
     make = partial(_resnet, block, depths, small=small, width=width)
     return Architecture(make, raw, conv_rule="fan_out", channels_last=channels_last)
+
+
+def _unet_of(width: int, depth: int) -> Architecture:
+    make = partial(_unet, width, depth)
+    return Architecture(make, width, 2**depth, "fan_out", channels_last=True, dense=True)
 
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
@@ -402,6 +458,8 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "vgg11": Architecture(_vgg11, 512, min_image_size=32, channels_last=True),
         "googlenet": Architecture(_googlenet, 1024, min_image_size=31, channels_last=True),
         "mobilenetv2": Architecture(_mobilenetv2, 1280, conv_rule="fan_out", channels_last=True),
+        "unet": _unet_of(64, 4),
+        "unet_tiny": _unet_of(16, 2),
     }
 )
 """Every backbone by its name."""

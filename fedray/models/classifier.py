@@ -14,8 +14,8 @@ class ClassifierOutput(NamedTuple):
     """Features and the logits computed from them.
 
     Attributes:
-        features: `[B, feature_dim]`, float.
-        logits: `[B, num_classes]`, float.
+        features: `[B, feature_dim]`, float; of a dense model `[B·H·W, feature_dim]`.
+        logits: `[B, num_classes]`, float; of a dense model `[B·H·W, num_classes]`.
     """
 
     features: Tensor
@@ -109,6 +109,8 @@ class BackboneClassifier(Classifier):
         num_classes: C, width of the logits; 0 for a model that ends in its features.
         hidden: width between the projector's two layers; None for the adapter.
         channels_last: start with `ChannelsLast`, for speed on a CPU.
+        dense: the backbone gives every pixel's vector (`Pixels`), `[B·H·W, raw]`; the adapter is
+            then `Linear(raw, d)`, which is the 1x1 convolution that segmentation networks end in.
 
     Attributes:
         extractor: backbone and adapter or projector, `[B, channels, H, W]` to `[B, d]`.
@@ -124,6 +126,7 @@ class BackboneClassifier(Classifier):
         *,
         hidden: int | None = None,
         channels_last: bool = False,
+        dense: bool = False,
     ) -> None:
         super().__init__()
         layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -133,7 +136,9 @@ class BackboneClassifier(Classifier):
         if hidden is not None:
             layers["projector"] = projector(raw, hidden, feature_dim)
         elif raw != feature_dim:
-            layers["adapter"] = WidthAdapter(raw, feature_dim)
+            layers["adapter"] = (
+                nn.Linear(raw, feature_dim) if dense else WidthAdapter(raw, feature_dim)
+            )
         self.extractor = nn.Sequential(layers)
         self.head = nn.Linear(feature_dim, num_classes) if num_classes else nn.Identity()
 

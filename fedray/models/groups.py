@@ -10,7 +10,7 @@ from types import MappingProxyType
 from fedray.errors import UserError
 from fedray.models.backbones import ARCHITECTURES
 
-__all__ = ["GROUPS", "architectures"]
+__all__ = ["GROUPS", "architectures", "is_dense"]
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -63,3 +63,8 @@ def architectures(group: str, num_clients: int) -> tuple[str, ...]:
         raise UserError(f"data.clients: found {num_clients} clients, need at least 1.")
     members = GROUPS[group]
     return tuple(members[i % len(members)] for i in range(num_clients))
+
+
+def is_dense(group: str) -> bool:
+    """Whether a known group's models predict every pixel; those of one group are of one kind."""
+    return any(ARCHITECTURES[name].dense for name in GROUPS[group])

@@ -152,5 +152,6 @@ def _allocate(
             num_classes,
             hidden=hidden,
             channels_last=spec.channels_last,
+            dense=spec.dense,
         )
     return module.to_empty(device="cpu")

@@ -10,6 +10,7 @@ from fedray.models.classifier import Classifier
 
 __all__ = [
     "buffer_names",
+    "convolution_stages",
     "head_tensors",
     "is_normalisation",
     "normalisation_tensors",
@@ -37,6 +38,27 @@ def is_normalisation(module: nn.Module) -> bool:
     """Whether a module normalises: batch, layer, group and instance norm."""
     kinds = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
     return isinstance(module, kinds)
+
+
+def convolution_stages(model: Classifier) -> list[nn.Module]:
+    """The last module of every stage of the backbone that gives maps, in their order.
+
+    A stage is a convolution, or a block of the backbone that holds some, with the normalisation,
+    activation and max-pooling that follow it: five in AlexNet, stem and stages in a residual net.
+    Unlike the last one of `stages`, the last one ends before its maps become a vector.
+    """
+    follow = (nn.ReLU, nn.ReLU6, nn.MaxPool2d, nn.BatchNorm2d)
+    ends: list[nn.Module] = []
+    inside = False
+    for part in model.get_submodule("extractor.backbone").children():
+        if any(isinstance(module, nn.Conv2d) for module in part.modules()):
+            ends.append(part)
+            inside = True
+        elif inside and isinstance(part, follow):
+            ends[-1] = part
+        else:
+            inside = False
+    return ends
 
 
 @_once_per_model

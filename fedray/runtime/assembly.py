@@ -36,6 +36,7 @@ from fedray.models import (
     architectures,
     build,
     check_pretrained,
+    is_dense,
     load_pretrained,
     skeleton,
 )
@@ -123,6 +124,28 @@ def check_components(experiment: Experiment) -> None:
     models = architectures(experiment.model.group, experiment.data.clients)
     if experiment.model.pretrained is not None:
         check_pretrained(experiment.model.pretrained, models)
+    if is_dense(experiment.model.group):
+        _check_dense(experiment, method)
+
+
+def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
+    group = experiment.model.group
+    if not method.dense:
+        raise UserError(
+            f"model.group={group} predicts every pixel, which "
+            f"algorithm={method.name} cannot: it is defined for one label an image; choose "
+            f"algorithm={' or '.join(dense_methods())}, or a model.group for whole images"
+        )
+    if experiment.data.augment != "none":
+        raise UserError(
+            f"data.augment={experiment.data.augment} moves images but not their masks, which "
+            f"model.group={group} learns from; set data.augment=none"
+        )
+
+
+def dense_methods() -> list[str]:
+    """The names of the methods that predict pixels."""
+    return [name for name in algorithms.names() if algorithms.get(name).dense]
 
 
 def hyperparameters(experiment: Experiment) -> Any:
@@ -178,6 +201,12 @@ class Assembly:
             download=e.data.download,
             split=e.data.split,
         )
+        if self.dense and images.masks is None:
+            raise UserError(
+                f"model.group={e.model.group} predicts every pixel, but "
+                f"data.source={e.data.source} has no masks; set data.source to shapes or "
+                "mask_folder, or model.group to a model for whole images"
+            )
         data = federate(
             images,
             e.data.partition.name,
@@ -208,6 +237,17 @@ class Assembly:
                 f"batch_size={e.batch_size}; lower batch_size to {smallest} or set drop_last=false"
             )
         return data
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether the models predict every pixel."""
+        return not self.algorithm.prompted and is_dense(self.experiment.model.group)
+
+    @cached_property
+    def targets(self) -> np.ndarray:
+        """What models predict: the labels int64 [n], or the masks uint8 [n, H, W]."""
+        masks = self.data.images.masks
+        return masks if self.dense and masks is not None else self.data.images.labels
 
     @cached_property
     def architectures(self) -> tuple[str, ...]:
@@ -275,6 +315,7 @@ class Assembly:
             domains,
             e.finetune_epochs,
             majority_classes(self.data.train_histogram()),
+            self.setting.class_names if self.dense else (),
             e.join,
         )
 
@@ -351,7 +392,7 @@ class Assembly:
         model = self._prompted(device) if self.algorithm.prompted else None
         augmented = self.experiment.data.augment != "none"
         if model is None or model.reads == "images" or augmented:
-            return partial(Samples, images.images, images.labels)
+            return partial(Samples, images.images, self.targets)
         from fedray.models.clip.features import frozen_features
 
         used = self.data.used

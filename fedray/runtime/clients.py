@@ -83,8 +83,7 @@ class ClientRuntime:
             with self._isolated("evaluate", round_, client):
                 context = self.client(client, round_)
                 before = state if state is not None else algorithm.init_client(context)
-                model = context.load(algorithm.start(context, before, down))
-                return algorithm.score(context, model, before)
+                return algorithm.evaluate(context, before, down)
         except FedrayError:
             raise
         except Exception as error:

@@ -93,6 +93,8 @@ class Scale(Frozen):
     """Trials at a time; None: as many as the cluster holds."""
     space: Tree | None = None
     """Replaces the sweep's space."""
+    metric: str | None = None
+    """Replaces the sweep's metric."""
 
 
 class Sweep(Frozen):
@@ -263,7 +265,7 @@ def ask(
         answers=sweep.answers,
         search=sweep.search,
         space=space,
-        metric=sweep.metric,
+        metric=chosen.metric or sweep.metric,
         at=sweep.at,
         mode=sweep.mode,
         num_samples=wanted,

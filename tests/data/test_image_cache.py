@@ -16,7 +16,7 @@ from fedray.data.imageset import Domains, ImageSet
 from fedray.errors import UserError
 
 
-def make_images(seed=0, domains=True):
+def make_images(seed=0, domains=True, masks=False):
     rng = np.random.default_rng(seed)
     return ImageSet(
         source="made",
@@ -25,6 +25,7 @@ def make_images(seed=0, domains=True):
         class_names=("a", "b"),
         origin=np.array([0, 0, 0, 0, 1, 1], np.int8),
         domains=Domains(("x", "y"), np.arange(6, dtype=np.int16) % 2) if domains else None,
+        masks=rng.integers(0, 2, (6, 5, 4), dtype=np.uint8) if masks else None,
     )
 
 
@@ -63,6 +64,20 @@ def test_arrays_are_mapped_read_only_and_picks_are_copies():
     picked = images.images[np.array([3, 1])]
     assert type(picked) is np.ndarray
     assert picked.flags.writeable
+
+
+def test_masks_are_mapped_with_their_images(cache):
+    load = Counted(masks=True)
+    first, second = cached("k", load), cached("k", load)
+    fresh = make_images(masks=True)
+    assert load.calls == 1
+    for images in (first, second):
+        assert isinstance(images.masks, np.memmap)
+        assert np.array_equal(images.masks, fresh.masks)
+        assert images.sha256 == fresh.sha256 != make_images().sha256
+    (cache / "images" / "k" / "masks.npy").unlink()
+    assert cached("k", load).masks is not None
+    assert load.calls == 2
 
 
 def test_no_leftovers(cache):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -9,20 +10,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedray.algorithms.beside import learn_beside
 from fedray.algorithms.fedavg import GlobalModel
 from fedray.algorithms.fedetf import (
     SCALE,
     SIMPLEX,
     Simplex,
     balanced_loss,
-    learn_beside,
+    corner_products,
     simplex_etf,
 )
 from fedray.algorithms.fedlc import COUNTS
-from fedray.client import LocalTraining
-from fedray.errors import UserError
+from fedray.client import ClientState, LocalTraining, to_float
 
-ONE_KIND = {"model.group": "cnn2", "model.feature_dim": 10}
+CPU = torch.device("cpu")
+ONE_KIND = {"model.group": "cnn2"}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def rotation(classes):
@@ -82,11 +88,10 @@ def test_a_tensor_beside_the_model_takes_the_steps_of_sgd():
     assert ours.item() != 2.0
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_one_client_is_centralised_training_of_extractor_and_scale(run, rotate):
+def test_one_client_is_centralised_training_of_model_and_scale(run):
     from fedray.models import build
 
-    changes = {**ONE_KIND, "data.clients": 1, "momentum": 0.9, "algorithm.rotate": rotate}
+    changes = {**ONE_KIND, "data.clients": 1, "momentum": 0.9}
     done = run("fedetf", changes)
     assembly = done.assembly
     model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
@@ -101,7 +106,7 @@ def test_one_client_is_centralised_training_of_extractor_and_scale(run, rotate):
         random = assembly.streams.torch("batches", round_=round_)
         for index in torch.randperm(len(labels), generator=random).split(16):
             sgd.zero_grad()
-            logits = scale * F.normalize(model(images[index]).features, dim=1) @ m
+            logits = scale * F.normalize(model(images[index]).logits, dim=1) @ m
             F.cross_entropy(logits + prior, labels[index]).backward()
             sgd.step()
     after = dict(done.servers[-1])
@@ -147,9 +152,8 @@ def test_a_fixed_scale_is_the_one_that_was_asked_for(run):
     assert moved[1] > 2 * moved[0]
 
 
-@pytest.mark.parametrize("rotate", [False, True])
-def test_the_simplex_is_sent_once_to_everybody_and_counts_stay(run, rotate):
-    changes = {**ONE_KIND, "participation": 0.5, "weight_decay": 0.1, "algorithm.rotate": rotate}
+def test_the_simplex_is_sent_once_to_everybody_and_counts_stay(run):
+    changes = {**ONE_KIND, "participation": 0.5, "weight_decay": 0.1}
     done = run("fedetf", changes)
     assert done.results[0].down.params == {"prototypes": 4 * 10 * 10}
     assert all(set(result.down.params) == {"weights"} for result in done.results[1:])
@@ -162,12 +166,11 @@ def test_the_simplex_is_sent_once_to_everybody_and_counts_stay(run, rotate):
         assert torch.equal(memory[SIMPLEX], done.memories[0][SIMPLEX])
         expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
         assert memory[COUNTS].tolist() == expected.tolist()
-    plain = simplex_etf(torch.eye(10, dtype=torch.float64)).float()
-    assert torch.equal(done.memories[0][SIMPLEX], plain) != rotate
+    other = run("fedetf", {**changes, "seed": 1, "rounds": 1})
+    assert not torch.equal(done.memories[0][SIMPLEX], other.memories[0][SIMPLEX])
 
 
 def test_predictions_have_no_prior(assemble):
-    from fedray.client import ClientState
     from fedray.models import build
 
     assembly = assemble("fedetf", ONE_KIND)
@@ -175,20 +178,82 @@ def test_predictions_have_no_prior(assemble):
     images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     memory = {SIMPLEX: simplex_etf(torch.eye(10)), COUNTS: torch.tensor([1000] + [0] * 9)}
     found = assembly.algorithm.predict(model, images, ClientState({}, memory))
-    expected = F.normalize(model(images).features, dim=1) @ memory[SIMPLEX].T
+    expected = F.normalize(model(images).logits, dim=1) @ memory[SIMPLEX].T
     torch.testing.assert_close(found, expected)
 
 
 def test_it_learns(run):
     changes = {"rounds": 6, "local_epochs": 2, "momentum": 0.9, "data.partition": "iid"}
-    kind = {"model.group": "cnn3", "model.feature_dim": 10, "algorithm.scale": 5}
+    kind = {"model.group": "cnn3", "algorithm.scale": 5}
     done = run("fedetf", {**changes, **kind})
     first, last = done.results[0].metrics, done.results[-1].metrics
     assert last["global_accuracy"] > first["global_accuracy"] + 0.3
 
 
-def test_another_width_is_refused_with_the_key(run):
-    with pytest.raises(
-        UserError, match=r"model\.feature_dim=16 and .* 10 classes; set model\.feature_dim=10"
-    ):
-        run("fedetf", {"model.group": "cnn2"})
+def test_a_simplex_that_has_been_tuned_keeps_its_lengths():
+    outputs = torch.tensor([[3.0, 4.0]])
+    found = corner_products(outputs, torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+    torch.testing.assert_close(found, torch.tensor([[1.2, 0.8]]))
+
+
+@pytest.fixture
+def per(assemble):
+    """A client that has the simplex, and what it is sent, for FedETF-Per with two alternations."""
+    from fedray.runtime.clients import ClientRuntime
+
+    assembly, cpu = assemble("fedetf", {**ONE_KIND, "finetune_epochs": 2, "lr": 0.01}), CPU
+    client = ClientRuntime(assembly, cpu).client(0, 3)
+    algorithm = assembly.algorithm
+    down = GlobalModel(algorithm.init_server(assembly.server(cpu)), {})
+    kept = algorithm.init_client(client)
+    memory = {**kept.memory, SIMPLEX: simplex_etf(rotation(10)).float()}
+    return algorithm, client, ClientState(kept.model, memory), down
+
+
+def test_fedetf_per_is_its_recipe_written_out(per):
+    algorithm, client, state, down = per
+    model = client.load(algorithm.start(client, state, down))
+    images, labels = client.train.tensors(CPU)
+    images = to_float(images)
+    scale, m = torch.tensor(1.0, requires_grad=True), state.memory[SIMPLEX].clone()
+    twin = copy.deepcopy(model)
+    tuned = list(algorithm.finetuning(client, model, state, down))
+
+    def logits(index):
+        return scale * (F.normalize(twin(images[index]).logits, dim=1) @ m.T)
+
+    def train(round_, epochs, sgd, prior):
+        random = algorithm.setting.streams.torch("batches", round_=round_, client=0)
+        for _ in range(epochs):
+            for index in torch.randperm(len(labels), generator=random).split(16):
+                sgd.zero_grad()
+                F.cross_entropy(logits(index) + prior, labels[index]).backward()
+                sgd.step()
+
+    counts = torch.bincount(labels, minlength=10).clamp_min(1)
+    train(4, 1, torch.optim.SGD([*twin.parameters(), scale], 0.01), counts.log())
+    scale = scale.detach()
+    for turn in (0, 1):
+        m = m.detach().requires_grad_()
+        train(5 + 2 * turn, 3, torch.optim.SGD([m], 0.1), 0)
+        m = m.detach()
+        train(6 + 2 * turn, 3, torch.optim.SGD(twin.head.parameters(), 0.05), 0)
+        torch.testing.assert_close(tuned[turn].memory[SIMPLEX], m, rtol=1e-4, atol=1e-5)
+    for name, tensor in twin.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(tuned[0].memory[SIMPLEX], tuned[1].memory[SIMPLEX])
+
+
+def test_fedetf_per_leaves_the_clients_memory_as_it_was(per):
+    algorithm, client, state, down = per
+    before = {name: tensor.clone() for name, tensor in state.memory.items()}
+    _, after = algorithm.finetune(client, state, down)
+    assert after is state
+    assert same(state.memory, before)
+    assert 0 <= client.metrics["finetuned_accuracy"] <= client.metrics["finetuned_accuracy_best"]
+
+
+def test_fedetf_per_is_measured_and_helps_under_label_skew(run):
+    changes = {**ONE_KIND, "rounds": 3, "data.partition.alpha": 0.1, "finetune_epochs": 3}
+    last = run("fedetf", changes).results[-1].metrics
+    assert last["finetuned_accuracy"] > last["local_accuracy"] + 0.1

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedglcl import cosines, text_contrast
+from fedray.algorithms.fedglcl import BIAS, TEXT, WEIGHT, cosines, text_contrast
 from fedray.errors import UserError
 
 ONE_KIND = {"model.group": "cnn3", "model.projector": 24}
@@ -116,3 +116,84 @@ def test_combinations_with_mu_0_are_fedglcl_bit_for_bit(run, other):
 def test_another_width_is_refused_with_the_key(run):
     with pytest.raises(UserError, match=r"width 16, but model\.feature_dim=20; set model\.f"):
         run("fedglcl", {**ONE_KIND, "model.feature_dim": 20})
+
+
+# --- FedGLCL-L ------------------------------------------------------------------------------------
+
+
+def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
+    from fedray.client import ClientState
+
+    algorithm = assemble("fedglcl_l", ONE_KIND).algorithm
+    memory = {
+        TEXT: torch.tensor([[1.0, 2.0]]),
+        WEIGHT: torch.tensor([[0.0, 1.0], [3.0, 0.0]]),
+        BIAS: torch.tensor([0.5, 0.0]),
+    }
+    assert algorithm.text(ClientState({}, memory)).tolist() == [[2.5, 3.0]]
+    start = algorithm.beside()
+    same = ClientState({}, {TEXT: draw(4, 16).float(), **start})
+    assert torch.equal(algorithm.text(same), same.memory[TEXT])
+
+
+def test_before_round_1_the_trained_text_is_fedglcls(run):
+    plain, trained = run("fedglcl", ONE_KIND), run("fedglcl_l", ONE_KIND)
+    assert trained.results[0].per_client == plain.results[0].per_client
+    shared = set(plain.servers[0])
+    assert set(trained.servers[0]) - shared == {WEIGHT, BIAS}
+    assert all(torch.equal(trained.servers[0][n], plain.servers[0][n]) for n in shared)
+
+
+def test_one_client_trains_image_encoder_and_text_together(run):
+    from fedray.models import build
+
+    changes = {**ONE_KIND, "data.clients": 1, "rounds": 2, "momentum": 0.9, "weight_decay": 0.01}
+    done = run("fedglcl_l", changes)
+    assembly = done.assembly
+    model = build("cnn3", **assembly.shape, generator=assembly.streams.torch("weights/cnn3"))
+    own = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[own])
+    weight, bias = torch.eye(16, requires_grad=True), torch.zeros(16, requires_grad=True)
+    for round_ in (1, 2):
+        everything = [*model.parameters(), weight, bias]
+        sgd = torch.optim.SGD(everything, 0.05, momentum=0.9, weight_decay=0.01)
+        batches = assembly.streams.torch("batches", round_=round_)
+        for index in torch.randperm(len(labels), generator=batches).split(16):
+            sgd.zero_grad()
+            text = F.normalize(done.memories[0][TEXT] @ weight.T + bias, dim=1)
+            unit = F.normalize(model(images[index]).features, dim=1)
+            F.cross_entropy(unit @ text.T / 0.07, labels[index]).backward()
+            sgd.step()
+    last = done.servers[-1]
+    torch.testing.assert_close(last[WEIGHT], weight.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last[BIAS], bias.detach(), rtol=1e-4, atol=1e-5)
+    assert (last[WEIGHT] - torch.eye(16)).abs().max() > 0.01
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(last[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_the_projection_is_averaged_like_a_weight_and_text_is_still_sent_once(run):
+    done = run("fedglcl_l", {**ONE_KIND, "participation": 0.5})
+    plain = run("fedglcl", {**ONE_KIND, "participation": 0.5})
+    assert done.results[0].down.params == plain.results[0].down.params
+    more = 2 * (16 * 16 + 16)
+    for ours, theirs in zip(done.results[1:], plain.results[1:], strict=True):
+        assert ours.up.params["weights"] == theirs.up.params["weights"] + more
+        assert ours.down.params["weights"] == theirs.down.params["weights"] + more
+    assert all(set(memory) == {TEXT} for memory in done.memories.values())
+
+
+def test_predictions_use_the_global_projection(run):
+    """One that turns the texts around changes what the same image encoder says."""
+    from fedray.algorithms.fedavg import GlobalModel
+    from fedray.client import ClientState
+    from fedray.runtime.clients import ClientRuntime
+
+    done = run("fedglcl_l", {**ONE_KIND, "rounds": 4, "data.partition": "iid"})
+    runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
+    state = ClientState({}, done.memories[0])
+    as_it_is = runtime.evaluate(4, 0, state, GlobalModel(last, {}))
+    turned = runtime.evaluate(4, 0, state, GlobalModel({**last, WEIGHT: -last[WEIGHT]}, {}))
+    assert as_it_is.accuracy == done.results[-1].per_client[0]
+    assert turned.accuracy < as_it_is.accuracy

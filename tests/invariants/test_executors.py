@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from pathlib import Path
 
 import pytest
 from small import (
@@ -13,6 +14,7 @@ from small import (
     on_workers,
     serially,
     stop_after,
+    tensors,
     with_server_actor,
 )
 
@@ -70,29 +72,59 @@ def test_so_with_other_methods(small, pool, tmp_path, method):
     assert_same(tmp_path, small.undisturbed(*other))
 
 
-REMEMBERING = ("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf")
+REMEMBERING = (
+    *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
+    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global", "pfedme"),
+)
 
 
-def remembering(method: str) -> tuple[str, ...]:
+PROMPTED = ("promptfolio", "fedotp", "fedpgp", "promptfl_pfedme", "fedtpg")
+
+
+def remembering(method: str, clip: Path) -> tuple[str, ...]:
     """A run of a method whose clients keep something between rounds."""
-    width = ("model.feature_dim=10",) if method == "fedetf" else ()
-    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5", *width)
+    if method in PROMPTED:
+        width = (f"model.clip.path={clip}", "algorithm.length=4")
+        return (f"algorithm={method}", "participation=0.5", *width)
+    return (f"algorithm={method}", "model.group=cnn3", "participation=0.5")
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("method", REMEMBERING)
-def test_so_with_methods_whose_clients_remember(small, pool, tmp_path, method):
-    on_workers(small.experiment(*remembering(method)), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*remembering(method)))
+@pytest.mark.parametrize("method", [*REMEMBERING, *PROMPTED])
+def test_so_with_methods_whose_clients_remember(small, tiny_clip, pool, tmp_path, method):
+    asked = remembering(method, tiny_clip)
+    on_workers(small.experiment(*asked), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*asked))
 
 
-@pytest.mark.parametrize("method", REMEMBERING)
-def test_what_clients_remember_survives_an_interruption(small, tmp_path, method):
-    experiment = small.experiment(*remembering(method))
+DENSE = (
+    "algorithm=fedglcl",
+    "data.source=shapes",
+    "data.image_size=16",
+    "data.clients=4",
+    "data.partition=domains",
+    "model.group=unet_tiny",
+    "model.feature_dim=16",
+    "text.encoder={name: orthogonal, dim: 16}",
+    "participation=0.5",
+)
+
+
+@pytest.mark.ray
+def test_so_where_every_pixel_is_predicted(small, pool, tmp_path):
+    on_workers(small.experiment(*DENSE), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*DENSE))
+    assert "dice_cross" in numbers(tmp_path)["rounds"][-1]["metrics"]
+
+
+@pytest.mark.parametrize("method", [*REMEMBERING, *PROMPTED])
+def test_what_clients_remember_survives_an_interruption(small, tiny_clip, tmp_path, method):
+    asked = remembering(method, tiny_clip)
+    experiment = small.experiment(*asked)
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), 2)
     assert last_round(tmp_path) == 2
     serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*remembering(method)))
+    assert_same(tmp_path, small.undisturbed(*asked))
 
 
 AUGMENTED = ("algorithm=fedavg", "model.group=mlp", "data.augment=flip_rotate")
@@ -153,3 +185,22 @@ def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
     )
     assert [record["round"] for record in records] == [0, 1, 2]
     assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))
+
+
+STAGED = ("algorithm=fedconcat", "model.group=cnn3", "rounds=6", "algorithm.cluster_rounds=2")
+"""Two stages, of which the second begins with encoders that some clients get late."""
+
+
+@pytest.mark.ray
+def test_so_with_stages_and_absent_and_late_clients(small, pool, tmp_path):
+    on_workers(small.experiment(*STAGED, *PARTIAL), tmp_path, pool, 2)
+    assert_same(tmp_path, small.undisturbed(*STAGED, *PARTIAL))
+
+
+@pytest.mark.parametrize("round_", [1, 3, 4])
+def test_stages_survive_an_interruption(small, tmp_path, round_):
+    experiment = small.experiment(*STAGED, *PARTIAL)
+    stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
+    serially(experiment, tmp_path)
+    assert_same(tmp_path, small.undisturbed(*STAGED, *PARTIAL))
+    assert tensors(tmp_path)["server/reached"].any()

@@ -28,6 +28,8 @@ RAW = {
     "vgg11": 512,
     "googlenet": 1024,
     "mobilenetv2": 1280,
+    "unet": 64,
+    "unet_tiny": 16,
 }
 
 
@@ -51,7 +53,8 @@ def test_raw_width_at_the_smallest_and_usual_sizes(name, channels):
         if image_size < ARCHITECTURES[name].min_image_size:
             continue
         images = torch.empty(2, channels, image_size, image_size, device="meta")
-        assert on_meta(name, channels, image_size)(images).shape == (2, RAW[name])
+        rows = 2 * image_size**2 if ARCHITECTURES[name].dense else 2
+        assert on_meta(name, channels, image_size)(images).shape == (rows, RAW[name])
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")

@@ -11,7 +11,7 @@ from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.sources import Source, official_split, sources
 from fedray.errors import UserError
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"}
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
 @sources.add
@@ -53,18 +53,18 @@ class ImageFolder(Source):
     @staticmethod
     def _rows(root: Path) -> list[tuple[Path, str, int]]:
         """(image, class name, official split) of every image."""
-        folders = _folders(root)
+        folders = folders_of(root)
         origins = {folder: official_split(folder.name) for folder in folders}
         splits = [(origin, folder) for folder, origin in origins.items() if origin is not None]
         if not splits or len(splits) < len(folders):
             splits = [(TRAIN, root)]
         rows = []
         for origin, split in sorted(splits):
-            for folder in _folders(split):
-                images = sorted(p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
+            for folder in folders_of(split):
+                images = sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
                 if not images:
                     raise UserError(
-                        f"{folder} holds no image ({', '.join(sorted(_SUFFIXES))}); "
+                        f"{folder} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}); "
                         f"expected {split.name}/<class>/<image>: fill or remove the folder"
                     )
                 rows += [(image, folder.name, origin) for image in images]
@@ -76,5 +76,6 @@ class ImageFolder(Source):
         return rows
 
 
-def _folders(parent: Path) -> list[Path]:
+def folders_of(parent: Path) -> list[Path]:
+    """The folders in a folder, sorted; hidden ones aside."""
     return sorted(p for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -198,6 +198,7 @@ class FrozenClip:
         scale: exp(logit_scale), what cosines are multiplied with.
         dim: d, width of the joint space.
         identity: names architecture and content of the weights.
+        half: whether it is for use under autocast, see `in_half`.
 
     Raises:
         UserError: when the weights are not there, or a tower cannot take prompts.
@@ -215,6 +216,7 @@ class FrozenClip:
         self.text: OpenClipText | TransformersText = kind(
             model.text, source.tokenizer(), source.identity
         )
+        self.half = False
         self._model = model
 
     def to(self, device: torch.device) -> Self:
@@ -231,6 +233,7 @@ class FrozenClip:
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
                 module.to(torch.bfloat16)
+        self.half = True
         return self
 
 

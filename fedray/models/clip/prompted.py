@@ -166,6 +166,7 @@ class PromptedClip(Classifier, ABC):
         self._scope: tuple[int, ...] = self._trained
         self._kept: tuple[object, Tensor] | None = None
         self._texts: dict[str, ClassTexts] = {}
+        self._fixed: dict[str, Tensor] = {}
 
     clip: FrozenClip
 
@@ -202,6 +203,16 @@ class PromptedClip(Classifier, ABC):
             self._texts[template] = ClassTexts(self.clip.text, self.names, template)
         return self._texts[template].among(self._scope)
 
+    @torch.no_grad()
+    def fixed_texts(self, template: str = PHOTO) -> Tensor:
+        """Unit text features [K, d] of the classes in scope without prompts, computed once."""
+        if template not in self._fixed:
+            device = self.clip.vision.std.device
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.clip.half):
+                texts = [template.format(name) for name in self.names]
+                self._fixed[template] = _unit(self.clip.text.features(texts))
+        return self._fixed[template][list(self._scope)]
+
     def texts(self) -> Tensor:
         """Text features; without gradients they are kept until a prompt changes."""
         if torch.is_grad_enabled():
@@ -212,10 +223,11 @@ class PromptedClip(Classifier, ABC):
         return self._kept[1]
 
     def image_features(self, inputs: Tensor) -> Tensor:
-        """Unit image features [B, d] of images or of frozen features."""
+        """Unit features [B, d], or of patches [B, M, d], of images or of frozen features."""
         if inputs.dim() == 4:
             with torch.no_grad():  # no prompt enters here
-                inputs = self.clip.vision.encode(self.clip.vision.embed(inputs))[0]
+                encoded = self.clip.vision.encode(self.clip.vision.embed(inputs))
+            inputs = encoded[self.reads == "patches"]
         return _unit(inputs)
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:

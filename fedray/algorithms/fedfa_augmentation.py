@@ -1,0 +1,232 @@
+"""FedFA: features of every client are augmented by how much their statistics vary over clients.
+
+Zhou and Konukoglu, "FedFA: Federated Feature Augmentation", ICLR 2023, arXiv:2301.12995.
+
+    channel statistics      -> channel_statistics
+    federated variances     -> FedFAAugmentation.server_update, variance_over_clients
+    fusion                  -> fusion_weights
+    augmentation of a batch -> augment
+
+The name says "augmentation" because another method is called FedFA too (feature anchors). The
+layers stand after every stage of convolutions and work in training alone; they have no parameters.
+
+Deviations:
+    - V is a variance for each channel, as the paper has it. The official code takes one over
+      clients and channels together, which makes all fusion weights 1 (`scalar_variance`).
+    - A client's running means stay with it. The official code averages them over clients, as it
+      averages every buffer, so that they start every round alike.
+    - A batch of one image, or maps of one pixel, have no variance: they pass as they are.
+
+Buffers: as in FedAvg; the running means are none of the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from pydantic import Field, StrictBool
+from torch import Tensor, nn
+
+from fedray.algorithms.base import Downlinks, Server, ServerState, Uplinks
+from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.registry import algorithms
+from fedray.client import Client, ClientState
+from fedray.comm import travels
+from fedray.errors import UserError
+from fedray.models import Classifier, convolution_stages
+
+RUNNING, VARIANCE = "running.", "variance."
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class VariedModel(GlobalModel):
+    """The global model, and V of every stage's means and deviations [channels]; none at first."""
+
+    variances: Mapping[str, Tensor] = travels("statistics")
+
+
+@dataclass(frozen=True)
+class VariedUpdate(TrainedModel):
+    """A trained model, and the running means of every stage's statistics [channels]."""
+
+    running: Mapping[str, Tensor] = travels("statistics")
+
+
+@algorithms.add
+class FedFAAugmentation(FedAvg):
+    """FedAvg with feature augmentation; clients remember running means of channel statistics."""
+
+    name = "fedfa_augmentation"
+    paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
+    shares = "whole models and channel statistics"
+
+    class HParams(FedAvg.HParams):
+        """FedFA's hyper-parameters."""
+
+        probability: float = Field(0.5, ge=0, le=1)
+        """p, how often a stage's maps are augmented; 0 is FedAvg. Paper: 0.5."""
+        momentum: float = Field(0.99, ge=0, le=1)
+        """How much of a running mean stays at each step. Official code: 0.99."""
+        scalar_variance: StrictBool = False
+        """One variance over clients and channels (official code); false: one per channel."""
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def init_server(self, server: Server) -> ServerState:
+        """The initial weights; no V, which clients take for 1.
+
+        Raises:
+            UserError: when the models have no maps to augment.
+        """
+        if not convolution_stages(server.model):
+            raise UserError(
+                f"{self.name} augments the maps of convolutions, and {server.architecture} has "
+                "none; set model.group to a convolutional network, for example cnn2"
+            )
+        return super().init_server(server)
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """The global model and V, the same for all."""
+        own = _without(state, VARIANCE)
+        down = VariedModel.of(server.model, own, variances=_below(state, VARIANCE))
+        return dict.fromkeys(clients, down)
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The mean of the weights; V where at least two clients know a stage's statistics."""
+        if not uplinks:
+            return state
+        uploads = list(uplinks.values())
+        variances = _below(state, VARIANCE)
+        for name in sorted({name for upload in uploads for name in upload.running}):
+            known = [upload.running[name] for upload in uploads if name in upload.running]
+            if len(known) > 1:
+                found = variance_over_clients(torch.stack(known), self.hp.scalar_variance)
+                variances[name] = found
+        renamed = {VARIANCE + name: value for name, value in variances.items()}
+        return {**super().server_update(state, uplinks, server), **renamed}
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def client_update(
+        self, client: Client, state: ClientState, down: VariedModel
+    ) -> tuple[VariedUpdate, ClientState]:
+        """Train with augmentation; what is uploaded and tested has none."""
+        model = client.load(self.start(client, state, down))
+        layers = Augmentation(
+            self.hp.probability,
+            self.hp.momentum,
+            self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
+            down.variances,
+            _below(state.memory, RUNNING),
+        )
+        with layers.on(model):
+            client.fit(model, lambda m, batch: self.local_loss(m, batch, down, state))
+        running = {name: value.cpu() for name, value in layers.running.items()}
+        sent = self.uplink(client, model, down)
+        kept = self.keep(client, model, state)
+        memory = {**kept.memory, **{RUNNING + name: value for name, value in running.items()}}
+        return VariedUpdate(**vars(sent), running=running), ClientState(kept.model, memory)
+
+
+@dataclass
+class Augmentation:
+    """The layers after the stages of one model, while it trains.
+
+    Attributes:
+        probability: how often a stage's maps are augmented.
+        momentum: how much of a running mean stays.
+        random: source of every draw.
+        variances: V by stage and statistic, "0.mean", "0.std", ... [channels]; 1 where missing.
+        running: the client's running means, by the same names; the mean's start at 0, the
+            deviation's at 1.
+    """
+
+    probability: float
+    momentum: float
+    random: torch.Generator
+    variances: Mapping[str, Tensor]
+    running: dict[str, Tensor] = field(default_factory=dict)
+
+    @contextmanager
+    def on(self, model: Classifier) -> Iterator[None]:
+        """Put a layer after every stage of the model, and take them away again."""
+        hooks = [
+            end.register_forward_hook(partial(self._layer, stage))
+            for stage, end in enumerate(convolution_stages(model))
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _layer(self, stage: int, module: nn.Module, inputs: Any, maps: Tensor) -> Tensor | None:
+        if float(torch.rand((), generator=self.random)) >= self.probability:
+            return None
+        if len(maps) < 2 or maps[0, 0].numel() < 2:
+            return None
+        mean, std = channel_statistics(maps)
+        alpha = self._draw(f"{stage}.std", std, 1.0)
+        beta = self._draw(f"{stage}.mean", mean, 0.0)
+        return augment(maps, mean, std, alpha, beta)
+
+    def _draw(self, name: str, statistic: Tensor, start: float) -> Tensor:
+        """Move the running mean, then draw [B, C] around the batch's statistics."""
+        now = statistic.detach().mean(dim=0)
+        before = self.running.get(name, torch.full_like(now, start)).to(now)
+        self.running[name] = self.momentum * before + (1 - self.momentum) * now
+        weight = fusion_weights(self.variances.get(name, torch.ones_like(now)).to(now))
+        spread = ((weight + 1) * (statistic.var(dim=0) + EPS)).sqrt()
+        noise = torch.randn(statistic.shape, generator=self.random).to(statistic)
+        return statistic + noise * spread
+
+
+def channel_statistics(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations [B, C] over the pixels of maps [B, C, H, W], float32."""
+    maps = maps.float()
+    return maps.mean(dim=(2, 3)), (maps.var(dim=(2, 3)) + EPS).sqrt()
+
+
+def variance_over_clients(running: Tensor, scalar: bool = False) -> Tensor:
+    """V [C] of the clients' running means [K, C], K > 1; `scalar` takes one over all entries."""
+    if scalar:
+        return running.var().expand(running.shape[1]).clone()
+    return running.var(dim=0)
+
+
+def fusion_weights(variances: Tensor) -> Tensor:
+    """gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V): they sum to C.
+
+    Args:
+        variances: V [C].
+    """
+    g = 1 / (1 + 1 / (variances + EPS))
+    return len(g) * g / g.sum()
+
+
+def augment(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    """Alpha * (x - mu) / sigma + beta, channel by channel.
+
+    Args:
+        maps: x [B, C, H, W].
+        mean: mu [B, C].
+        std: sigma [B, C].
+        alpha: the new deviations [B, C].
+        beta: the new means [B, C].
+    """
+    mean, std, alpha, beta = (value[:, :, None, None] for value in (mean, std, alpha, beta))
+    return (alpha * (maps - mean) / std + beta).to(maps.dtype)
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _without(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}

@@ -1,0 +1,124 @@
+"""pFedMe: clients move the global model by where their personal models, held near it, end.
+
+Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020,
+arXiv:2006.08848.
+
+    Algorithm 1, personal model theta(w) by K steps -> moreau_loss
+    Algorithm 1, w - eta lambda (w - theta(w)) -> outer_step
+    Algorithm 1, server, (1 - beta) w + beta mean(w_c) -> PFedMe.server_update
+
+The inner steps are the experiment's SGD (its lr is the inner one), on the same batch; a batch is
+one of the paper's R local rounds.
+
+Deviations:
+    - The batches are those of E epochs; paper: R = 20 batches, drawn anew.
+    - theta starts every round at w, as in PFLlib.
+    - beta is 1 by default; PFLlib's 0 keeps the server's model for ever.
+
+Buffers: running statistics are those of the personal models, averaged as in FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedray.algorithms.base import Server, ServerState, Uplinks
+from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.fedprox import proximal_term
+from fedray.algorithms.registry import algorithms
+from fedray.client import Client, ClientState
+from fedray.models import Classifier
+
+
+@algorithms.add
+class PFedMe(FedAvg):
+    """A global model, and personal ones held near it."""
+
+    name = "pfedme"
+    paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
+    shares = "whole models"
+    one_model = False
+
+    class HParams(FedAvg.HParams):
+        """pFedMe's hyper-parameters."""
+
+        weights: Literal["samples", "uniform"] = "uniform"
+        """Weights of the mean: equal (paper), or n_k/n."""
+        lambda_: float = Field(15.0, gt=0, alias="lambda")
+        """λ, how strongly personal models are held; large keeps them at w. Paper: 15."""
+        inner_steps: int = Field(5, ge=1)
+        """K, steps of the personal model on a batch. Paper: 5."""
+        eta: float = Field(0.005, gt=0)
+        """η, step of the local global model, η λ <= 1; the inner one is the experiment's `lr`.
+        Paper: 0.005."""
+        beta: float = Field(1.0, gt=0, le=2)
+        """β, step of the server; 1 takes the mean. Paper: 1 or 2."""
+        test: Literal["personal", "global"] = "personal"
+        """What is tested: the personal models, or the global one they start from."""
+
+        @model_validator(mode="after")
+        def _does_not_jump(self) -> PFedMe.HParams:
+            if self.eta * self.lambda_ > 1:
+                raise ValueError(
+                    f"eta={self.eta:g} times lambda={self.lambda_:g} is above 1, so w would jump "
+                    f"beyond the personal model; set algorithm.eta to {1 / self.lambda_:g} or less"
+                )
+            return self
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """(1 - beta) w + beta mean(w_c); buffers are the mean's."""
+        mean = super().server_update(state, uplinks, server)
+        if self.hp.beta == 1 or not uplinks:
+            return mean
+        learnt = next(iter(uplinks.values())).weights
+        moved = {name: torch.lerp(state[name], mean[name], self.hp.beta) for name in learnt}
+        return {**mean, **moved}
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
+        """What a client is tested with: its personal model, once it has one, or the global one."""
+        return {**down.model, **state.model} if self.hp.test == "personal" else down.model
+
+    def client_update(
+        self, client: Client, state: ClientState, down: GlobalModel
+    ) -> tuple[TrainedModel, ClientState]:
+        """Train theta from w, and w after it; upload w, keep theta."""
+        model = client.load(down.model)
+        w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
+        client.fit(
+            model,
+            lambda m, batch: moreau_loss(
+                self.local_loss(m, batch, down, state), m, w, self.hp.lambda_
+            ),
+            repeat=self.hp.inner_steps,
+            after=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
+        )
+        sent = replace(self.uplink(client, model, down), weights=w)
+        return sent, ClientState(client.save(model), state.memory)
+
+
+def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:
+    """f(theta) + lambda/2 ||theta - w||², whose minimum over theta is the Moreau envelope at w."""
+    return loss + proximal_term(model, w, lambda_)
+
+
+@torch.no_grad()
+def outer_step(w: Mapping[str, Tensor], model: Classifier, step: float) -> None:
+    """Set w to w - eta lambda (w - theta), in place.
+
+    Args:
+        w: by name.
+        model: theta.
+        step: eta lambda.
+    """
+    for name, theta in model.named_parameters():
+        w[name].sub_(step * (w[name] - theta))

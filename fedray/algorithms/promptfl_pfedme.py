@@ -1,0 +1,26 @@
+"""PromptFL with pFedMe's personal prompts (DP2FL's comparison "pFedMe + PromptFL").
+
+Guo et al., IEEE TMC 2023, arXiv:2208.11625; Dinh et al., NeurIPS 2020, arXiv:2006.08848.
+
+    inner and outer steps -> PFedMe.client_update (algorithms/pfedme.py)
+    text features g(p, k) -> ContextClip.text_features (algorithms/promptfl.py)
+
+DP2FL gives no values; pFedMe's own are the defaults.
+"""
+
+from __future__ import annotations
+
+from fedray.algorithms.pfedme import PFedMe
+from fedray.algorithms.promptfl import PromptFL
+from fedray.algorithms.registry import algorithms
+
+
+@algorithms.add
+class PFedMePromptFL(PromptFL, PFedMe):
+    """A global context, and personal ones held near it."""
+
+    name = "promptfl_pfedme"
+    one_model = False
+
+    class HParams(PromptFL.HParams, PFedMe.HParams):
+        """Those of both."""

@@ -1,0 +1,140 @@
+"""Synthetic images with masks: coloured shapes on textured grounds, in four styles, no download."""
+
+from __future__ import annotations
+
+from colorsys import hsv_to_rgb
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet, dominant_classes
+from fedray.data.sources import Source, sources
+from fedray.errors import UserError
+
+_NAMES = ("background", "circle", "square", "triangle", "cross")
+_STYLES = ("paper", "night", "stripes", "chessboard")
+_TRAIN, _TEST = 160, 40
+_SMALLEST = 16
+_PAINTS = {
+    "paper": (0.0, 0.9, 0.7),
+    "night": (0.05, 0.6, 1.0),
+    "stripes": (-0.05, 1.0, 1.0),
+    "chessboard": (0.1, 0.7, 0.7),
+}
+"""Each style's shift of the hues, its saturation and its highest value."""
+
+Floats = NDArray[np.float64]
+
+
+@sources.add
+class Shapes(Source):
+    """160 training and 40 test images of each style, one to three shapes in each; always the same.
+
+    The styles are domains with one task. A shape's class is its outline; it also has a typical hue,
+    which every style shifts, so that a circle of one may look like a square of another. Ground,
+    brightness and noise are the style's own. An image's label is its dominant shape. By default
+    32 pixels and RGB; in grey the outline alone is left.
+    """
+
+    name = "shapes"
+
+    def locate(self, root: Path | None, *, download: bool) -> Path:
+        """This module's folder: nothing is read but how to draw."""
+        del root, download
+        return Path(__file__).parent
+
+    def files(self, root: Path) -> list[Path]:
+        """This module, so that what an older one drew is not taken from the cache."""
+        return [root / Path(__file__).name]
+
+    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
+        """Draw all images.
+
+        Raises:
+            UserError: when they would be too small to tell shapes apart.
+        """
+        del root
+        size = 32 if image_size is None else image_size
+        if size < _SMALLEST:
+            raise UserError(
+                f"data.image_size={size} is too small for data.source=shapes, which needs "
+                f"{_SMALLEST}; raise it"
+            )
+        rng = np.random.default_rng(0)
+        each = _TRAIN + _TEST
+        drawn = [_draw(style, size, rng) for style in _STYLES for _ in range(each)]
+        images = np.stack([image for image, _ in drawn])
+        masks = np.stack([mask for _, mask in drawn])
+        if channels == 1:
+            images = images.mean(1, keepdims=True)
+        origin = np.where(np.arange(each) < _TRAIN, TRAIN, TEST).astype(np.int8)
+        return ImageSet(
+            source=self.name,
+            images=np.rint(images * 255).astype(np.uint8),
+            labels=dominant_classes(masks, len(_NAMES)),
+            class_names=_NAMES,
+            origin=np.tile(origin, len(_STYLES)),
+            domains=Domains(_STYLES, np.repeat(np.arange(len(_STYLES), dtype=np.int16), each)),
+            masks=masks,
+        )
+
+
+def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.uint8]]:
+    """One image [3, size, size] in [0, 1] and its mask uint8 [size, size]; later shapes cover."""
+    image, noise = _ground(style, size, rng)
+    mask = np.zeros((size, size), np.uint8)
+    for _ in range(rng.integers(1, 4)):
+        kind = int(rng.integers(1, len(_NAMES)))
+        inside = _outline(_NAMES[kind], size, rng)
+        mask[inside] = kind
+        image[:, inside] = _colour(style, kind, rng)[:, None]
+    image += noise * rng.standard_normal(image.shape)
+    return image.clip(0, 1), mask
+
+
+def _ground(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, float]:
+    """The ground [3, size, size] of a style and the deviation of its noise."""
+    y, x = np.mgrid[:size, :size] / size
+    if style == "paper":
+        pattern, noise = 0.1 * np.sin(6 * (x * rng.random() + y * rng.random())), 0.03
+        dark, light = np.full(3, 0.85), np.full(3, 0.95)
+    elif style == "night":
+        pattern, noise = x * rng.random() + y * rng.random(), 0.08
+        dark, light = np.array([0.02, 0.02, 0.05]), np.array([0.1, 0.1, 0.25])
+    elif style == "stripes":
+        angle = rng.random() * np.pi
+        waves = np.sin(2 * np.pi * (6 * (x * np.cos(angle) + y * np.sin(angle)) + rng.random()))
+        pattern, noise = np.asarray(waves > 0, np.float64), 0.04
+        dark, light = rng.uniform(0.3, 0.45, 3), rng.uniform(0.5, 0.65, 3)
+    else:
+        cells = np.floor(5 * x + rng.random()) + np.floor(5 * y + rng.random())
+        pattern, noise = cells % 2, 0.04
+        dark, light = rng.uniform(0.0, 0.25, 3), rng.uniform(0.75, 1.0, 3)
+    return dark[:, None, None] + (light - dark)[:, None, None] * pattern, noise
+
+
+def _colour(style: str, kind: int, rng: np.random.Generator) -> Floats:
+    """The colour [3] of a shape of class `kind` in a style."""
+    shift, saturation, value = _PAINTS[style]
+    hue = (kind - 1) / (len(_NAMES) - 1) + shift + rng.uniform(-0.13, 0.13)
+    return np.array(hsv_to_rgb(hue % 1, saturation, value * rng.uniform(0.8, 1)))
+
+
+def _outline(name: str, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """The pixels [size, size] inside a shape of random place, size and turn."""
+    radius = rng.uniform(0.18, 0.3)
+    centre = rng.uniform(radius, 1 - radius, 2)
+    turn = rng.uniform(-0.5, 0.5)
+    y, x = (np.mgrid[:size, :size] + 0.5) / size - centre[:, None, None]
+    u = (np.cos(turn) * x + np.sin(turn) * y) / radius
+    v = (np.cos(turn) * y - np.sin(turn) * x) / radius
+    if name == "circle":
+        inside = u**2 + v**2 <= 0.75
+    elif name == "square":
+        inside = np.maximum(abs(u), abs(v)) <= 0.75
+    elif name == "triangle":
+        inside = np.maximum(v, abs(u) * np.sqrt(3) / 2 - v / 2) <= 0.55
+    else:
+        inside = (np.minimum(abs(u), abs(v)) <= 0.28) & (np.maximum(abs(u), abs(v)) <= 1)
+    return np.asarray(inside)

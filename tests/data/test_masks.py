@@ -1,0 +1,210 @@
+"""Images with masks: the shapes that are drawn, folders that are read, and one sentence if not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedray.data import load_images
+from fedray.data.cache import cache_folder
+from fedray.data.imageset import TEST, TRAIN, ImageSet, dominant_classes
+from fedray.data.sources.shapes import Shapes
+from fedray.errors import UserError
+
+# --- image sets ----------------------------------------------------------------------------------
+
+
+def made(masks, classes=3):
+    n = len(masks)
+    return ImageSet(
+        "made",
+        np.zeros((n, 1, 2, 2), np.uint8),
+        np.zeros(n, np.int64),
+        tuple("abcd"[:classes]),
+        np.zeros(n, np.int8),
+        masks=masks,
+    )
+
+
+def test_the_dominant_class_by_hand():
+    masks = np.array([[[0, 0], [0, 2]], [[1, 2], [2, 0]], [[2, 1], [0, 0]], [[0, 0], [0, 0]]])
+    assert dominant_classes(masks.astype(np.uint8), 3).tolist() == [2, 2, 1, 0]
+
+
+def test_masks_are_part_of_what_identifies_images():
+    one = np.zeros((2, 2, 2), np.uint8)
+    other = one.copy()
+    other[1, 1, 1] = 2
+    hashes = {made(one).sha256, made(other).sha256, made(one[:0]).sha256}
+    assert len(hashes) == 3
+    assert made(one.copy()).sha256 in hashes
+    assert not made(other).masks.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (np.zeros((2, 2, 3), np.uint8), r"masks are uint8 \(2, 2, 3\), expected uint8 \(2, 2, 2\)"),
+        (np.zeros((2, 2, 2), np.int64), "masks are int64"),
+        (np.full((2, 2, 2), 3, np.uint8), "masks reach 3, but there are 3 classes"),
+    ],
+)
+def test_masks_that_do_not_fit(masks, message):
+    with pytest.raises(ValueError, match=message):
+        made(masks)
+
+
+# --- shapes --------------------------------------------------------------------------------------
+
+
+def test_shapes_are_always_the_same_and_drawn_once(monkeypatch):
+    first = load_images("shapes")
+    again = Shapes().decode(cache_folder(), image_size=None, channels=None)
+    assert first.sha256 == again.sha256
+    monkeypatch.setattr(Shapes, "decode", None)
+    mapped = load_images("shapes")
+    assert isinstance(mapped.masks, np.memmap)
+    assert np.array_equal(mapped.masks, again.masks)
+
+
+def test_every_style_has_every_shape_and_a_look_of_its_own():
+    shapes = load_images("shapes")
+    assert shapes.shape == (3, 32, 32)
+    assert shapes.class_names == ("background", "circle", "square", "triangle", "cross")
+    assert set(shapes.labels.tolist()) == {1, 2, 3, 4}
+    grounds = []
+    for domain in range(4):
+        own = shapes.domains.ids == domain
+        assert np.bincount(shapes.origin[own]).tolist() == [160, 40]
+        for split in (TRAIN, TEST):
+            pixels = np.bincount(shapes.masks[own & (shapes.origin == split)].ravel())
+            assert len(pixels) == 5
+            assert (pixels[1:] > 0.02 * pixels.sum()).all()
+        ground = np.moveaxis(shapes.images[own], 1, 3)[shapes.masks[own] == 0]
+        grounds.append((ground.mean(), ground.std()))
+    apart = [abs(a - b).max() for i, a in enumerate(np.array(grounds)) for b in grounds[:i]]
+    assert min(apart) > 20
+
+
+def test_shapes_in_other_sizes_and_grey():
+    shapes = load_images("shapes", image_size=20, channels=1)
+    assert shapes.shape == (1, 20, 20)
+    assert shapes.masks.shape == (800, 20, 20)
+    with pytest.raises(UserError, match=r"data.image_size=15 is too small .* needs 16; raise it"):
+        load_images("shapes", image_size=15)
+
+
+# --- mask folder ---------------------------------------------------------------------------------
+
+
+def write(folder, name, mask, *, mode="L", image_size=None):
+    """An image whose red is ten times its mask, and the mask."""
+    ids = np.array(mask, np.uint8)
+    for part in ("images", "masks"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    red = Image.fromarray(np.stack([10 * ids, ids, ids], 2))
+    red.resize(image_size or red.size).save(folder / "images" / f"{name}.png")
+    labelled = Image.fromarray(ids)
+    if mode == "P":
+        labelled.putpalette([200, 0, 0, 0, 200, 0, 0, 0, 200])
+    labelled.convert(mode).save(folder / "masks" / f"{name}.png")
+
+
+def names(root, content=("nothing", "lung", "heart")):
+    (root / "classes.json").write_text(json.dumps(content))
+
+
+def test_a_folder_of_images_with_masks(tmp_path):
+    write(tmp_path / "north/train", "b", [[0, 1], [1, 2]])
+    write(tmp_path / "north/train", "a", [[0, 0], [0, 2]], mode="P")
+    write(tmp_path / "north/test", "a", [[0, 0], [0, 0]])
+    write(tmp_path / "east/train", "a", [[2, 2], [0, 1]])
+    names(tmp_path)
+    found = load_images("mask_folder", tmp_path)
+    assert found.class_names == ("nothing", "lung", "heart")
+    assert found.domains.names == ("east", "north")
+    assert found.domains.ids.tolist() == [0, 1, 1, 1]
+    assert found.origin.tolist() == [TRAIN, TEST, TRAIN, TRAIN]
+    assert found.labels.tolist() == [2, 0, 2, 1]
+    expected = [[[2, 2], [0, 1]], [[0, 0], [0, 0]], [[0, 0], [0, 2]], [[0, 1], [1, 2]]]
+    assert found.masks.tolist() == expected
+    assert np.array_equal(found.images[:, 0], 10 * found.masks)
+
+
+def test_masks_are_scaled_with_their_images_but_stay_ids(tmp_path):
+    mask = np.zeros((12, 16), np.uint8)
+    mask[:, 8:] = 2
+    write(tmp_path / "a/train", "wide", mask)
+    names(tmp_path)
+    found = load_images("mask_folder", tmp_path, image_size=6)
+    assert found.masks.shape == (1, 6, 6)
+    assert set(found.masks.ravel().tolist()) == {0, 2}
+    inner = np.delete(np.arange(6), [2, 3])  # away from the edge, where the image is blurred
+    assert np.array_equal(found.images[0, 0][:, inner], 10 * found.masks[0][:, inner])
+
+
+def no_masks(root):
+    (root / "a/train/masks/x.png").unlink()
+
+
+def no_folder(root):
+    no_masks(root)
+    (root / "a/train/masks").rmdir()
+
+
+def other_split(root):
+    (root / "a/train").rename(root / "a/learn")
+
+
+def nothing(root):
+    (root / "a").rename(root / ".a")
+
+
+def no_image(root):
+    (root / "a/train/images/x.png").unlink()
+
+
+def colour(root):
+    Image.new("RGB", (2, 2)).save(root / "a/train/masks/x.png")
+
+
+def larger(root):
+    Image.new("L", (3, 2)).save(root / "a/train/masks/x.png")
+
+
+def unknown_class(root):
+    Image.new("L", (2, 2), 255).save(root / "a/train/masks/x.png")
+
+
+def torn(root):
+    (root / "a/train/masks/x.png").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (no_masks, r"images/x\.png has no mask .*masks/x\.png; add it or remove the image"),
+        (no_folder, r"train/masks is not there; a split has a folder images and one masks"),
+        (other_split, r"a/learn is not a split; expected .*a/train/images"),
+        (nothing, r"holds no images with masks; expected classes\.json, <domain>/train/images"),
+        (no_image, r"train/images holds no image .*fill or remove"),
+        (colour, r"masks/x\.png has pixels of mode RGB, expected one class id a pixel"),
+        (larger, r"masks/x\.png has 3x2 pixels, its image .*x\.png 2x2; make them equal"),
+        (unknown_class, r"holds the class 255, but classes\.json names 3 classes \(0 to 2\)"),
+        (torn, r"masks/x\.png is not an image; mend or remove it"),
+        (lambda root: (root / "classes.json").unlink(), r"classes\.json is not there; expected"),
+        (lambda root: names(root, ["one"]), r'classes\.json holds \["one"\]; expected a list'),
+        (lambda root: names(root, ["a", "a"]), r"two to 256 different names"),
+        (lambda root: names(root, {"a": 1}), r"expected a list"),
+        (lambda root: (root / "classes.json").write_text("{"), r"classes\.json cannot be read"),
+    ],
+)
+def test_wrong_mask_folders(tmp_path, spoil, message):
+    write(tmp_path / "a/train", "x", [[0, 1], [1, 2]])
+    names(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(UserError, match=message):
+        load_images("mask_folder", tmp_path)

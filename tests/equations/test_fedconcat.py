@@ -1,0 +1,298 @@
+"""FedConcat's clusters and concatenation by hand, its stages, and who has what when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.algorithms.fedavg import GlobalModel
+from fedray.algorithms.fedconcat import (
+    CLUSTERS,
+    HEAD,
+    REACHED,
+    TEST,
+    TRAIN,
+    ConcatenatedHead,
+    LabelDistribution,
+    assign,
+    cluster,
+    concatenated_head,
+    on_features,
+)
+from fedray.algorithms.fedlc import class_counts
+from fedray.client import ClientState, to_float
+from fedray.errors import UserError
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+ONE_KIND = {"model.group": "cnn3"}
+
+
+def draws(seed=0):
+    return np.random.default_rng(seed)
+
+
+def below(state, prefix):
+    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+
+
+# --- clusters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_alike_clients_meet_in_a_cluster(seed):
+    points = np.array([[1.0, 0.0], [0.1, 0.9], [0.9, 0.1], [0.0, 1.0], [0.95, 0.05]])
+    assert cluster(points, 2, 5, draws(seed)).tolist() == [0, 1, 0, 1, 0]
+    assert cluster(points, 1, 5, draws(seed)).tolist() == [0] * 5
+    assert cluster(points, 5, 5, draws(seed)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_assignment_by_hand():
+    costs = np.array([[0.0, 9.0], [1.0, 3.0], [2.0, 2.5]])
+    assert assign(costs, 3).tolist() == [0, 0, 1]  # all are nearest to 0, but 1 may not be empty
+    assert assign(np.array([[0.0, 9.0], [1.0, 3.0], [5.0, 0.0]]), 3).tolist() == [0, 0, 1]
+    four = np.vstack([costs, [0.5, 2.0]])  # two must go: 0.5 + 1.5 is the cheapest
+    assert assign(four, 2).tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_cluster_is_empty_or_too_large(seed):
+    points = np.concatenate([np.zeros((7, 3)), draws(seed).random((3, 3))])
+    sizes = np.bincount(cluster(points, 4, 3, draws(seed)), minlength=4)
+    assert sizes.sum() == 10
+    assert sizes.min() >= 1
+    assert sizes.max() <= 3
+
+
+def test_equal_clients_are_still_cut_into_clusters():
+    assert sorted(np.bincount(cluster(np.ones((4, 2)), 3, 2, draws())).tolist()) == [1, 1, 2]
+
+
+def test_clients_say_how_their_images_spread(assemble):
+    assembly = assemble("fedconcat", ONE_KIND)
+    client = ClientRuntime(assembly, CPU).client(1, 0)
+    answer, _ = assembly.algorithm.label_distribution(client, None, None)
+    assert isinstance(answer, LabelDistribution)
+    counts = class_counts(client).double()
+    assert torch.equal(answer.shares, counts / counts.sum())
+
+
+# --- concatenation --------------------------------------------------------------------------------
+
+
+def test_the_concatenated_heads_logits_are_the_sum_of_the_clusters():
+    one = {HEAD[0]: torch.tensor([[1.0, 2.0]]), HEAD[1]: torch.tensor([0.5])}
+    two = {HEAD[0]: torch.tensor([[3.0, -1.0]]), HEAD[1]: torch.tensor([0.25])}
+    weight, bias = concatenated_head([one, two])
+    assert weight.tolist() == [[1.0, 2.0, 3.0, -1.0]]
+    assert bias.tolist() == [0.75]
+    features = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 5.0]])
+    found = F.linear(torch.cat(features, dim=1), weight, bias)
+    assert found.item() == 3.5 + 1.25
+
+
+def test_one_cluster_in_every_round_is_fedavg_bit_for_bit(run):
+    changes = {**ONE_KIND, "rounds": 3, "participation": 0.5, "momentum": 0.9}
+    plain = run("fedavg", changes)
+    alone = {"algorithm.clusters": 1, "algorithm.cluster_rounds": 3}
+    done = run("fedconcat", {**changes, **alone})
+    for mine, fedavgs in zip(done.servers, plain.servers, strict=True):
+        assert all(torch.equal(mine[f"0/{name}"], tensor) for name, tensor in fedavgs.items())
+    assert [r.metrics["global_accuracy"] for r in done.results] == [
+        r.metrics["global_accuracy"] for r in plain.results
+    ]
+    assert done.results[-1].per_client == plain.results[-1].per_client
+
+
+def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
+    done = run("fedconcat", {**ONE_KIND, "algorithm.cluster_rounds": 2})
+    clusters = done.servers[-1][CLUSTERS].tolist()
+    own = [client for client, g in enumerate(clusters) if g == 1]
+    assert 0 < len(own) < 4
+    uplinks = {}
+    runtime = ClientRuntime(done.assembly, CPU)
+    for client in own:
+        down = GlobalModel(below(done.servers[1], "1/"), {})
+        uplinks[client] = runtime.step("client_update", 2, client, None, down)[0].uplink
+    total = sum(upload.samples for upload in uplinks.values())
+    mean = sum(u.weights["head.weight"] * (u.samples / total) for u in uplinks.values())
+    torch.testing.assert_close(done.servers[2]["1/head.weight"], mean)
+
+
+# --- stages ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def done(run):
+    """Five rounds: two in clusters, three of the classifier."""
+    changes = {**ONE_KIND, "rounds": 5, "algorithm.cluster_rounds": 2, "batch_size": 8}
+    return run("fedconcat", changes)
+
+
+def test_encoders_are_frozen_after_the_clusters_rounds_and_the_classifier_moves(done):
+    encoders = [n for n in done.servers[0] if n.endswith("weight") and n not in HEAD]
+    for before, after in zip(done.servers[:2], done.servers[1:3], strict=True):
+        assert not any(torch.equal(before[name], after[name]) for name in encoders)
+    for state in done.servers[3:]:
+        for g in (0, 1):
+            assert all(
+                torch.equal(tensor, below(done.servers[2], f"{g}/")[name])
+                for name, tensor in below(state, f"{g}/").items()
+            )
+    assert HEAD[0] not in done.servers[2]
+    heads = [state[HEAD[0]] for state in done.servers[3:]]
+    assert heads[0].shape == (10, 2 * 16)
+    assert not torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[1], heads[2])
+
+
+def test_encoders_travel_once_and_then_classifiers_alone(done):
+    from fedray.models import buffer_names
+
+    names = buffer_names(done.assembly.server(CPU).model)
+    model = below(done.servers[0], "0/")
+    buffers = sum(model[name].numel() for name in names)
+    whole = sum(t.numel() for t in model.values()) - buffers
+    encoder, small = whole - 17 * 10, (2 * 16 + 1) * 10
+    assert done.results[0].up.params == {"statistics": 4 * 10}
+    assert done.results[1].up.params == {"weights": 4 * whole, "statistics": 4 * (buffers + 1)}
+    assert done.results[1].down.params == {"weights": 4 * whole, "statistics": 4 * buffers}
+    assert done.results[3].down.params == {
+        "weights": 4 * (2 * encoder + small),
+        "statistics": 4 * 2 * buffers,
+    }
+    assert done.results[4].down.params == {"weights": 4 * small}
+    for result in done.results[3:]:
+        assert result.up.params["weights"] == 4 * small
+    assert all(model == {} for model in done.models.values())
+    assert all(set(memory) == {TRAIN, TEST} for memory in done.memories.values())
+
+
+def test_what_clients_keep_are_the_features_of_the_frozen_encoders(done):
+    runtime = ClientRuntime(done.assembly, CPU)
+    client = runtime.client(2, 4)
+    images, _ = client.train.tensors(CPU)
+    for g in (0, 1):
+        model = client.load(below(done.servers[2], f"{g}/")).eval()
+        expected = model(to_float(images)).features
+        kept = done.memories[2][TRAIN][:, 16 * g : 16 * (g + 1)]
+        torch.testing.assert_close(kept, expected)
+    assert done.memories[2][TEST].shape == (len(client.test), 32)
+
+
+def test_the_score_is_that_of_the_concatenated_model(done):
+    runtime, state = ClientRuntime(done.assembly, CPU), done.servers[-1]
+    client = runtime.client(0, 5)
+    images, labels = client.test.tensors(CPU)
+    models = [below(state, f"{g}/") for g in (0, 1)]
+    features = [client.load(w).eval()(to_float(images)).features.detach() for w in models]
+    guesses = F.linear(torch.cat(features, dim=1), state[HEAD[0]], state[HEAD[1]]).argmax(1)
+    assert done.results[-1].per_client[0] == int((guesses == labels).sum()) / len(labels)
+
+
+def test_a_global_accuracy_is_there_from_the_classifier_on(done):
+    has = ["global_accuracy" in result.metrics for result in done.results]
+    assert has == [False, False, False, True, True, True]
+
+
+def test_a_round_of_the_classifier_by_hand(done):
+    """Three batches of eight from each client, plain SGD, and the unweighted mean."""
+    streams, state = done.assembly.streams, done.servers[3]
+    heads = []
+    for client, memory in sorted(done.memories.items()):
+        labels = torch.from_numpy(
+            done.assembly.data.images.labels[done.assembly.data.train[client]]
+        )
+        drawn = torch.randperm(
+            len(labels), generator=streams.torch("head_batches", round_=4, client=client)
+        )[:24]
+        order = torch.randperm(
+            len(drawn), generator=streams.torch("batches", round_=4, client=client)
+        )
+        head = torch.nn.Linear(32, 10)
+        head.load_state_dict({"weight": state[HEAD[0]], "bias": state[HEAD[1]]})
+        sgd = torch.optim.SGD(head.parameters(), 0.05)
+        batches = drawn[order].split(8)
+        assert len(batches) == 3
+        for index in batches:
+            sgd.zero_grad()
+            F.cross_entropy(head(memory[TRAIN][index]), labels[index]).backward()
+            sgd.step()
+        heads.append(head.weight.detach())
+    torch.testing.assert_close(done.servers[4][HEAD[0]], torch.stack(heads).mean(0))
+
+
+def test_features_are_never_augmented(run):
+    changes = {**ONE_KIND, "algorithm.cluster_rounds": 1, "finetune_epochs": 1}
+    done = run("fedconcat", {**changes, "data.augment": "flip_crop"})
+    client = ClientRuntime(done.assembly, CPU).client(0, 3)
+    assert client.setting.training.augment == "flip_crop"
+    reading = on_features(client, ClientState({}, done.memories[0]))
+    assert reading.setting.training.augment == "none"
+    assert 0 <= done.results[-1].metrics["finetuned_accuracy"] <= 1
+
+
+def test_the_classifiers_start(assemble):
+    changes = {**ONE_KIND, "rounds": 2, "algorithm.cluster_rounds": 1}
+    summed = assemble("fedconcat", changes)
+    drawn = assemble("fedconcat", {**changes, "algorithm.head_init": "random"})
+    server = summed.server(CPU)
+    state = summed.algorithm.init_server(server)
+    head = state["0/head.weight"]
+    assert torch.equal(
+        summed.algorithm._with_head(state, server)[HEAD[0]], torch.cat([head, head], dim=1)
+    )
+    random = drawn.algorithm._with_head(state, server)[HEAD[0]]
+    assert random.abs().max() <= 32**-0.5
+    assert not torch.equal(random[:, :16], head)
+
+
+def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
+    changes = {
+        **ONE_KIND,
+        "rounds": 6,
+        "algorithm.cluster_rounds": 1,
+        "faults.drop": 0.6,
+        "data.clients": 4,
+    }
+    done = run("fedconcat", changes)
+    reached = [int(state[REACHED].sum()) for state in done.servers]
+    assert reached[1] == 0
+    assert 0 < reached[2] < 4  # some were away; they have their cluster's model until then
+    assert reached == sorted(reached)
+    assert reached[-1] == 4
+    away = [c for c in range(4) if not done.servers[2][REACHED][c]]
+    algorithm = done.assembly.algorithm
+    down = algorithm.downlink(done.servers[2], range(4), done.assembly.server(CPU))
+    assert [c for c in range(4) if not isinstance(down[c], ConcatenatedHead)] == away
+
+
+def test_it_learns_and_the_classifier_gains(run):
+    changes = {
+        **ONE_KIND,
+        "rounds": 16,
+        "local_epochs": 2,
+        "momentum": 0.9,
+        "algorithm.cluster_rounds": 6,
+        "algorithm.head_init": "random",
+        "data.partition.alpha": 0.1,
+        "finetune_epochs": 2,
+    }
+    done = run("fedconcat", changes)
+    first, last = done.results[7].metrics, done.results[-1].metrics
+    assert last["global_accuracy"] > max(0.5, first["global_accuracy"])
+    assert last["finetuned_accuracy_best"] > last["local_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm.clusters": 5}, r"algorithm\.clusters=5 for 4 clients; lower it"),
+        ({"algorithm.cluster_rounds": 3}, r"cluster_rounds=3 of rounds=2; lower it, or raise"),
+    ],
+)
+def test_impossible_numbers_are_refused_with_the_key(run, changes, message):
+    with pytest.raises(UserError, match=message):
+        run("fedconcat", {**ONE_KIND, **changes})

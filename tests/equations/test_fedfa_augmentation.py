@@ -1,0 +1,223 @@
+"""FedFA's feature augmentation: its numbers by hand, where it stands, and what travels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedray.algorithms.fedfa_augmentation import (
+    RUNNING,
+    VARIANCE,
+    Augmentation,
+    VariedUpdate,
+    augment,
+    channel_statistics,
+    fusion_weights,
+    variance_over_clients,
+)
+from fedray.errors import UserError
+from fedray.models import build, convolution_stages
+
+ONE_KIND = {"model.group": "cnn2"}
+
+
+def random(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def model():
+    return build(
+        "cnn2", channels=1, image_size=8, num_classes=10, feature_dim=16, generator=random()
+    )
+
+
+def layers(probability=1.0, variances=None, **more):
+    return Augmentation(probability, 0.99, random(3), variances or {}, **more)
+
+
+def is_weight(name):
+    return not name.startswith(VARIANCE)
+
+
+# --- equations ------------------------------------------------------------------------------------
+
+
+def test_channel_statistics_by_hand():
+    maps = torch.tensor([[[[1.0, 3.0], [5.0, 7.0]], [[2.0, 2.0], [2.0, 2.0]]]])
+    mean, std = channel_statistics(maps)
+    assert mean.tolist() == [[4.0, 2.0]]
+    torch.testing.assert_close(std, torch.tensor([[(20 / 3) ** 0.5, 1e-3]]))
+
+
+def test_fusion_weights_by_hand():
+    found = fusion_weights(torch.tensor([1.0, 3.0]))  # g = .5, .75
+    torch.testing.assert_close(found, torch.tensor([0.8, 1.2]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("variances", [[0.0, 0.0, 0.0], [1e-9, 5.0, 1e6], [2.0, 2.0, 2.0]])
+def test_fusion_weights_sum_to_the_number_of_channels(variances):
+    found = fusion_weights(torch.tensor(variances))
+    assert found.sum().item() == pytest.approx(3)
+    if len(set(variances)) == 1:
+        assert found.tolist() == pytest.approx([1, 1, 1])
+
+
+def test_variance_over_clients_by_hand():
+    running = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+    assert variance_over_clients(running).tolist() == [2.0, 8.0]
+    assert variance_over_clients(running, scalar=True).tolist() == pytest.approx([10 / 3] * 2)
+    weights = fusion_weights(variance_over_clients(running, scalar=True))
+    assert weights.tolist() == pytest.approx([1, 1])  # so the official code's are all 1
+
+
+def test_augmented_maps_have_the_drawn_statistics():
+    maps = torch.randn(4, 3, 5, 5, generator=random())
+    mean, std = channel_statistics(maps)
+    alpha, beta = std + torch.rand(4, 3, generator=random(1)), mean - 1
+    found = channel_statistics(augment(maps, mean, std, alpha, beta))
+    torch.testing.assert_close(found[0], beta, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[1], alpha, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(augment(maps, mean, std, std, mean), maps)
+
+
+def test_a_draw_by_hand():
+    statistic = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+    layer = layers(variances={"0.mean": torch.tensor([1.0, 3.0])}, running={})
+    found = layer._draw("0.mean", statistic, 0.0)
+    spread = (torch.tensor([1.8, 2.2]) * torch.tensor([2.0, 1e-6])).sqrt()
+    noise = torch.randn(2, 2, generator=random(3))
+    torch.testing.assert_close(found, statistic + noise * spread, atol=1e-5, rtol=0)
+    torch.testing.assert_close(layer.running["0.mean"], torch.tensor([0.02, 0.05]))
+    layer._draw("0.mean", statistic, 0.0)
+    torch.testing.assert_close(layer.running["0.mean"], torch.tensor([0.0398, 0.0995]))
+
+
+# --- where it stands ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "stages"),
+    [
+        ("mlp", 8, 0),
+        ("cnn2", 8, 2),
+        ("cnn3", 8, 3),
+        ("alexnet", 63, 5),
+        ("vgg11", 32, 8),
+        ("resnet18", 32, 5),
+        ("resnet8s", 32, 4),
+    ],
+)
+def test_a_layer_stands_after_every_stage(name, size, stages):
+    made = build(
+        name, channels=3, image_size=size, num_classes=2, feature_dim=8, generator=random()
+    )
+    seen = []
+    for end in convolution_stages(made):
+        end.register_forward_hook(lambda *args: seen.append(args[2].shape))
+    made.eval()(torch.zeros(2, 3, size, size))
+    assert len(seen) == stages
+    assert all(len(shape) == 4 for shape in seen)
+    assert [shape[2] for shape in seen] == sorted((shape[2] for shape in seen), reverse=True)
+
+
+def test_in_alexnet_they_stand_behind_the_pools():
+    alexnet = build(
+        "alexnet", channels=3, image_size=127, num_classes=2, feature_dim=8, generator=random()
+    )
+    kinds = [type(end).__name__ for end in convolution_stages(alexnet)]
+    assert kinds == ["MaxPool2d", "MaxPool2d", "ReLU", "ReLU", "MaxPool2d"]
+
+
+def test_layers_come_and_go():
+    images, plain = torch.randn(6, 1, 8, 8, generator=random()), model()
+    before = plain(images).logits
+    with layers().on(plain):
+        augmented = plain(images).logits
+    assert not torch.allclose(augmented, before)
+    assert torch.equal(plain(images).logits, before)
+    with layers(0.0).on(plain):
+        assert torch.equal(plain(images).logits, before)
+    with layers().on(plain):
+        assert torch.equal(plain(images[:1]).logits, plain(images[:1]).logits)  # a batch of one
+
+
+def test_about_every_other_batch_is_augmented():
+    images, plain, layer = torch.randn(2, 1, 8, 8, generator=random()), model(), layers(0.5)
+    applied = 0
+    with layer.on(plain):
+        for _ in range(60):
+            before = layer.running.get("0.mean")
+            plain(images)
+            applied += layer.running.get("0.mean") is not before
+    assert 20 <= applied <= 40
+
+
+def test_maps_of_one_pixel_pass_as_they_are():
+    # cnn2's second stage has maps of one pixel here
+    tiny = build("cnn2", channels=1, image_size=4, num_classes=2, feature_dim=8, generator=random())
+    layer = layers()
+    with layer.on(tiny):
+        assert torch.isfinite(tiny(torch.randn(3, 1, 4, 4, generator=random())).logits).all()
+    assert set(layer.running) == {"0.mean", "0.std"}
+
+
+# --- whole runs -----------------------------------------------------------------------------------
+
+
+def test_probability_0_is_fedavg_bit_for_bit(run):
+    changes = {**ONE_KIND, "participation": 0.5, "rounds": 3}
+    plain = run("fedavg", changes)
+    free = run("fedfa_augmentation", {**changes, "algorithm.probability": 0})
+    done = run("fedfa_augmentation", changes)
+    for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
+        assert mine.keys() == fedavgs.keys()
+        assert all(torch.equal(mine[name], tensor) for name, tensor in fedavgs.items())
+    assert not torch.equal(done.servers[1]["head.weight"], plain.servers[1]["head.weight"])
+
+
+def test_what_the_server_makes_of_running_means(assemble):
+    assembly = assemble("fedfa_augmentation", ONE_KIND)
+    algorithm, server = assembly.algorithm, assembly.server(torch.device("cpu"))
+    weights = {"w": torch.zeros(1)}
+    uplinks = {
+        0: VariedUpdate(
+            weights, {}, 5, {"0.mean": torch.tensor([1.0, 0.0]), "1.std": torch.ones(1)}
+        ),
+        2: VariedUpdate(weights, {}, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
+    }
+    after = algorithm.server_update(
+        {**weights, VARIANCE + "1.std": torch.ones(1) * 7}, uplinks, None
+    )
+    assert after[VARIANCE + "0.mean"].tolist() == [2.0, 8.0]  # without weights
+    assert after[VARIANCE + "1.std"].tolist() == [7.0]  # of one client there is no variance
+    assert algorithm.downlink(after, [0], server)[0].variances.keys() == {"0.mean", "1.std"}
+
+
+def test_statistics_travel_and_running_means_stay(run):
+    done = run("fedfa_augmentation", {**ONE_KIND, "rounds": 3, "algorithm.probability": 1})
+    statistics = 2 * (16 + 32)
+    assert done.results[1].down.params.get("statistics", 0) == 0
+    assert done.results[1].up.params["statistics"] == 4 * (statistics + 1)  # and the samples
+    assert done.results[2].down.params["statistics"] == 4 * statistics
+    plain = run("fedavg", ONE_KIND)
+    assert done.results[1].up.params["weights"] == plain.results[1].up.params["weights"]
+    assert {n for n in done.servers[-1] if is_weight(n)} == set(plain.servers[-1])
+    names = {f"{RUNNING}{stage}.{what}" for stage in (0, 1) for what in ("mean", "std")}
+    for memory in done.memories.values():
+        assert set(memory) == names
+    ours, theirs = done.memories[0][f"{RUNNING}0.mean"], done.memories[1][f"{RUNNING}0.mean"]
+    assert not torch.equal(ours, theirs)
+    means = torch.stack([done.memories[c][f"{RUNNING}0.mean"] for c in range(4)])
+    torch.testing.assert_close(done.servers[-1][f"{VARIANCE}0.mean"], means.var(dim=0))
+
+
+def test_it_learns(run):
+    changes = {"model.group": "cnn3", "rounds": 6, "local_epochs": 2, "momentum": 0.9}
+    done = run("fedfa_augmentation", {**changes, "data.partition": "iid"})
+    first, last = done.results[0].metrics, done.results[-1].metrics
+    assert last["global_accuracy"] > first["global_accuracy"] + 0.3
+
+
+def test_a_model_without_maps_is_refused_with_the_key(run):
+    with pytest.raises(UserError, match=r"convolutions, and mlp has none; set model\.group"):
+        run("fedfa_augmentation", {"model.group": "mlp"})

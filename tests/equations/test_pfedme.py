@@ -1,0 +1,138 @@
+"""pFedMe: the personal model of a quadratic, the outer step, the server's step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedray.algorithms.fedavg import GlobalModel, TrainedModel
+from fedray.algorithms.pfedme import PFedMe, outer_step
+from fedray.client import Client, ClientState, LocalTraining, Samples, Setting, Skeleton
+from fedray.errors import UserError
+from fedray.models import Classifier
+
+H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
+B = torch.tensor([1.0, -2.0])
+W = torch.tensor([4.0, -1.0])
+
+
+class Point(Classifier):
+    """Two parameters."""
+
+    head = nn.Identity()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.zeros(2))
+
+
+class Quadratic(PFedMe):
+    """f(p) = p^T H p / 2 - b^T p on every batch."""
+
+    def local_loss(self, model, batch, down, state):
+        return model.p @ H @ model.p / 2 - B @ model.p
+
+
+def step(images: int = 1, lr: float = 0.02, **knobs):
+    """A client's step from W: what it sends of w, and its theta."""
+    training = LocalTraining(epochs=1, batch_size=2, lr=lr)
+    setting = Setting(("a",), 2, 1, 1, training, 0)
+    own = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
+    client = Client(0, 1, setting, own, own, "point", Skeleton(Point()), dict, torch.device("cpu"))
+    method = Quadratic(PFedMe.HParams(**knobs), setting)
+    sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}, {}))
+    assert sent.samples == images
+    return sent.weights["p"], state.model["p"]
+
+
+def test_inner_steps_end_at_the_proximal_point_and_the_outer_step_goes_towards_it():
+    lambda_, eta = 15.0, 0.005
+    sent, theta = step(inner_steps=400, lambda_=lambda_, eta=eta)
+    fixed_point = torch.linalg.solve(H + lambda_ * torch.eye(2), B + lambda_ * W)
+    torch.testing.assert_close(theta, fixed_point, rtol=1e-5, atol=0)
+    torch.testing.assert_close(sent, W - eta * lambda_ * (W - fixed_point), rtol=1e-5, atol=0)
+
+
+def test_one_inner_step_is_one_gradient_step():
+    sent, theta = step(inner_steps=1, eta=1 / 15)
+    torch.testing.assert_close(theta, W - 0.02 * (H @ W - B))  # theta = w, so nothing holds it
+    torch.testing.assert_close(sent, theta)  # eta lambda = 1
+
+
+def test_every_batch_has_its_inner_steps_and_then_an_outer_one():
+    sent, theta = step(images=4, inner_steps=2)
+    w, expected = W.clone(), W.clone()
+    for _ in range(2):
+        for _ in range(2):
+            expected = expected - 0.02 * (H @ expected - B + 15 * (expected - w))
+        w = w - 0.005 * 15 * (w - expected)
+    torch.testing.assert_close(theta, expected)
+    torch.testing.assert_close(sent, w)
+
+
+def test_a_large_lambda_keeps_the_personal_model_at_w():
+    def distance(lambda_):
+        lr = 0.5 / lambda_
+        return float((step(lr=lr, inner_steps=100, lambda_=lambda_, eta=1e-6)[1] - W).norm())
+
+    assert distance(1e3) == pytest.approx(10 * distance(1e4), rel=0.05)
+    assert distance(1e5) < 1e-3
+
+
+def test_the_outer_step_by_hand():
+    model, w = Point(), {"p": torch.tensor([2.0, 4.0])}
+    outer_step(w, model, 0.25)
+    assert w["p"].tolist() == [1.5, 3.0]
+
+
+@pytest.mark.parametrize(("beta", "expected"), [(1.0, 6.0), (0.5, 4.0), (2.0, 10.0)])
+def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
+    method = PFedMe(PFedMe.HParams(beta=beta), SimpleNamespace())
+    uplinks = {
+        0: TrainedModel({"p": torch.tensor(4.0)}, {"v": torch.tensor(1.0)}, 30),
+        1: TrainedModel({"p": torch.tensor(8.0)}, {"v": torch.tensor(3.0)}, 10),
+    }
+    state = {"p": torch.tensor(2.0), "v": torch.tensor(9.0)}
+    after = method.server_update(state, uplinks, None)
+    assert after["p"].item() == pytest.approx(expected)
+    assert after["v"].item() == pytest.approx(2.0)  # a running variance stays positive
+    assert method.server_update(state, {}, None) is state
+
+
+def test_personal_models_are_tested_and_only_the_global_one_travels(run):
+    knobs = {"algorithm.lambda": 1, "algorithm.eta": 0.5}
+    changes = {"model.group": "cnn2", "participation": 0.5, "lr": 0.3, "rounds": 4}
+    own = run("pfedme", {**changes, **knobs})
+    common = run("pfedme", {**changes, **knobs, "algorithm.test": "global"})
+    assert all(torch.equal(own.servers[-1][n], common.servers[-1][n]) for n in own.servers[-1])
+    assert own.results[-1].per_client != common.results[-1].per_client
+    assert own.results[1].down.params == run("fedavg", changes).results[1].down.params
+    client = own.results[1].participants[0]
+    assert not torch.equal(own.models[client]["head.weight"], own.servers[-1]["head.weight"])
+
+
+def test_on_prompts_it_sends_what_promptfl_sends(run):
+    changes = {"algorithm.length": 4, "lr": 0.2}
+    ours = run("promptfl_pfedme", {**changes, "algorithm.lambda": 2, "algorithm.eta": 0.2})
+    plain = run("promptfl", changes)
+    assert ours.results[1].up == plain.results[1].up
+    assert not torch.equal(ours.servers[-1]["context"], ours.servers[0]["context"])
+    thetas = [model["context"] for model in ours.models.values()]
+    assert all(not torch.equal(thetas[0], theta) for theta in thetas[1:])
+
+
+def test_on_prompts_one_inner_step_with_eta_lambda_1_is_promptfl_with_equal_weights(run):
+    """One batch: theta = w - lr grad, w = theta."""
+    one = {"algorithm.length": 4, "batch_size": 1000, "algorithm.weights": "uniform"}
+    knobs = {"algorithm.inner_steps": 1, "algorithm.lambda": 4, "algorithm.eta": 0.25}
+    ours, plain = run("promptfl_pfedme", {**one, **knobs}), run("promptfl", one)
+    torch.testing.assert_close(ours.servers[-1]["context"], plain.servers[-1]["context"])
+
+
+def test_a_step_beyond_the_personal_model_is_refused(run):
+    with pytest.raises(UserError, match=r"eta=0\.1 times lambda=15 is above 1"):
+        run("pfedme", {"model.group": "cnn2", "algorithm.eta": 0.1})

@@ -1,0 +1,99 @@
+"""PromptFL: FedAvg of a context; its relatives with FedProx and without a server."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from prompting import CPU, NAMES, clip_of, drawn, empty_client, gradients, noise
+
+from fedray.algorithms.fedavg import GlobalModel
+from fedray.algorithms.promptfl import ContextClip
+from fedray.client import Batch, ClientState
+from fedray.errors import UserError
+from fedray.runtime.clients import ClientRuntime
+
+SHORT = {"algorithm.length": 4}
+
+
+def test_words_as_context_are_the_text_with_these_words(tiny_clip):
+    model = drawn(ContextClip(clip_of(tiny_clip), NAMES, 4, "a photo of a"))
+    plain = model.fixed_texts("a photo of a {}.")
+    torch.testing.assert_close(model.text_features(), plain, rtol=0, atol=1e-5)
+    assert (drawn(ContextClip(model.clip, NAMES, 4)).text_features() - plain).abs().max() > 1e-2
+
+
+def test_too_few_words_for_the_context_are_refused(run):
+    changes = {**SHORT, "algorithm.words": "a photo"}
+    with pytest.raises(UserError, match="'a photo' has 2 tokens, 4 are needed"):
+        run("promptfl", changes)
+
+
+def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
+    model = ContextClip(clip_of(tiny_clip), NAMES, 4)
+    everything = model.fixed_texts()
+    with model.among((3, 1)):
+        assert torch.equal(model.fixed_texts(), everything[[3, 1]])
+
+
+def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
+    changes = {**SHORT, "rounds": 1, "batch_size": 1000, "lr": 2.0}
+    done = run("promptfl", changes)
+    runtime = ClientRuntime(done.assembly, CPU)
+    clients = [runtime.client(client, 1) for client in range(4)]
+    parts = [client.train.tensors(CPU) for client in clients]
+    features, labels = (torch.cat(both) for both in zip(*parts, strict=True))
+    before, after = (state["context"] for state in done.servers)
+    model = clients[0].load({"context": before})
+    gradient = gradients(model, F.cross_entropy(model(features).logits, labels))["context"]
+    moved = (after - before).abs().max()
+    assert (after - (before - 2.0 * gradient)).abs().max() < 1e-3 * moved
+    assert moved > 1e-3
+    assert len({len(part[1]) for part in parts}) > 1  # so the weights of the mean matter
+
+
+def test_only_the_context_travels(run):
+    done = run("promptfl", SHORT)
+    width = done.assembly.empty("prompted_clip").clip.text.token_width
+    assert done.results[1].down.params == {"weights": 4 * 4 * width}
+    assert done.results[1].up.params == {"weights": 4 * 4 * width, "statistics": 4}
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_mu_0_is_promptfl_bit_for_bit_and_mu_5_is_not(run, participation):
+    changes = {**SHORT, "participation": participation}
+    plain = run("promptfl", changes)
+    free = run("promptfl_fedprox", {**changes, "algorithm.mu": 0})
+    held = run("promptfl_fedprox", {**changes, "algorithm.mu": 5})
+    assert free.same_clients_as(plain)
+    assert torch.equal(free.servers[-1]["context"], plain.servers[-1]["context"])
+    assert not torch.equal(held.servers[-1]["context"], plain.servers[-1]["context"])
+
+
+def test_the_proximal_terms_gradient_is_mu_times_the_distance(assemble):
+    def gradient(mu, offset):
+        assembly = assemble("promptfl_fedprox", {**SHORT, "algorithm.mu": mu})
+        client = empty_client(assembly)
+        start = assembly.initial("prompted_clip")
+        model = client.load({"context": start["context"] + offset})
+        batch = Batch(noise(6, model.clip.dim), torch.arange(6))
+        down = GlobalModel(start, {})
+        loss = assembly.algorithm.local_loss(model, batch, down, ClientState({}))
+        return gradients(model, loss)["context"]
+
+    away = gradient(0.3, 0.5) - gradient(0.0, 0.5)
+    torch.testing.assert_close(away, torch.full_like(away, 0.3 * 0.5), rtol=0, atol=1e-5)
+    assert torch.equal(gradient(0.3, 0.0), gradient(0.0, 0.0))
+
+
+def test_one_client_alone_is_local_prompts(run):
+    alone = {**SHORT, "data.clients": 1}
+    shared, own = run("promptfl", alone), run("local_prompts", alone)
+    assert torch.equal(shared.servers[-1]["context"], own.models[0]["context"])
+    assert [r.per_client for r in shared.results] == [r.per_client for r in own.results]
+    assert own.results[-1].up.total_params == own.results[-1].down.total_params == 0
+
+
+def test_local_prompts_differ_between_clients(run):
+    contexts = [model["context"] for model in run("local_prompts", SHORT).models.values()]
+    assert all(not torch.equal(contexts[0], other) for other in contexts[1:])
