@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from fedray.algorithms.maple import DualPromptClip
 from fedray.models.clip.prompted import word_embeddings
 
 DEEP = {"algorithm.depth": 3}
@@ -69,3 +73,15 @@ def test_local_training_sends_nothing_and_fedavg_all_parameters(run):
     averaged = run("maple_fedavg")
     parameters = 2 * 16 + (16 + 1) * 32
     assert averaged.results[1].up.params["weights"] == 4 * parameters
+
+
+@pytest.mark.parametrize(("depth", "task", "data"), [(1, 1_024, 393_984), (9, 9_216, 3_545_856)])
+def test_sizes_for_vit_b_16(depth, task, data):
+    text, vision = (
+        SimpleNamespace(layers=12, token_width=512),
+        SimpleNamespace(layers=12, width=768),
+    )
+    clip = SimpleNamespace(text=text, vision=vision)
+    model = DualPromptClip(clip, ["one"], length=2, depth=depth, words=None)
+    parts = model.apart(dict(model.named_parameters()))
+    assert [part.numel() for part in parts] == [task, data]
