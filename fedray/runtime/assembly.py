@@ -114,6 +114,8 @@ def check_components(experiment: Experiment) -> None:
             f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
             "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
+    if is_dense(experiment.model.group):
+        _check_dense(experiment, method)
     if method.prompted:
         if experiment.model.pretrained is not None:
             raise UserError(
@@ -124,8 +126,6 @@ def check_components(experiment: Experiment) -> None:
     models = architectures(experiment.model.group, experiment.data.clients)
     if experiment.model.pretrained is not None:
         check_pretrained(experiment.model.pretrained, models)
-    if is_dense(experiment.model.group):
-        _check_dense(experiment, method)
 
 
 def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
