@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from fedray.cli import guard
 from fedray.config import dump_yaml, read_mapping, validate
@@ -26,6 +28,7 @@ from fedray.pretrain.scores import zero_shot
 from fedray.pretrain.spec import PretrainConfig, load_config
 
 MODEL = "model"
+_LOCK_SECONDS = 5
 _CONFIG = "config.yaml"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
@@ -58,10 +61,11 @@ def main(argv: list[str] | None = None) -> int:
         f"{config.text.epochs} + {config.image.epochs} epochs, seed {config.seed}, in {where}",
         flush=True,
     )
-    lessons.prepare(config, pool.class_names, out)
-    write_atomic(out / _CONFIG, dump_yaml(config.model_dump(mode="json")))
-    (run_on_ray if config.workers else run_here)(config, out)
-    scores = finish(config, out)
+    with _held(out):
+        lessons.prepare(config, pool.class_names, out)
+        write_atomic(out / _CONFIG, dump_yaml(config.model_dump(mode="json")))
+        (run_on_ray if config.workers else run_here)(config, out)
+        scores = finish(config, out)
     for name, score in scores.items():
         print(f"zero-shot {name}: {score['accuracy']:.3f} (chance {score['chance']:.3f})")
     print(f"the model is in {out / MODEL}")
@@ -102,9 +106,30 @@ def what_and_where(args: argparse.Namespace) -> tuple[PretrainConfig, Path]:
     return config, out
 
 
+@contextlib.contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Keep every other process out of a run's folder.
+
+    Raises:
+        UserError: when another process has it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with FileLock(out / ".lock", timeout=_LOCK_SECONDS):
+            yield
+    except Timeout:
+        raise UserError(f"{out} belongs to a training that is still running") from None
+
+
 def run_here(config: PretrainConfig, out: Path) -> None:
-    """Train in this process."""
+    """Train in this process.
+
+    Raises:
+        UserError: when a GPU is asked for and there is none.
+    """
     device = torch.device("cuda" if config.gpus else "cpu")
+    if config.gpus and not torch.cuda.is_available():
+        raise UserError(f"gpus={config.gpus}, but this machine has no CUDA device; set gpus=0")
     train(config, out, Place(device=device), lambda record: print(describe(record), flush=True))
 
 
@@ -125,6 +150,11 @@ def run_on_ray(config: PretrainConfig, out: Path) -> None:
         raise UserError(
             f"workers={config.workers} with threads={config.threads} need {need} CPUs, "
             f"the cluster has {have}; lower workers or threads"
+        )
+    if config.gpus and config.workers > (gpus := int(sum(node["GPU"] for node in nodes))):
+        raise UserError(
+            f"workers={config.workers} need a GPU each, the cluster has {gpus}; "
+            "lower workers or set gpus=0"
         )
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -177,8 +207,6 @@ def describe(record: Record) -> str:
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
     """Print the lines that the workers append to a file while the context lasts."""
-    import json
-
     start = path.stat().st_size if path.is_file() else 0
     done = threading.Event()
 
