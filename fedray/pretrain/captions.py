@@ -9,13 +9,16 @@ from pathlib import Path
 
 from fedray.language.descriptions import normalise
 
+USUAL_FRAME = "a photo of a {}."
+"""What the teacher reads a noun in; it tells the picture's meaning of a word from its others."""
+
 FRAMES: tuple[str, ...] = (
     "{}",
     "{}.",
     "a {}",
     "the {}",
-    "a photo of a {}.",
-    "a photo of a {}.",
+    USUAL_FRAME,
+    USUAL_FRAME,
     "a photo of the {}.",
     "a photo of {}.",
     "a picture of a {}.",

@@ -19,8 +19,8 @@ CARD = "README.md"
 _TEXT = """# {name}: a small CLIP
 
 An open_clip model of {parameters:.2f} million parameters, trained by `python -m fedray.pretrain`.
-It knows everyday things in {size} x {size} pixels, roughly; it is for laptops, tests and CI, not
-for use.
+It knows everyday things in {size} x {size} pixels, roughly: enough to develop, test and compare
+methods on a laptop, and for nothing else.
 
 ```python
 import open_clip
@@ -59,13 +59,16 @@ mostly for research.
 2. The text tower is locked. The image tower learns to point at its class's texts, by softmax over
    all names and over all kinds of either width: {image_epochs} epochs, batches of {image_batch}.
 
-Muon and AdamW at peak rates of {text_lr:g} and {image_lr:g} with warm-up and cosine to zero,
-arithmetic {precision}, seed {seed}. {pace} Python {python}, torch {torch}, open_clip {open_clip},
-ray {ray}.
+Muon (matrices of the blocks) and AdamW (all else) at peak rates of {text_lr:g} and {image_lr:g}
+with warm-up and cosine to zero; arithmetic {precision}; seed {seed}.
+
+{pace}
+Python {python}, torch {torch}, open_clip {open_clip}, ray {ray}.
 
 ## How well: zero-shot accuracy, one seed
 
-"A photo of a {{name}}.", all official test images.
+Of all official test images, those whose nearest text "A photo of a {{name}}." is their class's.
+No image and no list of classes of a set that is held out entirely was used in training.
 
 | images of | classes | test images | chance | accuracy | |
 |---|---|---|---|---|---|
@@ -118,7 +121,7 @@ def card(
         image_lr=image.lr,
         precision=config.precision,
         seed=config.seed,
-        pace=_pace(out),
+        pace=_pace(config, out),
         python=platform.python_version(),
         torch=version("torch"),
         open_clip=version("open_clip_torch"),
@@ -149,14 +152,15 @@ def _score_rows(config: PretrainConfig, scores: Mapping[str, Mapping[str, float]
     return rows
 
 
-def _pace(out: Path) -> str:
-    """Wall-clock of each stage; a repeated epoch counts once."""
+def _pace(config: PretrainConfig, out: Path) -> str:
+    """How long each stage took, by the clock; an epoch done twice counts once."""
     lines = (out / EPOCHS).read_text(encoding="utf-8").splitlines()
     last = {(line["stage"], line["epoch"]): line for line in map(json.loads, lines)}
-    words = []
-    for stage in ("text", "image"):
+    places, threads = max(config.workers, 1), config.threads
+    words = [f"Time, with {places} process(es) of {threads} thread(s) on {platform.machine()}:"]
+    for stage, what in (("text", "texts"), ("image", "images")):
         rows = [line for (name, _), line in last.items() if name == stage]
         seconds = sum(line["seconds"] for line in rows)
         pace = sum(line["rows"] for line in rows) / seconds
-        words.append(f"the {stage} stage took {seconds / 60:.0f} minutes ({pace:.0f} {stage}s/s)")
-    return f"On this machine, {' and '.join(words)}."
+        words.append(f"{stage} stage {seconds / 60:.1f} minutes ({pace:.0f} {what} a second);")
+    return " ".join(words).rstrip(";") + "."

@@ -73,3 +73,4 @@ def write_model(
     (folder / CONFIG).write_text(text, encoding="utf-8")
     halved = {name: tensor.half().contiguous() for name, tensor in weights.items()}
     save_file(halved, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors leaves it to its owner alone

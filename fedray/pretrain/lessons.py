@@ -15,7 +15,7 @@ from fedray.files import write_json
 from fedray.language.descriptions import check_entry, find_descriptions, normalise
 from fedray.language.encoders import TextEncoder, Tokens, build_encoder
 from fedray.language.encoders.bert import locate
-from fedray.pretrain.captions import levels_of
+from fedray.pretrain.captions import USUAL_FRAME, levels_of
 from fedray.pretrain.spec import PretrainConfig
 from fedray.pretrain.vocabulary import prune, teacher_vocabulary, whole_words, write_tokenizer
 from fedray.streams import Streams
@@ -63,12 +63,13 @@ def prepare(config: PretrainConfig, class_names: tuple[str, ...], folder: Path) 
     pieces = prune(vocabulary, spec.pieces, captions)
     teacher = build_encoder(spec.teacher)
     _check_widths(config, teacher, len(nouns) + len(sentences), len(pieces))
-    targets = _principal(_features(teacher, [*nouns, *sentences]), config.embed_dim)
+    framed = _features(teacher, [USUAL_FRAME.format(noun) for noun in nouns])
+    targets = _principal([framed, _features(teacher, sentences)], config.embed_dim)
     kept = torch.tensor([vocabulary.get(piece, 0) for piece in pieces])
     mask = torch.ones(1, len(kept), dtype=torch.bool)
     with torch.no_grad():
         embedded = teacher.embed(Tokens(kept[None], mask, torch.zeros(1, dtype=torch.long)))[0]
-    embeddings = _principal(embedded, spec.width) * 0.02 * spec.width**0.5
+    embeddings = _principal([embedded], spec.width) * 0.02 * spec.width**0.5
     write_tokenizer(pieces, spec.context_length, folder)
     torch.save({"targets": targets, "embeddings": embeddings}, folder / "lessons.pt")
     write_json(folder / "texts.json", {"nouns": nouns, "sentences": sentences, "pieces": pieces})
@@ -118,9 +119,13 @@ def _features(teacher: TextEncoder, texts: list[str]) -> Tensor:
     return found
 
 
-def _principal(vectors: Tensor, dim: int) -> Tensor:
-    """Vectors [n, d] of length one, centred, in their first `dim` principal directions."""
-    vectors = F.normalize(vectors.float(), dim=1)
-    vectors = vectors - vectors.mean(0)
-    _, directions = torch.linalg.eigh(vectors.T @ vectors)
-    return F.normalize(vectors @ directions[:, -dim:].flip(1), dim=1).contiguous()
+def _principal(groups: list[Tensor], dim: int) -> Tensor:
+    """Vectors [n, d] of length one, in the first `dim` principal directions of the first group.
+
+    Each group is centred by its own mean, so that neither what all framed nouns share nor what
+    all sentences share is left.
+    """
+    groups = [F.normalize(vectors.float(), dim=1) for vectors in groups]
+    groups = [vectors - vectors.mean(0) if len(vectors) else vectors for vectors in groups]
+    _, directions = torch.linalg.eigh(groups[0].T @ groups[0])
+    return F.normalize(torch.cat(groups) @ directions[:, -dim:].flip(1), dim=1).contiguous()
