@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedray.data.imageset import TRAIN
+from fedray.pretrain.captions import levels_of, nouns_of
 from fedray.pretrain.images import decode, split_rows
 from fedray.pretrain.loop import EPOCHS
 from fedray.pretrain.scores import name_of
@@ -70,8 +71,8 @@ Python {python}, torch {torch}, open_clip {open_clip}, ray {ray}.
 Of all official test images, those whose nearest text "A photo of a {{name}}." is their class's.
 No image and no list of classes of a set that is held out entirely was used in training.
 
-| images of | classes | test images | chance | accuracy | |
-|---|---|---|---|---|---|
+| images of | classes | of these, words of a caption | test images | chance | accuracy | |
+|---|---|---|---|---|---|---|
 {scores}
 """
 
@@ -142,11 +143,20 @@ def _train_rows(config: PretrainConfig) -> list[str]:
 
 def _score_rows(config: PretrainConfig, scores: Mapping[str, Mapping[str, float]]) -> list[str]:
     trained = {name_of(part) for part in config.train}
+    names = [name for part in config.train for name in decode(part, config.image.size).class_names]
+    levels, _ = levels_of(names, known=config.captions)
+    said = {noun for level in levels for noun in level}
     rows = []
-    for name, score in scores.items():
+    for part in config.held_out:
+        name, score = name_of(part), scores[name_of(part)]
+        classes = decode(part, config.image.size).class_names
+        known = sum(
+            nouns_of(label, known=config.captions and name in trained)[0] in said
+            for label in classes
+        )
         note = "other images of the trained classes" if name in trained else "held out entirely"
         rows.append(
-            f"| {name} | {1 / score['chance']:.0f} | {score['images']:,.0f} | "
+            f"| {name} | {len(classes)} | {known} | {score['images']:,.0f} | "
             f"{100 * score['chance']:.1f} % | {100 * score['accuracy']:.1f} % | {note} |"
         )
     return rows
@@ -157,10 +167,10 @@ def _pace(config: PretrainConfig, out: Path) -> str:
     lines = (out / EPOCHS).read_text(encoding="utf-8").splitlines()
     last = {(line["stage"], line["epoch"]): line for line in map(json.loads, lines)}
     places, threads = max(config.workers, 1), config.threads
-    words = [f"Time, with {places} process(es) of {threads} thread(s) on {platform.machine()}:"]
+    words = [f"Time, with {places} process(es) of {threads} thread(s):"]
     for stage, what in (("text", "texts"), ("image", "images")):
         rows = [line for (name, _), line in last.items() if name == stage]
         seconds = sum(line["seconds"] for line in rows)
         pace = sum(line["rows"] for line in rows) / seconds
-        words.append(f"{stage} stage {seconds / 60:.1f} minutes ({pace:.0f} {what} a second);")
+        words.append(f"{stage} stage {seconds / 60:.0f} min ({pace:.0f} {what}/s);")
     return " ".join(words).rstrip(";") + "."

@@ -43,10 +43,10 @@ def test_its_widths_differ_so_that_nobody_mixes_them_up(small):
 @torch.no_grad()
 def test_it_knows_words_it_has_not_seen_pictures_of(small):
     model, tokenizer = small
-    said = [f"a photo of a {noun}." for noun in ("puppy", "dog", "truck", "lorry")]
-    puppy, dog, truck, lorry = F.normalize(model.encode_text(tokenizer(said)), dim=1)
+    said = [f"a photo of a {noun}." for noun in ("puppy", "dog", "truck", "automobile")]
+    puppy, dog, truck, automobile = F.normalize(model.encode_text(tokenizer(said)), dim=1)
     assert puppy @ dog > puppy @ truck + 0.2
-    assert lorry @ truck > lorry @ dog + 0.2
+    assert automobile @ truck > automobile @ dog + 0.2
 
 
 def test_every_word_has_a_token_and_the_end_token_is_the_largest(small):
