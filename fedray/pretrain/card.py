@@ -25,6 +25,7 @@ methods on a laptop, and for nothing else.
 
 ```python
 import open_clip
+
 model = open_clip.create_model("local-dir:FOLDER", require_pretrained=True)
 tokenizer = open_clip.get_tokenizer("local-dir:FOLDER")
 ```
