@@ -27,7 +27,7 @@ LAYERS = [
     {"algorithms"},
     {"federation"},
     {"runtime", "tracking", "checkpoint"},
-    {"run", "sweep", "report", "cli", "progress"},
+    {"run", "sweep", "report", "pretrain", "cli", "progress"},
 ]
 
 
