@@ -445,7 +445,7 @@ def rank_mean(
 
 
 def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
-    """The groups' common answer [B, K]; "prob" gives log-probabilities (Eq. 6, Table 15).
+    """The groups' common answer [B, K] (Table 15); "prob" gives log-probabilities, Eq. (6).
 
     Args:
         groups: what each of them sees.

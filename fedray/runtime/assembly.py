@@ -112,7 +112,7 @@ def check_components(experiment: Experiment) -> None:
     if experiment.data.novel and not method.prompted:
         raise UserError(
             f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
-            "know no others; set data.novel=false or take a prompt method, for example promptfl"
+            "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
     if method.prompted:
         if experiment.model.pretrained is not None:

@@ -48,12 +48,12 @@ OWN = torch.tensor(
         ("sum", 0.5, [0.151527, 0.623268, 0.036839, 0.036839, 0.151527]),
     ],
 )
-def test_selection_probabilities(over, tau, expected):
+def test_eq7_eq8_selection_probabilities(over, tau, expected):
     found = selection_probabilities(similarities(OWN, GLOBALS, over), tau)
     assert found.tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_draws_are_distinct_and_as_frequent_as_they_should_be():
+def test_eq8_draws_are_distinct_and_as_frequent_as_they_should_be():
     p = selection_probabilities(similarities(OWN, GLOBALS, "sum"), 1.0)
     random, n = torch.Generator().manual_seed(0), 20_000
     drawn = torch.stack([draw_groups(p, 2, random) for _ in range(n)])
@@ -88,7 +88,7 @@ def uploads() -> dict[int, SelectedGroups]:
 
 
 @pytest.mark.parametrize(("how", "expected"), [("samples", [31.5, 58]), ("uniform", [41, 77])])
-def test_groups_are_averaged_by_rank(how, expected):
+def test_eq9_groups_are_averaged_by_rank(how, expected):
     mean = rank_mean(shares_of(uploads(), how), uploads())
     assert mean["text"].flatten().tolist() == pytest.approx(expected)
 
@@ -111,7 +111,7 @@ A, B = [1.0, 0, 0, 0], [0.6, 0.8, 0, 0]
 
 
 @pytest.mark.parametrize(("measure", "expected"), [("cos", 0.4), ("l1", 0.3), ("l2", 0.894427)])
-def test_distances(measure, expected):
+def test_eq4_distances(measure, expected):
     pair = torch.tensor([[A], [B]])
     assert float(diversity(pair, measure, "attract", "mean")) == pytest.approx(expected, abs=1e-6)
     assert float(diversity(pair, measure, "repel", "mean")) == pytest.approx(-expected, abs=1e-6)
@@ -136,7 +136,7 @@ def test_one_step_moves_groups_apart_or_together(measure, sign, rises):
     assert (cosine(after) > cosine(raw.detach())) == rises
 
 
-def test_the_loss_is_each_groups_own_not_that_of_the_mean():
+def test_eq3_the_loss_is_each_groups_own_not_that_of_the_mean():
     logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])
     labels = torch.tensor([0])
     each = [-torch.log_softmax(own, -1)[0, 0] for own in logits]
@@ -145,7 +145,7 @@ def test_the_loss_is_each_groups_own_not_that_of_the_mean():
     assert float(found) > float(group_cross_entropy(logits.mean(0, keepdim=True), labels))
 
 
-def test_mean_logits_and_mean_probabilities_disagree():
+def test_eq6_mean_logits_and_mean_probabilities_disagree():
     unit = torch.ones(2, 1, 1)
     groups = Groups(unit, unit, torch.tensor([[[10.0, 0, 6]], [[0.0, 5, 6]]]))
     assert int(combine(groups, "logits", 0, 1.0).argmax()) == 2
@@ -186,7 +186,7 @@ def test_without_noise_the_first_words_are_the_photo(model):
     assert torch.allclose(features, words.encode().expand(3, -1, -1), atol=1e-5)
 
 
-def test_groups_in_one_batch_are_groups_one_by_one(model):
+def test_eq2_groups_in_one_batch_are_groups_one_by_one(model):
     images = torch.rand(6, 1, 8, 8) * 2 - 1
     together = model.groups(images)
     with torch.no_grad():
@@ -301,7 +301,7 @@ def test_lost_visual_prompts_as_in_the_released_code(run):
     assert torch.equal(started["text"], result.models[0]["text"])
 
 
-def test_attraction_is_the_published_loss(assemble):
+def test_eq5_attraction_is_the_published_loss(assemble):
     assembly = assemble("fedmgp", {"algorithm.preset": "paper"})
     hp = assembly.algorithm.hp
     assert (hp.measure, hp.sign, hp.reduction, hp.inference) == ("cos", "attract", "sum", "prob")

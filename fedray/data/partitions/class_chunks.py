@@ -15,7 +15,7 @@ class ClassChunksParams(Frozen):
 
     class_seed: int = Field(2023, ge=0)
     """What the classes are shuffled with; independent of the experiment's seed, as in the official
-    code, so that all seeds share one assignment."""
+    code (with another generator), so that all seeds share one assignment."""
 
 
 @partitions.add
@@ -41,7 +41,8 @@ class ClassChunks(Partition[ClassChunksParams]):
                 f"{max(each, 1)} for {clients} clients; set data.clients to another number, for "
                 f"example {max(1, len(classes) // max(each, 1))}"
             )
-        shuffled = np.random.RandomState(params.class_seed).permutation(classes)
+        own = np.random.default_rng(params.class_seed)
+        shuffled = own.permutation(classes)
         chunk = np.minimum(np.arange(len(classes)) // each, clients - 1)
         holder = np.empty(int(classes[-1]) + 1, np.int64)
         holder[shuffled] = chunk
