@@ -188,5 +188,5 @@ class MaplePFedMe(MapleFedAvg, PFedMe):
     name = "maple_pfedme"
     one_model = False
 
-    class HParams(MapleFedAvg.HParams, PFedMe.HParams):
-        """Those of both."""
+    class HParams(PFedMe.HParams, MapleFedAvg.HParams):
+        """Those of both; defaults are pFedMe's, so the mean is uniform."""

@@ -241,7 +241,8 @@ class Assembly:
     @cached_property
     def dense(self) -> bool:
         """Whether the models predict every pixel."""
-        return not self.algorithm.prompted and is_dense(self.experiment.model.group)
+        method = algorithms.get(self.experiment.algorithm.name)  # before there is any data
+        return not method.prompted and is_dense(self.experiment.model.group)
 
     @cached_property
     def targets(self) -> np.ndarray:
