@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from fedray.models.clip import ClipSpec, FrozenClip
+from fedray.models.clip.frozen import clip_source
+
 NAMES = ("cat", "small round dog", "fur animal")
 
 CONFIG: dict[str, Any] = {
@@ -43,3 +46,8 @@ def save_clip(folder: Path, *, custom: bool = False, **text: Any) -> Any:
     (folder / "open_clip_config.json").write_text(json.dumps(described))
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
     return model
+
+
+def frozen(folder: Path) -> FrozenClip:
+    """The CLIP in a folder, taken apart."""
+    return FrozenClip(clip_source(ClipSpec(name="openclip", path=str(folder))))

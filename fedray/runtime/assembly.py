@@ -241,7 +241,7 @@ class Assembly:
     @cached_property
     def dense(self) -> bool:
         """Whether the models predict every pixel."""
-        method = algorithms.get(self.experiment.algorithm.name)  # before there is any data
+        method = algorithms.get(self.experiment.algorithm.name)
         return not method.prompted and is_dense(self.experiment.model.group)
 
     @cached_property
@@ -394,10 +394,12 @@ class Assembly:
         augmented = self.experiment.data.augment != "none"
         if model is None or model.reads == "images" or augmented:
             return partial(Samples, images.images, self.targets)
+        from fedray.models.clip import load_clip
         from fedray.models.clip.features import frozen_features
 
         used = self.data.used
-        features = frozen_features(model.clip, images, used, model.reads, device)
+        clip = load_clip(clip_spec(self.experiment), device)  # in float32, whatever trains
+        features = frozen_features(clip, images, used, model.reads, device)
         labels = np.asarray(images.labels)[used]
         return lambda index: Samples(features, labels, np.searchsorted(used, index))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -159,6 +159,13 @@ def same_bits(device: torch.device) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def as_stored(weight: Tensor) -> AbstractContextManager[Any]:
+    """Autocast where weights are kept in bfloat16; else the arithmetic of the caller."""
+    if weight.dtype == torch.bfloat16:
+        return torch.autocast(weight.device.type, torch.bfloat16)
+    return nullcontext()
 
 
 def freeze(module: torch.nn.Module) -> None:

@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders.base import TextEncoder, Tokens, freeze, pick, same_bits, warn_cut
+from fedray.language.encoders.base import (
+    TextEncoder,
+    Tokens,
+    as_stored,
+    freeze,
+    pick,
+    same_bits,
+    warn_cut,
+)
 from fedray.language.encoders.openclip_weights import Source, draw, fill, locate
 from fedray.language.encoders.spec import EncoderSpec
 
@@ -99,12 +107,12 @@ class OpenClipText(TextEncoder):
         tower, n = self._tower, embeddings.shape[1]
         mask = None if tower.attn_mask is None else tower.attn_mask[:n, :n]
         hidden = embeddings + tower.positional_embedding[:n]
-        with same_bits(embeddings.device):
+        with same_bits(embeddings.device), as_stored(self._stored):
             if deep:
                 hidden = run_blocks(tower.transformer.resblocks, hidden, deep, 1, mask)
             else:
                 hidden = tower.transformer(hidden, attn_mask=mask)
-        return self._project(pick(hidden, tokens.read))
+            return self._project(pick(hidden, tokens.read))
 
     @property
     def shares_prefixes(self) -> bool:
@@ -135,12 +143,18 @@ class OpenClipText(TextEncoder):
         first = prefixes + positions[:p]
         after = (rest + positions[p:]).repeat(groups, 1, 1)
         mask = tower.attn_mask[:n, :n]
-        with same_bits(prefixes.device):
+        with same_bits(prefixes.device), as_stored(self._stored):
             for index, block in enumerate(tower.transformer.resblocks):
                 if 0 < index <= len(deep):
                     first = replaced(first, deep[index - 1], 1)
                 first, after = _block_after(block, first, after, mask)
-        return self._project(pick(after, tokens.read.repeat(groups) - p))
+            return self._project(pick(after, tokens.read.repeat(groups) - p))
+
+    @property
+    def _stored(self) -> Tensor:
+        """A weight of the blocks, to see how they are kept."""
+        weight: Tensor = self._tower.transformer.resblocks[0].mlp.c_fc.weight
+        return weight
 
     def _project(self, output: Tensor) -> Tensor:
         projection, output = self._tower.text_projection, self._tower.ln_final(output)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedray.config import Frozen
 from fedray.errors import UserError
 from fedray.language.encoders import TextEncoder, Tokens
-from fedray.language.encoders.base import freeze, same_bits
+from fedray.language.encoders.base import as_stored, freeze, same_bits
 from fedray.language.encoders.openclip import OpenClipText, check_text_tower, run_blocks
 from fedray.language.encoders.openclip_weights import Source, draw, fill, locate
 
@@ -97,7 +97,8 @@ class VisionTower:
         """
         pixels = (images + 1) / 2
         normalised = (pixels.expand(-1, 3, -1, -1) - self.mean) / self.std
-        embedded: Tensor = self._visual._embeds(normalised.to(self._visual.conv1.weight.dtype))
+        with as_stored(self._visual.conv1.weight):
+            embedded: Tensor = self._visual._embeds(normalised)
         return embedded
 
     def encode(self, embedded: Tensor, prompts: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,7 @@ class VisionTower:
                 position; the i-th replace them at the input of block i (MaPLe).
         """
         visual, hidden, length = self._visual, embedded, 0
-        with same_bits(embedded.device):
+        with same_bits(embedded.device), as_stored(visual.conv1.weight):
             if prompts:
                 length = prompts[0].shape[-2]
                 first = visual.ln_pre(prompts[0].to(embedded.dtype))
@@ -118,8 +119,8 @@ class VisionTower:
                 hidden = run_blocks(blocks, hidden, prompts[1:], -length)
             else:
                 hidden = visual.transformer(hidden)
-        pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
-        return pooled @ visual.proj, patches @ visual.proj
+            pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
+            return pooled @ visual.proj, patches @ visual.proj
 
     def to(self, device: torch.device) -> Self:
         """Move the weights."""
@@ -198,7 +199,6 @@ class FrozenClip:
         scale: exp(logit_scale), what cosines are multiplied with.
         dim: d, width of the joint space.
         identity: names architecture and content of the weights.
-        half: whether it is for use under autocast, see `in_half`.
 
     Raises:
         UserError: when the weights are not there, or a tower cannot take prompts.
@@ -216,7 +216,6 @@ class FrozenClip:
         self.text: OpenClipText | TransformersText = kind(
             model.text, source.tokenizer(), source.identity
         )
-        self.half = False
         self._model = model
 
     def to(self, device: torch.device) -> Self:
@@ -228,12 +227,11 @@ class FrozenClip:
     def in_half(self) -> Self:
         """Keep the weights of linear maps and convolutions in bfloat16; layer norms stay float32.
 
-        For use under autocast, which then has nothing to convert.
+        The towers then compute under autocast, whoever calls them; prompts stay float32.
         """
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
                 module.to(torch.bfloat16)
-        self.half = True
         return self
 
 

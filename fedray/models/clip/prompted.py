@@ -208,7 +208,7 @@ class PromptedClip(Classifier, ABC):
         """Unit text features [K, d] of the classes in scope without prompts, computed once."""
         if template not in self._fixed:
             device = self.clip.vision.std.device
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.clip.half):
+            with torch.autocast(device.type, enabled=False):  # the same whoever asks first
                 texts = [template.format(name) for name in self.names]
                 self._fixed[template] = _unit(self.clip.text.features(texts))
         return self._fixed[template][list(self._scope)]

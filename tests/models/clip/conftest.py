@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from clips import CONFIG, save_clip
+from clips import CONFIG, frozen, save_clip
 from torch import Tensor
 
-from fedray.models.clip import ClipSpec, FrozenClip
-from fedray.models.clip.frozen import clip_source
+from fedray.models.clip import FrozenClip
 
 
 class Pair(NamedTuple):
@@ -20,10 +19,6 @@ class Pair(NamedTuple):
 
     clip: FrozenClip
     official: Any
-
-
-def frozen(folder: Path) -> FrozenClip:
-    return FrozenClip(clip_source(ClipSpec(name="openclip", path=str(folder))))
 
 
 def save_with_bert(folder: Path, bert: Path) -> Any:

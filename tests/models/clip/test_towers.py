@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from clips import NAMES
+from clips import NAMES, frozen, save_clip
 from torch.nn.functional import normalize
 
 from fedray.errors import UserError
@@ -112,6 +112,25 @@ def test_visual_prompts_are_appended_and_dropped(clip, images):
     assert torch.allclose(features, expected, atol=1e-5)
     zero, _ = vision.encode(embedded, [torch.zeros(2, vision.width)])
     assert not torch.allclose(zero, vision.encode(embedded)[0], atol=1e-3)  # never neutral
+
+
+def test_weights_in_half_precision_serve_prompts_in_full(tmp_path, images):
+    save_clip(tmp_path)
+    whole, half = frozen(tmp_path), frozen(tmp_path).in_half()
+    found = []
+    for clip in (whole, half):
+        random = torch.Generator().manual_seed(0)
+        context = torch.randn(2, clip.text.token_width, generator=random).requires_grad_()
+        visual = torch.randn(2, clip.vision.width, generator=random).requires_grad_()
+        text = ClassTexts(clip.text, NAMES).encode(context)
+        image = clip.vision.encode(clip.vision.embed(images), [visual])[0]
+        cosines = normalize(image.float(), dim=-1) @ text.T
+        cosines[:, 0].sum().backward()
+        assert context.grad.dtype == visual.grad.dtype == torch.float32
+        found.append((cosines.detach(), context.grad))
+    assert torch.allclose(found[0][0], found[1][0], atol=0.03)
+    assert not torch.equal(found[0][0], found[1][0])
+    assert torch.nn.functional.cosine_similarity(*(own.flatten() for _, own in found), dim=0) > 0.98
 
 
 def test_gradients_reach_prompts_alone(clip, images):
