@@ -1,4 +1,4 @@
-"""MaPLe-style prompts in both towers of a frozen CLIP, trained locally, by FedAvg or by FedProx.
+"""MaPLe-style prompts in both towers of a frozen CLIP, trained locally or by FedAvg and its kin.
 
 Khattak et al., "MaPLe: Multi-modal Prompt Learning", CVPR 2023, arXiv:2210.03117. DP2FL
 (arXiv:2504.16357) trains these prompts and compares itself with methods that train the same.
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fedray.algorithms.base import Algorithm
 from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedprox import FedProx
+from fedray.algorithms.pfedme import PFedMe
 from fedray.algorithms.promptfl import STD
 from fedray.algorithms.registry import algorithms
 from fedray.config import Frozen
@@ -178,3 +179,14 @@ class MapleFedProx(MapleFedAvg, FedProx):
 
     class HParams(MapleFedAvg.HParams, FedProx.HParams):
         """Those of both; μ = 0 is maple_fedavg."""
+
+
+@algorithms.add
+class MaplePFedMe(MapleFedAvg, PFedMe):
+    """pFedMe on MaPLe's prompts (DP2FL's comparison "pF+P")."""
+
+    name = "maple_pfedme"
+    one_model = False
+
+    class HParams(PFedMe.HParams, MapleFedAvg.HParams):
+        """Those of both; defaults are pFedMe's, so the mean is uniform."""

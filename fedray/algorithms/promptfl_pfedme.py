@@ -22,5 +22,5 @@ class PFedMePromptFL(PromptFL, PFedMe):
     name = "promptfl_pfedme"
     one_model = False
 
-    class HParams(PromptFL.HParams, PFedMe.HParams):
-        """Those of both."""
+    class HParams(PFedMe.HParams, PromptFL.HParams):
+        """Those of both; defaults are pFedMe's, so the mean is uniform."""
