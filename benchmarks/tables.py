@@ -75,18 +75,25 @@ def last(out: Path, metric: str = "local_accuracy") -> float:
     return values(out, metric)[-1]
 
 
+def value_of(out: Path, metric: str, at: str) -> float:
+    """A run's "best" or "last" value of a metric."""
+    return best(out, metric) if at == "best" else last(out, metric)
+
+
 def values(out: Path, metric: str) -> list[float]:
     """A metric round by round, where it was measured."""
     rounds = json.loads((out / "result.json").read_text())["rounds"]
     return [record["metrics"][metric] for record in rounds if metric in record["metrics"]]
 
 
-def chosen(folder: Path, grid: Sequence[Config], metric: str = "local_accuracy") -> Config:
+def chosen(
+    folder: Path, grid: Sequence[Config], metric: str = "local_accuracy", at: str = "best"
+) -> Config:
     """The configuration with the best tuning run."""
 
     def score(config: Config) -> float:
         out = folder / label(config)
-        return -1.0 if failed(out) else best(out, metric)
+        return -1.0 if failed(out) else value_of(out, metric, at)
 
     return max(grid, key=score)
 
@@ -107,19 +114,23 @@ def spread(folders: Sequence[Path], metric: str = "local_accuracy", at: str = "b
     note = "" if len(good) == len(folders) else f" ({len(folders) - len(good)} diverged)"
     if not good:
         return "diverged"
-    value = best if at == "best" else last
-    mean, std = mean_and_std([100 * value(folder, metric) for folder in good])
+    mean, std = mean_and_std([100 * value_of(folder, metric, at) for folder in good])
     return f"{mean:.1f} ± {std:.1f}{note}"
 
 
-def against(folders: Sequence[Path], base: Sequence[Path], metric: str = "local_accuracy") -> str:
-    """Difference of the best rounds in points, seed by seed where both ended well, and its p."""
+def against(
+    folders: Sequence[Path],
+    base: Sequence[Path],
+    metric: str = "local_accuracy",
+    at: str = "best",
+) -> str:
+    """Difference in points, seed by seed where both ended well, and its p."""
     pairs = [
         (mine, other)
         for mine, other in zip(folders, base, strict=True)
         if not failed(mine) and not failed(other)
     ]
-    mine, others = ([100 * best(pair[side], metric) for pair in pairs] for side in (0, 1))
+    mine, others = ([100 * value_of(pair[side], metric, at) for pair in pairs] for side in (0, 1))
     found = paired(mine, others)
     if found is None:
         return "-"
