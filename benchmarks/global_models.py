@@ -52,6 +52,7 @@ class Question:
         metric: what is compared.
         rounds: of the final runs.
         tuning_rounds: of the tuning runs.
+        tuned_as: the question whose choices are taken over, instead of tuning again.
     """
 
     what: str
@@ -61,6 +62,7 @@ class Question:
     metric: str
     rounds: int
     tuning_rounds: int
+    tuned_as: str | None = None
 
 
 FEATURE_SKEW = ("fedavg", "fedprox", "fedbn", "fedproto_global", "moon", "fedglcl")
@@ -70,6 +72,10 @@ LABEL_SKEW = (
 CIFAR10 = (
     "data.root=cifar10", "data.clients=10", "data.samples=4000", "data.test_samples=2000",
     "data.image_size=32", "local_epochs=1",
+)  # fmt: skip
+FASHION = (
+    "data.root=fashion_mnist", "data.clients=10", "data.samples=2000", "data.test_samples=2000",
+    "data.image_size=28", "local_epochs=1",
 )  # fmt: skip
 BATCH_NORM = ("model.group=alexnet_tiny", "model.projector=512")
 
@@ -86,10 +92,20 @@ QUESTIONS: dict[str, Question] = {
         f"cifar10-{alpha}": Question(
             f"CIFAR-10, 4,000 images, 10 clients, Dir({alpha})", "fedglcl_office",
             (*CIFAR10, f"data.partition={{name: dirichlet, alpha: {alpha}}}"),
-            LABEL_SKEW, "global_accuracy", 20, 10,
+            LABEL_SKEW, "global_accuracy", 20, 10, tuned_as,
         )
-        for alpha in (0.1, 0.5)
+        for alpha, tuned_as in ((0.1, None), (0.5, "cifar10-0.1"))
     },
+    "fashion-two": Question(
+        "Fashion-MNIST, 2,000 images, 10 clients of two classes each", "fedglcl_office",
+        (*FASHION, "data.partition={name: classes, classes_per_client: 2}"),
+        LABEL_SKEW, "global_accuracy", 15, 8,
+    ),
+    "fashion-0.5": Question(
+        "Fashion-MNIST, 2,000 images, 10 clients, Dir(0.5)", "fedglcl_office",
+        (*FASHION, "data.partition={name: dirichlet, alpha: 0.5}"),
+        LABEL_SKEW, "global_accuracy", 15, 8, "fashion-two",
+    ),
 }  # fmt: skip
 
 TWO_RATES = (0.03, 0.1)
@@ -135,7 +151,10 @@ def job(out: Path, question: Question, method: str, seed: int, rounds: int, conf
 
 
 def tuned(out: Path, question: Question, method: str) -> Config:
-    """The configuration with the best tuning run."""
+    """The configuration with the best tuning run, of this question or the one it follows."""
+    if question.tuned_as is not None:
+        other = QUESTIONS[question.tuned_as]
+        return tuned(out.parent / question.tuned_as, other, method)
     return chosen(out / f"tune-{method}", GRIDS[method], question.metric)
 
 
@@ -144,8 +163,8 @@ def seeds_of(folder: Path) -> list[Path]:
     return [folder / f"seed_{seed}" for seed in SEEDS]
 
 
-def answer(out: Path, question: Question, processes: int) -> str:
-    """Tune, run, and give the table."""
+def tune(out: Path, question: Question, processes: int) -> None:
+    """Try every configuration of every method on the tuning seed."""
     run_all(
         [
             job(out / f"tune-{method}" / label(config), question, method, TUNING_SEED,
@@ -154,6 +173,14 @@ def answer(out: Path, question: Question, processes: int) -> str:
         ],
         processes,
     )  # fmt: skip
+
+
+def answer(out: Path, question: Question, processes: int) -> str:
+    """Tune, run, and give the table."""
+    if question.tuned_as is None:
+        tune(out, question, processes)
+    elif not (out.parent / question.tuned_as).is_dir():
+        tune(out.parent / question.tuned_as, QUESTIONS[question.tuned_as], processes)
     run_all(
         [
             job(folder, question, method, seed, question.rounds, tuned(out, question, method))
@@ -180,12 +207,12 @@ def answer(out: Path, question: Question, processes: int) -> str:
 def variants(
     out: Path, question: Question, configs: dict[str, Config], processes: int
 ) -> dict[str, list[Path]]:
-    """FedGLCL as tuned, with more laid on it: the runs by the variant's name."""
+    """FedGLCL as tuned, with more laid on it, for as long as in tuning: the runs by name."""
     base = tuned(out, question, "fedglcl")
     folders = {name: seeds_of(out / f"variant-{name}") for name in configs}
     run_all(
         [
-            job(folder, question, "fedglcl", seed, question.rounds, (*base, *config))
+            job(folder, question, "fedglcl", seed, question.tuning_rounds, (*base, *config))
             for name, config in configs.items()
             for folder, seed in zip(folders[name], SEEDS, strict=True)
         ],
