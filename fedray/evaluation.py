@@ -221,6 +221,8 @@ def dice(
     if not class_names:
         return {}
     by_client = {client: _dice(own) for client, own in sorted(scores.items()) if own.total}
+    if not by_client:
+        return {}
     means = _mean_over(list(by_client.values()))
     found = {f"dice_{name}": float(v) for name, v in zip(class_names, means, strict=True)}
     found["dice"] = _foreground(means)

@@ -752,7 +752,7 @@ def sources() -> set[str]:
 
 def test_the_package_is_small_and_has_all_code_and_sweeps(tmp_path):
     names = packed(ROOT, tmp_path / "package.zip")
-    assert (tmp_path / "package.zip").stat().st_size < 5 * 2**20
+    assert (tmp_path / "package.zip").stat().st_size < 10 * 2**20
     assert sources() <= names
     assert "tune/fedtsp_lambda.yaml" in names
     assert any(name.startswith("fedray/data/") and name.endswith(".py") for name in names)

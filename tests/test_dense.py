@@ -12,7 +12,7 @@ from fedray.algorithms import algorithms
 from fedray.client import ClientState, to_batch
 from fedray.errors import UserError
 from fedray.evaluation import Score, dice, overlap
-from fedray.models import Classifier, Pixels, skeleton
+from fedray.models import BackboneClassifier, Pixels, skeleton
 
 SHAPES = {
     "data.source": "shapes",
@@ -102,8 +102,10 @@ def test_on_images_of_one_pixel_it_is_the_loss_of_images(assemble, method, denom
     options = {"algorithm.denominator": denominator} if method == "fedglcl" else {}
     algorithm = assemble(method, {**options, "model.group": "cnn2"}).algorithm
     classes = 10 if algorithm.has_head else 0
-    of_images = Classifier(nn.Sequential(nn.Conv2d(3, 16, 1), nn.Flatten()), 16, 16, classes)
-    of_pixels = Classifier(
+    of_images = BackboneClassifier(
+        nn.Sequential(nn.Conv2d(3, 16, 1), nn.Flatten()), 16, 16, classes
+    )
+    of_pixels = BackboneClassifier(
         nn.Sequential(of_images.extractor.backbone[0], Pixels()), 16, 16, classes, dense=True
     )
     of_pixels.head = of_images.head
@@ -128,7 +130,7 @@ def test_the_loss_is_the_mean_over_all_pixels(assemble):
         for y in range(3)
         for x in range(3)
     ]
-    output = Classifier(Pixels(), 16, 16, 0, dense=True)(maps)
+    output = BackboneClassifier(Pixels(), 16, 16, 0, dense=True)(maps)
     ours = algorithm.supervised_loss(output, masks.flatten(), ClientState({}, {"text": text}))
     torch.testing.assert_close(ours, torch.stack(one_by_one).mean())
 

@@ -114,6 +114,7 @@ def check_components(experiment: Experiment) -> None:
             f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
             "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
+    models = architectures(experiment.model.group, experiment.data.clients)
     if is_dense(experiment.model.group):
         _check_dense(experiment, method)
     if method.prompted:
@@ -123,7 +124,6 @@ def check_components(experiment: Experiment) -> None:
                 f"{method.name} has prompts around model.clip; remove model.pretrained"
             )
         return
-    models = architectures(experiment.model.group, experiment.data.clients)
     if experiment.model.pretrained is not None:
         check_pretrained(experiment.model.pretrained, models)
 
