@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -228,9 +229,19 @@ def peak(name: str, side: int, args: argparse.Namespace, queue: Any) -> None:
         steps[side]()
         queue.put((torch.cuda.max_memory_allocated() - before) / 2**20)
         return
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    process, seen, done = psutil.Process(), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            seen.append(process.memory_info().rss)
+
+    before = process.memory_info().rss
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     steps[side]()
-    queue.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10)
+    done.set()
+    watcher.join()
+    queue.put(max(0, max(seen) - before) / 2**20)
 
 
 def memory(name: str, side: int, args: argparse.Namespace) -> float:
