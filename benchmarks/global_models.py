@@ -86,7 +86,8 @@ QUESTIONS: dict[str, Question] = {
     ),
     "office-plain": Question(
         "Office-Caltech-10, four domains are four clients, no batch norm", "fedglcl_office",
-        (), tuple(m for m in FEATURE_SKEW if m != "fedbn"), "accuracy_domains", 20, 10,
+        ("data.image_size=32",), tuple(m for m in FEATURE_SKEW if m != "fedbn"),
+        "accuracy_domains", 12, 6,
     ),
     **{
         f"cifar10-{alpha}": Question(
