@@ -93,19 +93,19 @@ QUESTIONS: dict[str, Question] = {
         f"cifar10-{alpha}": Question(
             f"CIFAR-10, 4,000 images, 10 clients, Dir({alpha})", "fedglcl_office",
             (*CIFAR10, f"data.partition={{name: dirichlet, alpha: {alpha}}}"),
-            LABEL_SKEW, "global_accuracy", 20, 10, tuned_as,
+            LABEL_SKEW, "global_accuracy", rounds, 10, tuned_as,
         )
-        for alpha, tuned_as in ((0.1, None), (0.5, "cifar10-0.1"))
+        for alpha, rounds, tuned_as in ((0.1, 20, None), (0.5, 12, "cifar10-0.1"))
     },
     "fashion-two": Question(
         "Fashion-MNIST, 2,000 images, 10 clients of two classes each", "fedglcl_office",
         (*FASHION, "data.partition={name: classes, classes_per_client: 2}"),
-        LABEL_SKEW, "global_accuracy", 15, 8,
+        LABEL_SKEW, "global_accuracy", 10, 5,
     ),
     "fashion-0.5": Question(
         "Fashion-MNIST, 2,000 images, 10 clients, Dir(0.5)", "fedglcl_office",
         (*FASHION, "data.partition={name: dirichlet, alpha: 0.5}"),
-        LABEL_SKEW, "global_accuracy", 15, 8, "fashion-two",
+        LABEL_SKEW, "global_accuracy", 10, 5, "fashion-two",
     ),
 }  # fmt: skip
 

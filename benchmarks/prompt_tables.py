@@ -75,6 +75,7 @@ GRIDS: dict[str, list[Config]] = {
     "dp2fl": grid(FOUR),
 }
 CONTEXT = ("algorithm.length=4", "algorithm.words=a photo of a")
+GROUPS = ("algorithm.groups=3",)
 CONTEXTS = ("promptfl", "local_prompts", *tuple(GRIDS)[3:7], "fedpgp")
 """Methods with contexts: m = 4 tokens here, from the words that FedMGP's groups start from too."""
 
@@ -102,8 +103,8 @@ class Question:
 
 PROMPTS = ("promptfl", *(m for m in tuple(GRIDS)[:10] if m != "promptfl"))
 NOVEL = Question(
-    "Caltech101, base to novel: 10 clients, 16 shots, 10 rounds",
-    "fedmgp_base_to_novel", (), PROMPTS,
+    "Caltech101, base to novel: 10 clients, 16 shots, 5 rounds",
+    "fedmgp_base_to_novel", ("rounds=5", "eval_every=5"), PROMPTS,
     ("accuracy_cm", "local_accuracy", "accuracy_base", "accuracy_novel", "accuracy_hm"), 5,
 )  # fmt: skip
 DIRICHLET = Question(
@@ -123,15 +124,15 @@ DP2FL = Question(
     ("local_accuracy", "local_macro_f1", "global_accuracy"), 3,
 )  # fmt: skip
 DOUBTS = Question(
-    "Caltech101, base to novel: 10 clients, 16 shots, 6 rounds",
-    NOVEL.experiment, ("rounds=6", "eval_every=6"), ("fedmgp",), NOVEL.metrics, NOVEL.tuning_rounds,
+    "Caltech101, base to novel: 10 clients, 16 shots, 3 rounds",
+    NOVEL.experiment, ("rounds=3", "eval_every=3"), ("fedmgp",), NOVEL.metrics, NOVEL.tuning_rounds,
 )  # fmt: skip
 JOINING = ("data.clients=11", "join.clients=1", "join.round=5", "algorithm.union_test=true")
 
 
 def job(out: Path, question: Question, method: str, seed: int, config: Config) -> Job:
     """One run of a method."""
-    own = CONTEXT if method in CONTEXTS else ()
+    own = CONTEXT if method in CONTEXTS else GROUPS if method == "fedmgp" else ()
     assignments = (*question.assignments, f"algorithm={method}", *own, *config, f"seed={seed}")
     return Job(out, question.experiment, assignments)
 
