@@ -82,7 +82,7 @@ class DataConfig(Frozen):
     """Where the images come from and who owns which."""
 
     source: str = "digits"
-    """A data source: digits, parquet, image_folder, torchvision_cifar10, shapes, ..."""
+    """A data source: digits, parquet, image_folder, coop, torchvision_cifar10, shapes, ..."""
     root: str | None = None
     """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
     download: StrictBool = False
@@ -113,7 +113,7 @@ class DataConfig(Frozen):
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
     split: str | None = Field(None, min_length=1)
     """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
-    replaces the official split (parquet, image_folder)."""
+    replaces the official split (parquet, image_folder, coop, torchvision's sets of files)."""
     test_samples: int | None = Field(None, ge=1)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
