@@ -550,11 +550,15 @@ def _with_absolute_path(component: Component) -> Component:
     return Component(name=component.name, **{**component.params, "path": path})
 
 
+class MissingRoot(UserError):
+    """`data.root` is not there; who knows the source may add where its data comes from."""
+
+
 def resolve_root(root: str) -> Path:
     """Make `data.root` absolute: below $FEDRAY_DATA if it is there, else below this folder.
 
     Raises:
-        UserError: when the folder is in neither place.
+        MissingRoot: when the folder is in neither place.
     """
     path = Path(root).expanduser()
     base = os.environ.get("FEDRAY_DATA")
@@ -565,7 +569,7 @@ def resolve_root(root: str) -> Path:
             return candidate.resolve()
     tried = " and ".join(str(candidate) for candidate in candidates)
     hint = "" if base else "set FEDRAY_DATA to the folder that holds it, or "
-    raise UserError(
+    raise MissingRoot(
         f"data.root={root} is not a folder (looked at {tried}); {hint}pass data.root=/its/path"
     )
 

@@ -11,6 +11,7 @@ from PIL import Image
 from fedray.data import federate, load_images
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.errors import UserError
+from fedray.runtime.assembly import resolve
 from fedray.streams import Streams
 
 HOMES = {
@@ -229,3 +230,29 @@ def test_a_split_file_that_is_not_json_is_a_sentence(tmp_path):
     file.write_text("<html>")
     with pytest.raises(UserError, match=r"split_zhou_OxfordPets.json is not valid JSON"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "root", "end"),
+    [
+        (
+            "coop",
+            "oxford_pets",
+            rf"; get OxfordPets from http.*Pets.json from .*{GUIDE} says",
+        ),
+        ("coop", "pets", rf"; {GUIDE} says where CoOp's sets come from"),
+        (
+            "torchvision_dtd",
+            "tv",
+            "; its files are from http.*/dtd/, to be put into tv/dtd/dtd",
+        ),
+        ("parquet", "pets", "pass data.root=/its/path"),
+    ],
+)
+def test_an_experiment_with_a_missing_folder_says_where_its_data_comes_from(
+    tmp_path, monkeypatch, source, root, end
+):
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    match = rf"data.root={root} is not a folder \(looked at {tmp_path}/{root} and .*{end}$"
+    with pytest.raises(UserError, match=match):
+        resolve("fedmgp_base_to_novel_paper", [f"data.source={source}", f"data.root={root}"])

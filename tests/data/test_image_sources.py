@@ -550,7 +550,7 @@ def test_a_missing_set_of_torchvision_says_where_it_comes_from(tmp_path, name, f
 
 
 def test_stanford_cars_are_not_fetched(tmp_path):
-    with pytest.raises(UserError, match="stanford_cars, since torchvision cannot fetch them"):
+    with pytest.raises(UserError, match="stanford_cars, since it cannot be fetched"):
         load_images("torchvision_stanford_cars", tmp_path, download=True)
 
 

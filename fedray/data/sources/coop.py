@@ -139,6 +139,11 @@ class CoOp(Source):
             raise _missing(root)
         return super().locate(root, download=download)
 
+    def whence(self, root: Path) -> str:
+        """The archive and the split file of the set that the folder is called after."""
+        known = next((known for known in _SETS if known.home == root.name), None)
+        return f"; {known.whence}" if known else f"; {_GUIDE} says where CoOp's sets come from"
+
     def files(self, root: Path) -> list[Path]:
         """The split file, or the official lists, and every image.
 

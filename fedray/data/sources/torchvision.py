@@ -49,11 +49,7 @@ class _TorchVision(Source):
         if self._present(root):
             return root
         if not (download and self.fetches):
-            more = (
-                "or set data.download=true"
-                if self.fetches
-                else "since torchvision cannot fetch them"
-            )
+            more = "or set data.download=true" if self.fetches else "since it cannot be fetched"
             raise UserError(
                 f"data.source={self.name}: no files in {root / self.folder}; put torchvision's "
                 f"files there (from {self.url}), {'' if self.fetches else 'or '}set data.root to "
@@ -71,6 +67,10 @@ class _TorchVision(Source):
                 f"put its files (from {self.url}) into {root / self.folder} by hand"
             ) from None
         return root
+
+    def whence(self, root: Path) -> str:
+        """The page of the data set."""
+        return f"; its files are from {self.url}, to be put into {root / self.folder}"
 
     def files(self, root: Path) -> list[Path]:
         """The files that torchvision reads."""
