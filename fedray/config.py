@@ -82,7 +82,7 @@ class DataConfig(Frozen):
     """Where the images come from and who owns which."""
 
     source: str = "digits"
-    """A data source: digits, parquet, image_folder, torchvision_cifar10, shapes, ..."""
+    """A data source: digits, parquet, image_folder, coop, torchvision_cifar10, shapes, ..."""
     root: str | None = None
     """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
     download: StrictBool = False
@@ -113,7 +113,7 @@ class DataConfig(Frozen):
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
     split: str | None = Field(None, min_length=1)
     """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
-    replaces the official split (parquet, image_folder)."""
+    replaces the official split (parquet, image_folder, coop, torchvision's sets of files)."""
     test_samples: int | None = Field(None, ge=1)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
@@ -550,11 +550,15 @@ def _with_absolute_path(component: Component) -> Component:
     return Component(name=component.name, **{**component.params, "path": path})
 
 
+class MissingRoot(UserError):
+    """`data.root` is not there; who knows the source may add where its data comes from."""
+
+
 def resolve_root(root: str) -> Path:
     """Make `data.root` absolute: below $FEDRAY_DATA if it is there, else below this folder.
 
     Raises:
-        UserError: when the folder is in neither place.
+        MissingRoot: when the folder is in neither place.
     """
     path = Path(root).expanduser()
     base = os.environ.get("FEDRAY_DATA")
@@ -565,7 +569,7 @@ def resolve_root(root: str) -> Path:
             return candidate.resolve()
     tried = " and ".join(str(candidate) for candidate in candidates)
     hint = "" if base else "set FEDRAY_DATA to the folder that holds it, or "
-    raise UserError(
+    raise MissingRoot(
         f"data.root={root} is not a folder (looked at {tried}); {hint}pass data.root=/its/path"
     )
 

@@ -11,11 +11,15 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedray.data.imageset import Domains, ImageSet
@@ -23,6 +27,17 @@ from fedray.errors import UserError
 
 _FORMAT = 1
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Making:
+    """A folder that is being filled, and the array that maps its images.npy, once there is one."""
+
+    folder: Path
+    pixels: NDArray[np.uint8] | None = None
+
+
+_making: ContextVar[_Making | None] = ContextVar("_making", default=None)
 
 
 def cache_folder() -> Path:
@@ -87,17 +102,42 @@ def cached(key: str, load: Callable[[], ImageSet]) -> ImageSet:
         found = _open(folder)
         if found is None:
             _log.info("decoding images once into %s", folder)
-            images = load()
-            try:
-                _write(images, folder)
-            except OSError as error:
-                raise _unwritable(error) from None
+            with _beside(folder) as making:
+                images = load()
+                try:
+                    _write(images, making, folder)
+                except OSError as error:
+                    raise _unwritable(error) from None
             found = _open(folder)
     finally:
         lock.release()
     if found is None:
         raise UserError(f"{folder} cannot be read back; set FEDRAY_CACHE to another folder")
     return found
+
+
+def room(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Give an array for the pixels of a whole image set; its values are yet to be set.
+
+    While `cached` decodes, it maps the file that the images will be read from, so that they need
+    not fit into memory and are written once; elsewhere it is memory.
+
+    Raises:
+        UserError: when the file cannot be as large as that.
+    """
+    making = _making.get()
+    if making is None or 0 in shape:
+        return np.empty(shape, np.uint8)
+    path = making.folder / "images.npy"
+    try:
+        path.unlink(missing_ok=True)  # an earlier attempt's may still be mapped
+        making.pixels = open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        if hasattr(os, "posix_fallocate"):  # else a full disk kills the process that writes a page
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError as error:
+        raise _unwritable(error) from None
+    return making.pixels
 
 
 def _unwritable(error: OSError) -> UserError:
@@ -134,41 +174,54 @@ def _open(folder: Path) -> ImageSet | None:
         return None
 
 
-def _write(images: ImageSet, folder: Path) -> None:
-    """Write to a folder beside, then rename; the caller holds the lock."""
-    for left in folder.parent.glob(f"{folder.name}.tmp-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+@contextmanager
+def _beside(folder: Path) -> Iterator[_Making]:
+    """Make a folder beside, to be filled and renamed; the caller holds the lock."""
     try:
-        arrays: dict[str, NDArray[Any]] = {
-            "images": images.images,
-            "labels": images.labels,
-            "origin": images.origin,
-        }
-        if images.domains is not None:
-            arrays["domains"] = images.domains.ids
-        if images.masks is not None:
-            arrays["masks"] = images.masks
-        for name, array in arrays.items():
-            with (made / f"{name}.npy").open("wb") as file:
-                np.save(file, array)
-                file.flush()
-                os.fsync(file.fileno())
-        meta = {
-            "source": images.source,
-            "class_names": images.class_names,
-            "domains": None if images.domains is None else images.domains.names,
-            "masks": images.masks is not None,
-            "sha256": images.sha256,
-        }
-        with (made / "meta.json").open("w", encoding="utf-8") as file:
-            json.dump(meta, file)
-            file.flush()
-            os.fsync(file.fileno())
-        made.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        made.rename(folder)
+        for left in folder.parent.glob(f"{folder.name}.tmp-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
+    except OSError as error:
+        raise _unwritable(error) from None
+    making = _Making(made)
+    token = _making.set(making)
+    try:
+        yield making
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
+    finally:
+        _making.reset(token)
+
+
+def _write(images: ImageSet, making: _Making, folder: Path) -> None:
+    """Write what is not there yet, then rename."""
+    arrays: dict[str, NDArray[Any]] = {"labels": images.labels, "origin": images.origin}
+    if isinstance(images.images, np.memmap) and images.images is making.pixels:
+        images.images.flush()
+    else:
+        arrays["images"] = images.images
+    if images.domains is not None:
+        arrays["domains"] = images.domains.ids
+    if images.masks is not None:
+        arrays["masks"] = images.masks
+    for name, array in arrays.items():
+        with (making.folder / f"{name}.npy").open("wb") as file:
+            np.save(file, array)
+            file.flush()
+            os.fsync(file.fileno())
+    meta = {
+        "source": images.source,
+        "class_names": images.class_names,
+        "domains": None if images.domains is None else images.domains.names,
+        "masks": images.masks is not None,
+        "sha256": images.sha256,
+    }
+    with (making.folder / "meta.json").open("w", encoding="utf-8") as file:
+        json.dump(meta, file)
+        file.flush()
+        os.fsync(file.fileno())
+    making.folder.chmod(0o755)
+    if folder.exists():
+        shutil.rmtree(folder)
+    making.folder.rename(folder)

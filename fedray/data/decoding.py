@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.data.cache import room
 from fedray.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Encoded: TypeAlias = bytes | Path | NDArray[np.uint8]
 """One image: an encoded file's bytes, its path, or pixels [H, W] or [H, W, 3]."""
+
+Resampling: TypeAlias = Literal["bilinear", "bicubic"]
+"""How images are scaled; CLIP's own preprocessing is bicubic."""
 
 _GREY = {"1", "L", "LA"}
 _DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
@@ -39,31 +43,33 @@ def decode(
     *,
     image_size: int | None,
     channels: int | None,
+    resampling: Resampling = "bilinear",
 ) -> NDArray[np.uint8]:
     """Decode images to one array; those that differ in size are scaled and cropped.
 
     Args:
         encoded: n images.
         where: names the i-th image in errors ("train.parquet, row 7").
-        image_size: S; the shorter side is scaled to S pixels (bilinear), then the centre S x S is
-            cut out. None keeps the size that all images have.
+        image_size: S; the shorter side is scaled to S pixels, then the centre S x S is cut out.
+            None keeps the size that all images have.
         channels: 1 grey, 3 RGB; None: 1 when every image is grey, else 3.
+        resampling: how they are scaled.
 
     Returns:
-        uint8 [n, channels, H, W].
+        uint8 [n, channels, H, W]; inside `cached` it is mapped (see `room`).
 
     Raises:
         UserError: when an image cannot be decoded or holds more than 8 bits a channel, or when
             sizes differ and `image_size` is None.
     """
     if channels is not None:
-        return _decode(encoded, where, image_size, channels, grey_only=False)
+        return _decode(encoded, where, image_size, channels, resampling)
     with _open(encoded[0], where(0)) as first:
         grey = first.mode in _GREY
     if grey:
         with suppress(_Colour):
-            return _decode(encoded, where, image_size, 1, grey_only=True)
-    return _decode(encoded, where, image_size, 3, grey_only=False)
+            return _decode(encoded, where, image_size, 1, resampling, grey_only=True)
+    return _decode(encoded, where, image_size, 3, resampling)
 
 
 def decode_masks(
@@ -119,22 +125,23 @@ def _decode(
     where: Callable[[int], str],
     image_size: int | None,
     channels: int,
+    resampling: Resampling,
     *,
-    grey_only: bool,
+    grey_only: bool = False,
 ) -> NDArray[np.uint8]:
     with _open(encoded[0], where(0)) as first:
         width, height = first.size
     threads = _threads() if width * height >= _WORTH_THREADS else 1
     if image_size is not None:
         width = height = image_size
-    images = np.empty((len(encoded), channels, height, width), np.uint8)
+    images = room((len(encoded), channels, height, width))
 
     def fill(start: int) -> None:
         for i in range(start, min(start + _CHUNK, len(encoded))):
             with _open(encoded[i], where(i)) as image:
                 if grey_only and image.mode not in _GREY:
                     raise _Colour
-                pixels = _pixels(image, where(i), image_size, channels)
+                pixels = _pixels(image, where(i), image_size, channels, resampling)
             if pixels.shape[1:] != (height, width):
                 raise UserError(
                     f"images differ in size: {where(i)} is {pixels.shape[2]}x{pixels.shape[1]}, "
@@ -168,7 +175,11 @@ def _open(item: Encoded, where: str) -> Image.Image:
 
 
 def _pixels(
-    image: Image.Image, where: str, image_size: int | None, channels: int
+    image: Image.Image,
+    where: str,
+    image_size: int | None,
+    channels: int,
+    resampling: Resampling,
 ) -> NDArray[np.uint8]:
     """Pixels uint8 [channels, H, W] of one opened image."""
     from PIL import Image
@@ -178,9 +189,8 @@ def _pixels(
             f"{where} has pixels of mode {image.mode}, more than 8 bits a channel; "
             "convert it to 8-bit grey or RGB"
         )
-    pixels = _array(
-        image, where, image_size, Image.Resampling.BILINEAR, "L" if channels == 1 else "RGB"
-    )
+    filter_ = Image.Resampling[resampling.upper()]
+    pixels = _array(image, where, image_size, filter_, "L" if channels == 1 else "RGB")
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 

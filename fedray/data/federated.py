@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedray.config import validate
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
+from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains, ImageSet
 from fedray.data.partitions import FewShotProtocol, Indices, partitions
 from fedray.errors import UserError
 
@@ -189,12 +189,14 @@ def federate(
 ) -> FederatedData:
     """Deal images to clients, and say what each of them tests on.
 
+    Official validation images are left to the few-shot protocols, which validate on them.
+
     With `test="local"` the official training and test images are dealt together, and each client
     keeps some of its own for testing (FedTSP supplementary C.4; HtFLlib). With "official" only
     training images are dealt to learn from, and the official test images are dealt by the clients'
     training counts of each class and domain: together the clients' tests are the official one.
     A few-shot protocol draws from the official training and test images; with "local", from a
-    random part of all images and the `test_fraction` that is left.
+    random part of both together and the `test_fraction` that is left.
 
     Args:
         images: what is dealt.
@@ -227,8 +229,7 @@ def federate(
             )
         pools = _pools(images, test, test_fraction, samples, test_samples, rng_for)
         return _few_shot(partition(), params, images, pools, clients, rng_for("partition"))
-    everything = np.arange(len(images), dtype=np.int64)
-    pool = everything if test == "local" else everything[images.origin == TRAIN]
+    pool = _positions(images, TRAIN, TEST) if test == "local" else _positions(images, TRAIN)
     base = base_classes(len(images.class_names)) if novel else None
     if base is not None:
         pool = pool[np.asarray(images.labels)[pool] < base]
@@ -279,14 +280,15 @@ def _pools(
     rng_for: Callable[[str], np.random.Generator],
 ) -> tuple[Indices, Indices]:
     """The images that a few-shot protocol draws from, to learn from and to test on."""
-    everything = np.arange(len(images), dtype=np.int64)
     if test == "local":
-        chosen = _subset(everything, samples, rng_for("subset"), "data.samples", images.source)
+        both = _positions(images, TRAIN, TEST)
+        chosen = _subset(both, samples, rng_for("subset"), "data.samples", images.source)
         return local_split(
             chosen, rng_for("split"), test_fraction=test_fraction, owner=images.source
         )
-    chosen = everything[images.origin == TRAIN]
-    chosen = _subset(chosen, samples, rng_for("subset"), "data.samples", images.source)
+    chosen = _subset(
+        _positions(images, TRAIN), samples, rng_for("subset"), "data.samples", images.source
+    )
     return chosen, _official(images, test_samples, rng_for("test_subset"))
 
 
@@ -299,8 +301,14 @@ def _few_shot(
     rng: np.random.Generator,
 ) -> FederatedData:
     labels = np.asarray(images.labels)
-    train, validation, test = protocol.splits(labels, *pools, clients, params, rng)
+    official = _positions(images, VALIDATION)
+    train, validation, test = protocol.splits(labels, *pools, official, clients, params, rng)
     return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
+
+
+def _positions(images: ImageSet, *origins: int) -> Indices:
+    """Positions of the images of these official splits, sorted."""
+    return np.flatnonzero(np.isin(images.origin, origins)).astype(np.int64, copy=False)
 
 
 def _official(images: ImageSet, count: int | None, rng: np.random.Generator) -> Indices:
@@ -309,7 +317,7 @@ def _official(images: ImageSet, count: int | None, rng: np.random.Generator) -> 
     Raises:
         UserError: when there are none, or too few.
     """
-    official = np.flatnonzero(images.origin == TEST).astype(np.int64)
+    official = _positions(images, TEST)
     if not len(official):
         raise UserError(
             f"data.test=official, but {images.source} has no official test images; "

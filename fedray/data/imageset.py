@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TRAIN, TEST = 0, 1
-"""Values of `ImageSet.origin`: which official split an image comes from."""
+TRAIN, TEST, VALIDATION = 0, 1, 2
+"""Values of `ImageSet.origin`: which official split an image comes from.
+
+An image of VALIDATION is never dealt to learn from or to test on.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,8 @@ class ImageSet:
         images: uint8 [n, channels, H, W], 0..255.
         labels: int64 [n], positions in `class_names`.
         class_names: C names; a class may have no image.
-        origin: int8 [n], TRAIN or TEST: the official split. A source without one is all TRAIN.
+        origin: int8 [n], TRAIN, TEST or VALIDATION: the official split. A source without one is all
+            TRAIN.
         domains: each image's domain, or None where the source knows none.
         masks: uint8 [n, H, W], every pixel's class for dense prediction, where the source has
             them; class 0 is the background, and `labels` are then `dominant_classes`.

@@ -17,7 +17,9 @@ from fedray.algorithms.base import Server
 from fedray.client import LocalTraining, Samples, Setting, Tensors
 from fedray.comm import Gate
 from fedray.config import (
+    DataConfig,
     Experiment,
+    MissingRoot,
     Tree,
     load_experiment,
     override,
@@ -27,6 +29,7 @@ from fedray.config import (
 )
 from fedray.data import FederatedData, federate, load_images
 from fedray.data.partitions import partitions
+from fedray.data.sources import sources
 from fedray.data.validation import hold_out
 from fedray.errors import UserError, nearest
 from fedray.evaluation import majority_classes
@@ -81,7 +84,12 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
             )
         asked = _override_all(_override_all(asked, presets[preset].items()), pairs)
         asked["algorithm"].pop("preset")
-    experiment = load_experiment(asked)
+    try:
+        experiment = load_experiment(asked)
+    except MissingRoot as error:
+        data = asked["data"]
+        source = sources.get(data.get("source", DataConfig().source))()
+        raise UserError(f"{error}{source.whence(Path(data['root']))}") from None
     check_components(experiment)
     return experiment
 

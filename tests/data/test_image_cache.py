@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedray.data import cache as module
+from fedray.data import load_images
 from fedray.data.cache import cache_folder, cached, source_key
 from fedray.data.imageset import Domains, ImageSet
 from fedray.errors import UserError
@@ -214,3 +217,37 @@ def test_two_processes_decode_once(tmp_path):
     assert [child.returncode for child in children] == [0, 0]
     assert outputs[0] == outputs[1]
     assert log.read_text() == "decoded\n"
+
+
+def test_decoded_images_go_to_the_mapped_file_and_not_through_memory(tmp_path):
+    (tmp_path / "cat").mkdir()
+    rng = np.random.default_rng(0)
+    grey = Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8))
+    for i in range(70):
+        grey.save(tmp_path / "cat" / f"{i:02}.png")
+    colour = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(colour).save(tmp_path / "cat" / "70.png")  # decoding begins anew
+    load_images("image_folder", tmp_path, image_size=4)  # imports
+    tracemalloc.start()
+    images = load_images("image_folder", tmp_path, image_size=256)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < images.images.nbytes / 4
+    resized = Image.fromarray(colour).resize((256, 256), Image.Resampling.BILINEAR)
+    assert np.array_equal(images.images[70], np.asarray(resized).transpose(2, 0, 1))
+    resized = grey.resize((256, 256), Image.Resampling.BILINEAR)
+    assert (images.images[:70] == np.asarray(resized)).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room")
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, cache, monkeypatch):
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "cat" / "0.png")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"No space left on device.*set FEDRAY_CACHE to a folder"):
+        load_images("image_folder", tmp_path)
+    assert not [p for p in (cache / "images").iterdir() if p.is_dir()]

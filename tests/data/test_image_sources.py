@@ -66,6 +66,8 @@ def test_names():
         "torchvision_cifar10",
         "torchvision_cifar100",
         "torchvision_fashion_mnist",
+        "torchvision_sun397",
+        "coop",
     }
     assert expected <= set(sources.names())
     with pytest.raises(UserError, match=r"no data source 'digit'.*'digits'"):
@@ -521,6 +523,184 @@ def test_torchvision_files_that_are_not_whole(tmp_path):
     (folder / "train").write_bytes(b"half")
     with pytest.raises(UserError, match=r"are not whole .* remove them and set data.download=true"):
         load_images("torchvision_cifar100", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "url"),
+    [
+        ("oxford_iiit_pet", "oxford-iiit-pet", "www.robots.ox.ac.uk/~vgg/data/pets/"),
+        ("flowers102", "flowers-102", "www.robots.ox.ac.uk/~vgg/data/flowers/102/"),
+        ("dtd", "dtd/dtd", "www.robots.ox.ac.uk/~vgg/data/dtd/"),
+        ("caltech101", "caltech101/101_ObjectCategories", "data.caltech.edu/records/"),
+        ("food101", "food-101", "data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/"),
+        ("stanford_cars", "stanford_cars", "github.com/pytorch/vision/issues/7545"),
+        ("fgvc_aircraft", "fgvc-aircraft-2013b", "www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/"),
+        ("sun397", "SUN397", "vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz"),
+        ("eurosat", "eurosat/2750", "github.com/phelber/eurosat"),
+    ],
+)
+def test_a_missing_set_of_torchvision_says_where_it_comes_from(tmp_path, name, folder, url):
+    with pytest.raises(UserError) as caught:
+        load_images(f"torchvision_{name}", tmp_path)
+    said = str(caught.value)
+    assert f"no files in {tmp_path / folder}; put torchvision's files there (from http" in said
+    assert f"://{url}" in said
+    assert f"data.root to the folder that holds {folder.split('/')[0]}" in said
+    assert said.endswith("or set data.download=true") != (name == "stanford_cars")
+
+
+def test_stanford_cars_are_not_fetched(tmp_path):
+    with pytest.raises(UserError, match="stanford_cars, since it cannot be fetched"):
+        load_images("torchvision_stanford_cars", tmp_path, download=True)
+
+
+def plain(path, value):
+    """A plain image that JPEG keeps as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(value, (16, 16)).save(path, quality=100)
+
+
+def write_oxford_iiit_pet(root):
+    home = root / "oxford-iiit-pet"
+    for i, name in enumerate(("basset_hound_1", "Abyssinian_1", "basset_hound_2", "Abyssinian_2")):
+        plain(home / f"images/{name}.jpg", 50 * i)
+    (home / "annotations").mkdir()
+    (home / "annotations/trainval.txt").write_text("basset_hound_1 2 2 1\nAbyssinian_1 1 1 1\n")
+    (home / "annotations/test.txt").write_text("basset_hound_2 2 2 1\nAbyssinian_2 1 1 1\n")
+
+
+def write_flowers102(root):
+    from scipy.io import savemat
+
+    home = root / "flowers-102"
+    for i in range(1, 7):
+        plain(home / f"jpg/image_{i:05}.jpg", 40 * i)
+    savemat(home / "imagelabels.mat", {"labels": [2, 1, 2, 1, 102, 1]})
+    savemat(home / "setid.mat", {"trnid": [5, 6], "valid": [1, 2], "tstid": [3, 4]})
+
+
+def write_dtd(root):
+    home = root / "dtd/dtd"
+    (home / "labels").mkdir(parents=True)
+    for i, split in enumerate(("train", "val", "test")):
+        plain(home / f"images/polka-dotted/{i}.jpg", 40 * i)
+        plain(home / f"images/banded/{i}.jpg", 40 * i + 20)
+        (home / f"labels/{split}1.txt").write_text(f"polka-dotted/{i}.jpg\nbanded/{i}.jpg\n")
+
+
+def write_caltech101(root):
+    home = root / "caltech101/101_ObjectCategories"
+    (home / "BACKGROUND_Google").mkdir(parents=True)
+    plain(home / "sea_horse/image_0001.jpg", 40)
+    plain(home / "sea_horse/image_0002.jpg", 80)
+    plain(home / "Faces/image_0001.jpg", 120)
+
+
+def write_food101(root):
+    home = root / "food-101"
+    (home / "meta").mkdir(parents=True)
+    for i, split in enumerate(("train", "test")):
+        plain(home / f"images/pad_thai/{i}.jpg", 40 * i)
+        plain(home / f"images/ramen/{i}.jpg", 40 * i + 20)
+        named = {"pad_thai": [f"pad_thai/{i}"], "ramen": [f"ramen/{i}"]}
+        (home / f"meta/{split}.json").write_text(json.dumps(named))
+
+
+def write_stanford_cars(root):
+    from scipy.io import savemat
+
+    home = root / "stanford_cars"
+    (home / "devkit").mkdir(parents=True)
+    kind = [("fname", "O"), ("class", "u1")]
+    for i, (split, file) in enumerate(
+        (("train", "devkit/cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat"))
+    ):
+        for j in range(2):
+            plain(home / f"cars_{split}/{j}.jpg", 40 * i + 20 * j)
+        savemat(home / file, {"annotations": np.array([("0.jpg", 2), ("1.jpg", 1)], kind)})
+    names = np.array(["Audi A 2000", "BMW B 2001"], object)
+    savemat(home / "devkit/cars_meta.mat", {"class_names": names})
+
+
+def write_fgvc_aircraft(root):
+    home = root / "fgvc-aircraft-2013b/data"
+    home.mkdir(parents=True)
+    (home / "variants.txt").write_text("707-320\nCessna 172\n")
+    for i, split in enumerate(("train", "val", "test")):
+        plain(home / f"images/00{i}.jpg", 40 * i)
+        plain(home / f"images/01{i}.jpg", 40 * i + 20)
+        (home / f"images_variant_{split}.txt").write_text(f"00{i} Cessna 172\n01{i} 707-320\n")
+
+
+def write_sun397(root):
+    home = root / "SUN397"
+    plain(home / "c/church/outdoor/sun_b.jpg", 40)
+    plain(home / "c/church/outdoor/sun_a.jpg", 80)
+    plain(home / "a/airplane_cabin/sun_c.jpg", 120)
+    (home / "ClassName.txt").write_text("/a/airplane_cabin\n/c/church/outdoor\n")
+
+
+def write_eurosat(root):
+    plain(root / "eurosat/2750/SeaLake/1.jpg", 40)
+    plain(root / "eurosat/2750/Forest/1.jpg", 80)
+
+
+LAYOUTS = [
+    (write_oxford_iiit_pet, [0, 50, 100, 150], [1, 0, 1, 0], [0, 0, 1, 1],
+     ("Abyssinian", "Basset Hound")),
+    (write_flowers102, [200, 240, 120, 160, 40, 80], [101, 0, 1, 0, 1, 0], [0, 0, 1, 1, 2, 2],
+     ("pink primrose", "hard-leaved pocket orchid")),
+    (write_dtd, [0, 20, 80, 100, 40, 60], [1, 0] * 3, [0, 0, 1, 1, 2, 2],
+     ("banded", "polka-dotted")),
+    (write_caltech101, [120, 40, 80], [0, 1, 1], [0] * 3, ("Faces", "sea horse")),
+    (write_food101, [0, 20, 40, 60], [0, 1] * 2, [0, 0, 1, 1], ("pad thai", "ramen")),
+    (write_stanford_cars, [0, 20, 40, 60], [1, 0] * 2, [0, 0, 1, 1],
+     ("Audi A 2000", "BMW B 2001")),
+    (write_fgvc_aircraft, [0, 20, 80, 100, 40, 60], [1, 0] * 3, [0, 0, 1, 1, 2, 2],
+     ("707-320", "Cessna 172")),
+    (write_sun397, [120, 80, 40], [0, 1, 1], [0] * 3, ("airplane cabin", "outdoor church")),
+    (write_eurosat, [80, 40], [0, 1], [0] * 2, ("Forest", "SeaLake")),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("write", "values", "labels", "origin", "names"), LAYOUTS)
+def test_torchvision_sets_of_files(tmp_path, monkeypatch, write, values, labels, origin, names):
+    monkeypatch.setattr("torchvision.datasets.flowers102.check_integrity", lambda *args: True)
+    write(tmp_path)
+    images = load_images(write.__name__.replace("write", "torchvision", 1), tmp_path, image_size=8)
+    assert images.images[:, 0, 4, 4].tolist() == pytest.approx(values, abs=2)
+    assert images.labels.tolist() == labels
+    assert images.origin.tolist() == origin
+    assert images.class_names[:2] == names
+    assert images.shape == (3, 8, 8)
+
+
+@pytest.mark.slow
+def test_torchvision_sets_of_files_take_a_split_of_ones_own(tmp_path):
+    write_sun397(tmp_path)
+    split = {"train": ["c/church/outdoor/sun_b.jpg"],
+             "test": ["c/church/outdoor/sun_a.jpg", "a/airplane_cabin/sun_c.jpg"]}  # fmt: skip
+    write_split(tmp_path, split)
+    images = load_images("torchvision_sun397", tmp_path, image_size=8, split="split.json")
+    assert images.origin.tolist() == [1, 1, 0]
+
+
+@pytest.mark.slow
+def test_torchvision_sets_of_files_that_are_not_whole(tmp_path):
+    write_caltech101(tmp_path)
+    (tmp_path / "caltech101/101_ObjectCategories/BACKGROUND_Google").rmdir()
+    match = r"are not whole \(torchvision needs the folder .*BACKGROUND_Google too\); remove them"
+    with pytest.raises(UserError, match=match):
+        load_images("torchvision_caltech101", tmp_path)
+    write_stanford_cars(tmp_path)
+    (tmp_path / "stanford_cars/cars_test_annos_withlabels.mat").unlink()
+    with pytest.raises(UserError, match=r"are not whole .*remove them and get them from https://g"):
+        load_images("torchvision_stanford_cars", tmp_path)
+    write_food101(tmp_path)
+    (tmp_path / "food-101/images/ramen/1.jpg").unlink()
+    with pytest.raises(UserError, match=r"images/ramen/1.jpg cannot be read as an image.*No such"):
+        load_images("torchvision_food101", tmp_path)
 
 
 # --- real images ---------------------------------------------------------------------------------

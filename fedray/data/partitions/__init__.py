@@ -92,6 +92,7 @@ class FewShotProtocol(ABC, Generic[P]):
         labels: Indices,
         train: Indices,
         test: Indices,
+        validation: Indices,
         clients: int,
         params: P,
         rng: np.random.Generator,
@@ -100,8 +101,10 @@ class FewShotProtocol(ABC, Generic[P]):
 
         Args:
             labels: int64 [n], class of each image of the source.
-            train: positions of the images that may be learnt from or validated on.
+            train: positions of the images that may be learnt from, or validated on where
+                `validation` is empty.
             test: positions of those that may be tested on, none of them in `train`.
+            validation: positions of the source's own validation images, in neither; often none.
             clients: N.
             params: the knobs.
             rng: the only source of randomness.

@@ -6,9 +6,9 @@ these classes, the dominant one, gets the other three quarters too.
 
 Our reading, where the paper is silent: every client draws its pools from the whole training split;
 counts are rounded, at least 1; the dominant class is drawn from the kept ones; the validation
-images come from training images that the client does not use, one for a class and more for the
-dominant one, in proportion; the test is the largest subset of the official one with the proportions
-of the training images.
+images come from the source's own (CoOp's val), or else from training images that the client does
+not use, one for a class and more for the dominant one, in proportion; the test is the largest
+subset of the official one with the proportions of the training images.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class DominantClass(FewShotProtocol[DominantClassParams]):
         labels: Indices,
         train: Indices,
         test: Indices,
+        validation: Indices,
         clients: int,
         params: DominantClassParams,
         rng: np.random.Generator,
@@ -57,7 +58,7 @@ class DominantClass(FewShotProtocol[DominantClassParams]):
         if params.disjoint:
             shares = _deal_evenly(labels, train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
-            own, held = _draw(labels, share, params, stream)
+            own, held = _draw(labels, share, validation, params, stream)
             learnt.append(own)
             validated.append(held)
             tested.append(proportional(labels, own, test, stream))
@@ -77,7 +78,11 @@ def _deal_evenly(
 
 
 def _draw(
-    labels: Indices, share: Indices, params: DominantClassParams, rng: np.random.Generator
+    labels: Indices,
+    share: Indices,
+    official: Indices,
+    params: DominantClassParams,
+    rng: np.random.Generator,
 ) -> tuple[Indices, Indices]:
     """One client's training and validation images."""
     classes = np.unique(labels[share])
@@ -90,6 +95,15 @@ def _draw(
     for c in kept:
         images = rng.permutation(share[labels[share] == c])
         validation = most if c == dominant else 1
+        if len(official):
+            apart = rng.permutation(official[labels[official] == c])
+            if len(apart) < validation:
+                raise UserError(
+                    f"data.partition=dominant_class finds {len(apart)} of the source's validation "
+                    f"images of class {c} for a client, which validates on {validation} of them; "
+                    "raise data.partition.kept_share"
+                )
+            images = np.concatenate([images, apart[:validation]])
         if len(images) <= validation:
             instead = " or set data.partition.disjoint=false" if params.disjoint else ""
             raise UserError(

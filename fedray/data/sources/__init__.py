@@ -72,6 +72,11 @@ class Source(ABC):
             raise UserError(f"data.root={root} is not a folder; set data.root to where the data is")
         return root
 
+    def whence(self, root: Path) -> str:
+        """Where the data comes from that `root` should hold: the end of a sentence, or nothing."""
+        del root
+        return ""
+
     @abstractmethod
     def files(self, root: Path) -> list[Path]:
         """Every file below `root` that images, labels or names are read from, sorted."""

@@ -1,0 +1,258 @@
+"""CoOp's data sets are read as CoOp reads them; a missing one says where it comes from."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedray.data import federate, load_images
+from fedray.data.imageset import TEST, TRAIN, VALIDATION
+from fedray.errors import UserError
+from fedray.runtime.assembly import resolve
+from fedray.streams import Streams
+
+HOMES = {
+    "Caltech101": ("caltech-101", "101_ObjectCategories"),
+    "OxfordPets": ("oxford_pets", "images"),
+    "StanfordCars": ("stanford_cars", ""),
+    "OxfordFlowers": ("oxford_flowers", "jpg"),
+    "Food101": ("food-101", "images"),
+    "SUN397": ("sun397", "SUN397"),
+    "DescribableTextures": ("dtd", "images"),
+    "EuroSAT": ("eurosat", "2750"),
+    "UCF101": ("ucf101", "UCF-101-midframes"),
+}
+GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
+NAMES = ("Apply_Eye_Makeup", "golf")
+
+
+def picture(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((6, 8, 3), value, np.uint8)).save(path)
+
+
+def write_set(tmp_path, name="OxfordPets", train=2, val=1, test=1):
+    """So many images of two classes; each is as bright as its place in train, val, test."""
+    home, images = HOMES[name]
+    split, value = {}, 0
+    for part, count in (("train", train), ("val", val), ("test", test)):
+        split[part] = []
+        for label in (1, 0):
+            for _ in range(count):
+                path = f"{NAMES[label]}/{value}.png"
+                picture(tmp_path / home / images / path, value)
+                split[part].append([path, label, NAMES[label]])
+                value += 1
+    file = tmp_path / home / f"split_zhou_{name}.json"
+    file.write_text(json.dumps(split))
+    return file
+
+
+def load(file, **kwargs):
+    return load_images("coop", file.parent, **{"image_size": 6, **kwargs})
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_the_split_file_says_labels_names_and_splits(tmp_path, name):
+    images = load(write_set(tmp_path, name))
+    assert images.class_names == ("Apply Eye Makeup", "golf")
+    assert images.labels.tolist() == [1, 1, 0, 0, 1, 0, 1, 0]
+    assert images.origin.tolist() == [TRAIN] * 4 + [VALIDATION] * 2 + [TEST] * 2
+    assert images.images[:, 0, 3, 3].tolist() == list(range(8))
+    assert images.shape == (3, 6, 6)
+
+
+def write_aircraft(tmp_path):
+    root = tmp_path / "fgvc_aircraft"
+    root.mkdir()
+    (root / "variants.txt").write_text("707-320\nCessna 172\n")
+    for i, part in enumerate(("train", "val", "test")):
+        (root / f"images_variant_{part}.txt").write_text(f"00{i} Cessna 172\n01{i} 707-320\n")
+        picture(root / f"images/00{i}.jpg", 50 * i)
+        picture(root / f"images/01{i}.jpg", 50 * i + 20)
+    return root
+
+
+def test_aircraft_has_the_official_lists(tmp_path):
+    images = load_images("coop", write_aircraft(tmp_path), image_size=6)
+    assert images.class_names == ("707-320", "Cessna 172")
+    assert images.labels.tolist() == [1, 0] * 3
+    assert images.origin.tolist() == [TRAIN, TRAIN, VALIDATION, VALIDATION, TEST, TEST]
+    assert images.images[:, 0, 3, 3].tolist() == [0, 20, 50, 70, 100, 120]
+
+
+def test_images_are_scaled_bicubically(tmp_path):
+    file = write_set(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    image.save(file.parent / "images/golf/0.png")
+    expected = np.asarray(image.resize((16, 12), Image.Resampling.BICUBIC))[:, 2:14]
+    assert np.array_equal(load(file, image_size=12).images[0], expected.transpose(2, 0, 1))
+
+
+def test_val_is_neither_learnt_from_nor_tested_on(tmp_path):
+    images = load(write_set(tmp_path, train=8, val=4, test=4))
+    for test in ("official", "local"):
+        data = federate(images, "iid", {}, 2, 0.25, None, Streams(0).numpy, test=test)
+        used = images.origin[data.used]
+        assert np.bincount(used, minlength=3).tolist() == [16, 8, 0]
+
+
+def test_clients_of_few_shots_validate_on_val(tmp_path):
+    images = load(write_set(tmp_path, train=16, val=4, test=8))
+    for test in ("official", "local"):
+        data = federate(
+            images, "dominant_class", {"excluded": 0}, 3, 0.25, None, Streams(0).numpy, test=test
+        )
+        for train, validation, own in zip(data.train, data.validation, data.test, strict=True):
+            assert sorted(np.bincount(images.labels[validation])) == [1, 4]
+            assert (images.origin[validation] == VALIDATION).all()
+            assert not (images.origin[np.concatenate([train, own])] == VALIDATION).any()
+            assert len(train) == 20 or test == "local"
+
+
+def test_a_val_too_small_for_the_dominant_class_is_a_sentence(tmp_path):
+    images = load(write_set(tmp_path, train=16, val=3, test=8))
+    with pytest.raises(UserError, match="finds 3 of the source's validation images of class"):
+        federate(
+            images,
+            "dominant_class",
+            {"excluded": 0},
+            3,
+            0.25,
+            None,
+            Streams(0).numpy,
+            test="official",
+        )
+
+
+def test_another_split_may_replace_coops(tmp_path):
+    file = write_set(tmp_path)
+    paths = [f"images/golf/{i}.png" for i in (0, 1, 4, 6)]
+    rest = [f"images/Apply_Eye_Makeup/{i}.png" for i in (2, 3, 5, 7)]
+    (file.parent / "mine.json").write_text(json.dumps({"train": paths, "test": rest}))
+    images = load(file, split="mine.json")
+    assert images.origin.tolist() == [TRAIN, TRAIN, TEST, TEST, TRAIN, TEST, TRAIN, TEST]
+
+
+# --- what is missing or wrong --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "home"), [(n, h) for n, (h, _) in HOMES.items()])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_set_says_where_it_comes_from(tmp_path, name, home, there):
+    if there:
+        (tmp_path / home).mkdir()
+    with pytest.raises(UserError) as caught:
+        load_images("coop", tmp_path / home)
+    said = str(caught.value)
+    assert f"{tmp_path / home / f'split_zhou_{name}.json'} is not there" in said
+    assert f"get {name} from http" in said
+    assert f"split_zhou_{name}.json from https://drive.google.com/file/d/1" in said
+    assert said.endswith(f"as {GUIDE} says")
+
+
+def test_missing_aircraft_says_where_it_comes_from(tmp_path):
+    match = r"images_variant_train.txt is not there; get FGVCAircraft from .*2013b.tar.gz"
+    with pytest.raises(UserError, match=match):
+        load_images("coop", tmp_path / "fgvc_aircraft")
+    root = write_aircraft(tmp_path)
+    (root / "images_variant_val.txt").unlink()
+    with pytest.raises(UserError, match=r"images_variant_val.txt is not there; get FGVCAircraft"):
+        load_images("coop", root)
+    (root / "images_variant_val.txt").write_text("002 Concorde\n")
+    with pytest.raises(UserError, match=r"val.txt: '002 Concorde' names a variant that .*variants"):
+        load_images("coop", root)
+
+
+def test_a_folder_of_another_name_lists_all_sets(tmp_path):
+    for root in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(
+            UserError, match=r"is not the folder of one of CoOp's data sets, such"
+        ) as e:
+            load_images("coop", root)
+        assert all(home in str(e.value) for home, _ in HOMES.values())
+        assert GUIDE in str(e.value)
+    with pytest.raises(UserError, match=r"data.source=coop needs a folder: set data.root"):
+        load_images("coop")
+
+
+def test_missing_images_are_named_with_their_source(tmp_path):
+    file = write_set(tmp_path)
+    for i in (2, 3):
+        (file.parent / f"images/Apply_Eye_Makeup/{i}.png").unlink()
+    match = (
+        r"images/Apply_Eye_Makeup/2.png is not there, nor are 1 more of the 8 images that "
+        r"OxfordPets's split names; get OxfordPets from https://www.robots.ox.ac.uk"
+    )
+    with pytest.raises(UserError, match=match):
+        load(file)
+
+
+def test_two_sets_in_one_folder_are_refused(tmp_path):
+    file = write_set(tmp_path)
+    (file.parent / "split_zhou_EuroSAT.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds both split_zhou_OxfordPets.json and split_zhou_Eu"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda s: s.pop("val"), "does not hold the lists train, val and test; replace it"),
+        (lambda s: s["train"].append(["a.png", "0", "golf"]), r"train, row 4 is \[\"a.png\", "),
+        (lambda s: s["test"].append(["../a.png", 0, "golf"]), r"test, row 2 is .*; expected \["),
+        (lambda s: s["test"].append(["/a.png", 0, "golf"]), "test, row 2 is"),
+        (lambda s: s["test"].append(["a.png", -1, "golf"]), "test, row 2 is"),
+        (lambda s: s["test"].append(["a.png", True, "golf"]), "test, row 2 is"),
+        (lambda s: s["test"].append("a.png"), "test, row 2 is"),
+        (lambda s: s["test"].append(s["train"][0]), "json names 'golf/0.png' twice; get Oxford"),
+        (lambda s: s["test"][0].__setitem__(2, "cat"), "calls the class 1 both 'golf' and 'cat'"),
+        (lambda s: [r.__setitem__(1, r[1] * 2) for p in s.values() for r in p],
+         "has 2 labels up to 2; expected 0, 1, 2, ... without a gap"),
+        (lambda s: [p.clear() for p in s.values()], "has 0 labels up to -1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_split_file_is_a_sentence(tmp_path, change, match):
+    file = write_set(tmp_path)
+    split = json.loads(file.read_text())
+    change(split)
+    file.write_text(json.dumps(split))
+    with pytest.raises(UserError, match=match):
+        load(file)
+
+
+def test_a_split_file_that_is_not_json_is_a_sentence(tmp_path):
+    file = write_set(tmp_path)
+    file.write_text("<html>")
+    with pytest.raises(UserError, match=r"split_zhou_OxfordPets.json is not valid JSON"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "root", "end"),
+    [
+        (
+            "coop",
+            "oxford_pets",
+            rf"; get OxfordPets from http.*Pets.json from .*{GUIDE} says",
+        ),
+        ("coop", "pets", rf"; {GUIDE} says where CoOp's sets come from"),
+        (
+            "torchvision_dtd",
+            "tv",
+            "; its files are from http.*/dtd/, to be put into tv/dtd/dtd",
+        ),
+        ("parquet", "pets", "pass data.root=/its/path"),
+    ],
+)
+def test_an_experiment_with_a_missing_folder_says_where_its_data_comes_from(
+    tmp_path, monkeypatch, source, root, end
+):
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    match = rf"data.root={root} is not a folder \(looked at {tmp_path}/{root} and .*{end}$"
+    with pytest.raises(UserError, match=match):
+        resolve("fedmgp_base_to_novel_paper", [f"data.source={source}", f"data.root={root}"])
