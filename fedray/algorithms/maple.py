@@ -22,9 +22,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedprox import FedProx
-from fedray.algorithms.promptfl import STD
+from fedray.algorithms.promptfl import STD, PromptAveraging
 from fedray.algorithms.registry import algorithms
 from fedray.config import Frozen
 from fedray.errors import UserError
@@ -156,17 +155,15 @@ class MapleLocal(Algorithm):
 
 
 @algorithms.add
-class MapleFedAvg(FedAvg):
+class MapleFedAvg(PromptAveraging):
     """FedAvg of MaPLe's prompts."""
 
     name = "maple_fedavg"
     paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged"
     shares = "text prompts and the maps to vision prompts"
-    prompted = True
-    has_head = False
     prompts = MapleLocal.prompts
 
-    class HParams(FedAvg.HParams, MapleHParams):
+    class HParams(PromptAveraging.HParams, MapleHParams):
         """Those of both."""
 
 

@@ -72,7 +72,7 @@ def test_local_training_sends_nothing_and_fedavg_all_parameters(run):
     assert not torch.equal(alone.models[0]["task.0"], alone.models[1]["task.0"])
     averaged = run("maple_fedavg")
     parameters = 2 * 16 + (16 + 1) * 32
-    assert averaged.results[1].up.params["weights"] == 4 * parameters
+    assert averaged.results[1].up.params["prompts"] == 4 * parameters
 
 
 @pytest.mark.parametrize(("depth", "task", "data"), [(1, 1_024, 393_984), (9, 9_216, 3_545_856)])

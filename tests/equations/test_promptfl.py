@@ -55,8 +55,8 @@ def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
 def test_only_the_context_travels(run):
     done = run("promptfl", SHORT)
     width = done.assembly.empty("prompted_clip").clip.text.token_width
-    assert done.results[1].down.params == {"weights": 4 * 4 * width}
-    assert done.results[1].up.params == {"weights": 4 * 4 * width, "statistics": 4}
+    assert done.results[1].down.params == {"prompts": 4 * 4 * width}
+    assert done.results[1].up.params == {"prompts": 4 * 4 * width, "statistics": 4}
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
