@@ -28,7 +28,7 @@ from fedray.algorithms.registry import algorithms
 from fedray.config import Frozen
 from fedray.errors import UserError
 from fedray.models.clip import FrozenClip, PromptedClip
-from fedray.models.clip.prompted import word_embeddings
+from fedray.models.clip.prompted import PHOTO, placeholders, word_embeddings
 
 
 class DualPromptClip(PromptedClip):
@@ -65,6 +65,7 @@ class DualPromptClip(PromptedClip):
             )
         self.length = length
         self.words = words
+        self.template = PHOTO if length <= 4 else placeholders(length)
         text, vision = clip.text.token_width, clip.vision.width
         self.task = nn.ParameterList(torch.zeros(length, text) for _ in range(depth))
         self.data = nn.ModuleList(nn.Linear(text, vision) for _ in range(depth))
@@ -89,8 +90,11 @@ class DualPromptClip(PromptedClip):
         return [coupling(prompt) for coupling, prompt in zip(self.data, self.task, strict=True)]
 
     def text_features(self) -> Tensor:
-        """Features [K, d] of "a photo of a {class}." with the first n words replaced."""
-        return self.class_texts().encode(self.task[0], list(self.task[1:]))
+        """Features [K, d] of "a photo of a {class}." with the first n words replaced.
+
+        More than those four words (n > 4) have places of their own in front of the name.
+        """
+        return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
     def image_features(self, inputs: Tensor) -> Tensor:
         """Unit image features [B, d] of images, or of what they were embedded as [B, 1+M, w]."""

@@ -35,6 +35,14 @@ def test_text_features_start_as_those_of_the_plain_texts(assemble):
     assert torch.allclose(model.text_features(), plain, atol=1e-6)
 
 
+def test_longer_prompts_leave_the_names_alone(assemble):
+    long = {"algorithm.length": 6, "algorithm.words": None}
+    model = model_of(assemble("maple_local", long))
+    assert model.template == "X X X X X X {}."
+    features = model.text_features()
+    assert not torch.allclose(features[0], features[1], atol=1e-4)
+
+
 def test_deep_prompts_change_both_features(assemble):
     model = model_of(assemble("maple_local", DEEP))
     images = torch.rand(3, 1, 8, 8) * 2 - 1
