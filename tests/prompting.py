@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.algorithms.base import Downlinks
 from fedray.client import Client, Samples, Skeleton
 from fedray.comm import Traffic
 from fedray.models.clip import ClipSpec, FrozenClip, PromptedClip, load_clip
@@ -43,11 +45,16 @@ def gradients(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
 
 
 def empty_client(assembly: Assembly, labels: tuple[int, ...] = ()) -> Client:
-    """A client of an experiment in round 1, with features of zeros under these labels."""
+    """A client of an experiment in round 1, with zeros under these labels."""
     model: Any = assembly.empty(PROMPTED)
-    width = (model.clip.dim,) if model.reads == "features" else (1, model.clip.dim)
-    features = np.zeros((len(labels), *width), np.float32)
-    own = Samples(features, np.array(labels, np.int64), np.arange(len(labels)))
+    read: dict[str, tuple[int, ...]] = {
+        "features": (model.clip.dim,),
+        "patches": (1, model.clip.dim),
+        "images": assembly.data.images.images.shape[1:],
+    }
+    kind = np.uint8 if model.reads == "images" else np.float32
+    zeros = np.zeros((len(labels), *read[model.reads]), kind)
+    own = Samples(zeros, np.array(labels, np.int64), np.arange(len(labels)))
     return Client(
         id=0,
         round=1,
@@ -61,8 +68,46 @@ def empty_client(assembly: Assembly, labels: tuple[int, ...] = ()) -> Client:
     )
 
 
-def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic, int]:
-    """Traffic down and up of one client in round 1, by the gate, and how many numbers it trains."""
+def trained_numbers(assembly: Assembly) -> int:
+    """How many numbers a client trains."""
+    return sum(prompt.numel() for prompt in assembly.empty(PROMPTED).parameters())
+
+
+class Alone:
+    """An exchange with one client, whose payloads pass the gate.
+
+    Args:
+        assembly: the parts of the experiment.
+        client: the client.
+
+    Attributes:
+        down: what it was sent so far.
+        up: what it has sent so far.
+    """
+
+    def __init__(self, assembly: Assembly, client: Client) -> None:
+        self.server = replace(assembly.server(CPU), round=1)
+        self.participants = self.everyone = [client.id]
+        self.down, self.up = Traffic(), Traffic()
+        self._assembly, self._client = assembly, client
+        self._state = assembly.algorithm.init_client(client)
+
+    def call(self, step: str, down: Downlinks) -> dict[int, Any]:
+        """Run the client's step on what passes the gate."""
+        (sent,), gate = down.values(), self._assembly.gate
+        if sent is not None:
+            sent, traffic = gate.down(sent)
+            self.down += traffic
+        method = getattr(self._assembly.algorithm, step)
+        reply, self._state = method(self._client, self._state, sent)
+        if reply is not None:
+            reply, traffic = gate.up(reply, round_=1, client=self._client.id)
+            self.up += traffic
+        return {self._client.id: reply}
+
+
+def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
+    """Traffic down and up of one client in round 1, by the gate; it trains on nothing."""
     algorithm, gate, server = assembly.algorithm, assembly.gate, assembly.server(CPU)
     client = empty_client(assembly)
     down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
@@ -71,4 +116,4 @@ def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic, int]:
     model = client.load(algorithm.start(client, state, received))
     up = algorithm.uplink(client, model, received)
     traffic_up = gate.up(up, round_=1, client=0)[1] if up is not None else Traffic()
-    return traffic_down, traffic_up, sum(p.numel() for p in model.parameters())
+    return traffic_down, traffic_up

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from fedray.config import load_experiment, read_mapping
 from fedray.evaluation import centred_gram, linear_cka
 from fedray.models import build, stages
-from fedray.report.cka import main, probe_images, similarities, stage_grams
+from fedray.report.cka import main, similarities, stage_grams
+from fedray.report.finished import probe_images
 from fedray.run import main as fedray_run
 from fedray.runtime.assembly import Assembly
 

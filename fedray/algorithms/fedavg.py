@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,20 @@ class TrainedModel(GlobalModel):
     samples: int = travels("statistics")
 
 
+@dataclass(frozen=True)
+class PromptModel(GlobalModel):
+    """The shared part of a model whose weights are prompts, counted as such."""
+
+    weights: Mapping[str, Tensor] = travels("prompts")
+
+
+@dataclass(frozen=True)
+class TrainedPromptModel(TrainedModel):
+    """The shared part of a client's trained prompts, and how many images trained them."""
+
+    weights: Mapping[str, Tensor] = travels("prompts")
+
+
 @algorithms.add
 class FedAvg(Algorithm):
     """Whole models up and down; clients keep nothing."""
@@ -72,6 +86,9 @@ class FedAvg(Algorithm):
     shares = "whole models"
     dense = True
     one_model = True
+    down: ClassVar[type[GlobalModel]] = GlobalModel
+    up: ClassVar[type[TrainedModel]] = TrainedModel
+    """As what the shared part travels."""
 
     class HParams(Frozen):
         """What all methods with a global model have."""
@@ -103,7 +120,7 @@ class FedAvg(Algorithm):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model, the same for all."""
-        return dict.fromkeys(clients, GlobalModel.of(server.model, state))
+        return dict.fromkeys(clients, self.down.of(server.model, state))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The mean of the participants' weights; without any, everything stays."""
@@ -127,7 +144,7 @@ class FedAvg(Algorithm):
     def uplink(self, client: Client, model: Classifier, down: GlobalModel) -> TrainedModel:
         """The shared part of the trained model."""
         shared = _only(client.weights(model), self.shared(model))
-        return TrainedModel.of(model, shared, samples=len(client.train))
+        return self.up.of(model, shared, samples=len(client.train))
 
     def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
         """What is not shared, and the memory as it was."""

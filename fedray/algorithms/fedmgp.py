@@ -89,6 +89,8 @@ class FedMGPClip(PromptedClip):
         hp: how many, how long, and how they answer together.
     """
 
+    length_key = "algorithm.text_length"
+
     def __init__(self, clip: FrozenClip, names: Sequence[str], hp: FedMGP.HParams) -> None:
         super().__init__(clip, names)
         self.hp = hp

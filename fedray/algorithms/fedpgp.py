@@ -28,8 +28,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.algorithms.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.promptfl import STD, ContextHParams, start_context
+from fedray.algorithms.fedavg import GlobalModel
+from fedray.algorithms.promptfl import STD, ContextHParams, PromptAveraging, start_context
 from fedray.algorithms.registry import algorithms
 from fedray.client import Batch, ClientState
 from fedray.models import Classifier, ClassifierOutput
@@ -106,17 +106,15 @@ def contrast(reference: Tensor, shared: Tensor, personal: Tensor, temperature: f
 
 
 @algorithms.add
-class FedPGP(FedAvg):
+class FedPGP(PromptAveraging):
     """FedAvg of sigma; clients keep U and V."""
 
     name = "fedpgp"
     paper = "Cui et al., ICML 2024, arXiv:2405.09771"
     shares = "one context, without its correction"
-    prompted = True
-    has_head = False
     one_model = False
 
-    class HParams(FedAvg.HParams, ContextHParams):
+    class HParams(PromptAveraging.HParams, ContextHParams):
         """FedPGP's hyper-parameters."""
 
         rank: int = Field(8, ge=1)

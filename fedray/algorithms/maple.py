@@ -22,15 +22,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedprox import FedProx
 from fedray.algorithms.pfedme import PFedMe
-from fedray.algorithms.promptfl import STD
+from fedray.algorithms.promptfl import STD, PromptAveraging
 from fedray.algorithms.registry import algorithms
 from fedray.config import Frozen
 from fedray.errors import UserError
 from fedray.models.clip import FrozenClip, PromptedClip
-from fedray.models.clip.prompted import word_embeddings
+from fedray.models.clip.prompted import PHOTO, placeholders, word_embeddings
 
 
 class DualPromptClip(PromptedClip):
@@ -67,6 +66,7 @@ class DualPromptClip(PromptedClip):
             )
         self.length = length
         self.words = words
+        self.template = PHOTO if length <= 4 else placeholders(length)
         text, vision = clip.text.token_width, clip.vision.width
         self.task = nn.ParameterList(torch.zeros(length, text) for _ in range(depth))
         self.data = nn.ModuleList(nn.Linear(text, vision) for _ in range(depth))
@@ -91,8 +91,11 @@ class DualPromptClip(PromptedClip):
         return [coupling(prompt) for coupling, prompt in zip(self.data, self.task, strict=True)]
 
     def text_features(self) -> Tensor:
-        """Features [K, d] of "a photo of a {class}." with the first n words replaced."""
-        return self.class_texts().encode(self.task[0], list(self.task[1:]))
+        """Features [K, d] of "a photo of a {class}." with the first n words replaced.
+
+        More than those four words (n > 4) have places of their own in front of the name.
+        """
+        return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
     def image_features(self, inputs: Tensor) -> Tensor:
         """Unit image features [B, d] of images, or of what they were embedded as [B, 1+M, w]."""
@@ -157,17 +160,15 @@ class MapleLocal(Algorithm):
 
 
 @algorithms.add
-class MapleFedAvg(FedAvg):
+class MapleFedAvg(PromptAveraging):
     """FedAvg of MaPLe's prompts."""
 
     name = "maple_fedavg"
     paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged"
     shares = "text prompts and the maps to vision prompts"
-    prompted = True
-    has_head = False
     prompts = MapleLocal.prompts
 
-    class HParams(FedAvg.HParams, MapleHParams):
+    class HParams(PromptAveraging.HParams, MapleHParams):
         """Those of both."""
 
 

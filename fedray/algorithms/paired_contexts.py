@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.promptfl import ContextHParams, start_context
+from fedray.algorithms.promptfl import ContextHParams, PromptAveraging, start_context
 from fedray.models import Classifier
 from fedray.models.clip import FrozenClip, PromptedClip
 from fedray.models.clip.prompted import placeholders
@@ -44,15 +43,13 @@ class PairedClip(PromptedClip):
         return self.class_texts(placeholders(self.length)).encode(contexts)
 
 
-class PairedContexts(FedAvg):
+class PairedContexts(PromptAveraging):
     """FedAvg of the shared context; clients keep their own."""
 
     shares = "one of two contexts"
-    prompted = True
-    has_head = False
     one_model = False
 
-    class HParams(FedAvg.HParams, ContextHParams):
+    class HParams(PromptAveraging.HParams, ContextHParams):
         """Those of FedAvg and of the contexts."""
 
     def shared(self, model: Classifier) -> Collection[str]:

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.fedavg import FedAvg
+from fedray.algorithms.fedavg import FedAvg, PromptModel, TrainedPromptModel
 from fedray.algorithms.fedprox import FedProx
 from fedray.algorithms.registry import algorithms
 from fedray.config import Frozen
@@ -84,17 +84,24 @@ class ContextHParams(Frozen):
     N(0, 0.02²)."""
 
 
+class PromptAveraging(FedAvg):
+    """FedAvg of prompts, all or some of them."""
+
+    prompted = True
+    has_head = False
+    down = PromptModel
+    up = TrainedPromptModel
+
+
 @algorithms.add
-class PromptFL(FedAvg):
+class PromptFL(PromptAveraging):
     """FedAvg of one context."""
 
     name = "promptfl"
     paper = "Guo et al., IEEE TMC 2023, arXiv:2208.11625"
     shares = "one context"
-    prompted = True
-    has_head = False
 
-    class HParams(FedAvg.HParams, ContextHParams):
+    class HParams(PromptAveraging.HParams, ContextHParams):
         """PromptFL's hyper-parameters."""
 
     def prompts(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:

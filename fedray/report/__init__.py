@@ -4,7 +4,9 @@
     table.py     one line per group: for the terminal, as Markdown, as CSV
     figures.py   curves, heat maps, an objective against what was swept
     command.py   the command
+    finished.py  parts and checkpoint of a finished run
     cka.py       `python -m fedray.report.cka`: local against global models, by layer
+    groups.py    `python -m fedray.report.groups`: prompt groups within and between clients
 
 Importing this package imports neither matplotlib nor torch.
 """

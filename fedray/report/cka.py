@@ -16,26 +16,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.checkpoint import CheckpointStore
 from fedray.cli import guard
-from fedray.config import load_experiment, read_mapping
-from fedray.data import FederatedData
 from fedray.errors import ClientError, UserError
 from fedray.evaluation import centred_gram, linear_cka
 from fedray.files import write_atomic
 from fedray.models import Classifier, stages
-from fedray.models.pixels import to_float
 from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_stages
+from fedray.report.finished import probe_images, reopen
 from fedray.report.runs import Stat, group, load
 from fedray.report.table import cell, markdown
-from fedray.runtime.assembly import Assembly, pick_device
+from fedray.runtime.assembly import pick_device
 from fedray.runtime.clients import ClientRuntime
-from fedray.streams import Streams
 
 QUANTITY = "linear CKA with the global model"
 
@@ -97,17 +92,13 @@ def similarities(folder: Path, images: int) -> Iterator[dict[str, float]]:
         UserError: when the run has no checkpoint, or no global model.
         ClientError: when a client's step fails.
     """
-    experiment = load_experiment(read_mapping(folder / "config.yaml"))
-    assembly = Assembly(experiment)
-    algorithm, device = assembly.algorithm, pick_device(experiment.gpus)
+    assembly, found = reopen(folder)
+    experiment, algorithm = assembly.experiment, assembly.algorithm
     if not algorithm.one_model:
         raise UserError(
             f"{folder}: {algorithm.name} has no global model to compare with; leave the run out"
         )
-    found = CheckpointStore(folder, experiment.identity()).load()
-    if found is None:
-        raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
-    torch.set_num_threads(experiment.threads)
+    device = pick_device(experiment.gpus)
     round_ = found.snapshot.round + 1
     server = replace(assembly.server(device), round=round_)
     runtime, everyone = ClientRuntime(assembly, device), range(experiment.data.clients)
@@ -127,13 +118,6 @@ def similarities(folder: Path, images: int) -> Iterator[dict[str, float]]:
         local = algorithm.start(context, after, reply.uplink)
         grams = stage_grams(context.load(local), probe)
         yield {stage: linear_cka(grams[stage], gram) for stage, gram in common.items()}
-
-
-def probe_images(data: FederatedData, count: int, streams: Streams) -> Tensor:
-    """At most `count` images of all clients' tests, the same for every model [n, ch, H, W]."""
-    every = np.unique(np.concatenate(data.test))
-    drawn = streams.numpy("cka").choice(every, size=min(count, len(every)), replace=False)
-    return to_float(torch.from_numpy(data.images.images[np.sort(drawn)]))
 
 
 @torch.no_grad()

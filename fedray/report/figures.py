@@ -66,16 +66,30 @@ def figure_rounds(groups: Sequence[Group], metric: str, path: Path) -> None:
         metric: what was measured.
         path: where the PNG goes.
     """
+    shown = [member for member in groups if member.curve(metric)][:MOST_CURVES]
+    curves = {member.label: member.curve(metric) for member in shown}
+    figure_by_round(curves, metric, path, left_out=len(groups) - len(shown))
+
+
+def figure_by_round(
+    curves: Mapping[str, Mapping[int, Stat]], quantity: str, path: Path, left_out: int = 0
+) -> None:
+    """A quantity against the round, one curve each, and a band of one standard deviation.
+
+    Args:
+        curves: by label, the quantity by round.
+        quantity: what stands at the axis.
+        path: where the PNG goes.
+        left_out: how many curves are not drawn.
+    """
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(metric)
-    shown = [member for member in groups if member.curve(metric)][:MOST_CURVES]
-    for index, member in enumerate(shown):
-        curve = member.curve(metric)
-        _curve(axes, index, list(curve), list(curve.values()), member.label, metric)
+    figure, axes = _figure(quantity)
+    for index, (label, curve) in enumerate(curves.items()):
+        _curve(axes, index, list(curve), list(curve.values()), label, quantity)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish(figure, axes, path, left_out=len(groups) - len(shown))
+    _finish(figure, axes, path, left_out=left_out)
 
 
 def figure_traffic(groups: Sequence[Group], metric: str, path: Path) -> None:

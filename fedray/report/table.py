@@ -18,7 +18,8 @@ NOTHING = "–"
 
 def in_percent(metric: str) -> bool:
     """Whether a metric is a share, shown in percent."""
-    return "accuracy" in metric and not metric.endswith("jain")
+    share = "accuracy" in metric or metric.startswith("share of ")
+    return share and not metric.endswith("jain")
 
 
 def pretty(metric: str) -> str:

@@ -125,4 +125,4 @@ def test_one_context_travels_and_the_other_stays(run):
     assert not torch.equal(done.servers[-1]["shared_context"], done.servers[0]["shared_context"])
     assert all(set(model) == {"own_context"} for model in done.models.values())
     numbers = done.servers[-1]["shared_context"].numel()
-    assert done.results[1].up.params == {"weights": 4 * numbers, "statistics": 4}
+    assert done.results[1].up.params == {"prompts": 4 * numbers, "statistics": 4}

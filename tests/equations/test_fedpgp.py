@@ -103,4 +103,4 @@ def test_the_average_touches_sigma_alone(run):
     own = [done.models[client]["u"] for client in sorted(trained)]
     assert all(not torch.equal(own[0], other) for other in own[1:])
     numbers = done.servers[-1]["sigma"].numel()
-    assert done.results[1].up.params == {"weights": 2 * numbers, "statistics": 2}
+    assert done.results[1].up.params == {"prompts": 2 * numbers, "statistics": 2}

@@ -35,6 +35,14 @@ def test_text_features_start_as_those_of_the_plain_texts(assemble):
     assert torch.allclose(model.text_features(), plain, atol=1e-6)
 
 
+def test_longer_prompts_leave_the_names_alone(assemble):
+    long = {"algorithm.length": 6, "algorithm.words": None}
+    model = model_of(assemble("maple_local", long))
+    assert model.template == "X X X X X X {}."
+    features = model.text_features()
+    assert not torch.allclose(features[0], features[1], atol=1e-4)
+
+
 def test_deep_prompts_change_both_features(assemble):
     model = model_of(assemble("maple_local", DEEP))
     images = torch.rand(3, 1, 8, 8) * 2 - 1
@@ -79,7 +87,7 @@ def test_local_training_sends_nothing_and_fedavg_all_parameters(run):
     assert not torch.equal(alone.models[0]["task.0"], alone.models[1]["task.0"])
     averaged = run("maple_fedavg")
     parameters = 2 * 16 + (16 + 1) * 32
-    assert averaged.results[1].up.params["weights"] == 4 * parameters
+    assert averaged.results[1].up.params["prompts"] == 4 * parameters
 
 
 @pytest.mark.parametrize(("depth", "task", "data"), [(1, 1_024, 393_984), (9, 9_216, 3_545_856)])

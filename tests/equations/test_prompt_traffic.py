@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from prompting import first_exchange
+from prompting import Alone, empty_client, first_exchange, trained_numbers
 
 from fedray.models.clip import load_clip
+from fedray.runtime.assembly import Assembly
 
 VIT_B_16 = {"model": "ViT-B-16-quickgelu", "pretrained": "random", "path": None}
 
@@ -20,31 +21,68 @@ def _one_clip():
     load_clip.cache_clear()
 
 
+@pytest.fixture
+def vit_b_16(assemble):
+    """`vit_b_16(method, knobs)` gives the parts of an experiment around a random ViT-B/16."""
+
+    def vit_b_16(method: str, knobs: dict[str, int]) -> Assembly:
+        changes = {f"algorithm.{name}": value for name, value in knobs.items()}
+        if method == "dp2fl":
+            changes["data.validation_fraction"] = 0.2
+        assembly = assemble(method, {"model.clip": VIT_B_16, **changes})
+        images = assembly.data.images
+        large = np.broadcast_to(np.zeros(1, np.uint8), (len(images.labels), 1, 224, 224))
+        assembly.__dict__["data"] = replace(assembly.data, images=replace(images, images=large))
+        return assembly
+
+    return vit_b_16
+
+
 @pytest.mark.parametrize(
-    ("method", "knobs", "trained", "sent"),
+    ("method", "knobs", "trained", "sent", "kind"),
     [
-        ("zero_shot", {}, 0, 0),
-        ("local_prompts", {}, 8_192, 0),
-        ("promptfl", {}, 8_192, 8_192),
-        ("promptfl_fedprox", {}, 8_192, 8_192),
-        ("promptfl_pfedme", {}, 8_192, 8_192),
-        ("fedotp", {}, 16_384, 8_192),
-        ("promptfolio", {}, 16_384, 8_192),
-        ("fedpgp", {"copies": 2}, 24_832, 16_384),
-        ("fedpgp", {}, 12_416, 8_192),
+        ("zero_shot", {}, 0, 0, "prompts"),
+        ("local_prompts", {}, 8_192, 0, "prompts"),
+        ("promptfl", {}, 8_192, 8_192, "prompts"),
+        ("promptfl_fedprox", {}, 8_192, 8_192, "prompts"),
+        ("promptfl_pfedme", {}, 8_192, 8_192, "prompts"),
+        ("fedotp", {}, 16_384, 8_192, "prompts"),
+        ("promptfolio", {}, 16_384, 8_192, "prompts"),
+        ("fedpgp", {"copies": 2}, 24_832, 16_384, "prompts"),
+        ("fedpgp", {}, 12_416, 8_192, "prompts"),
         # Table 3 has 4,208,128: FedMGP's port counts a context of 4 tokens that nothing uses.
-        ("fedtpg", {}, 4_208_128 - 4 * 512, 4_208_128 - 4 * 512),
-        ("fedclip", {}, 525_312, 525_312),
+        ("fedtpg", {}, 4_208_128 - 4 * 512, 4_208_128 - 4 * 512, "weights"),
+        ("fedclip", {}, 525_312, 525_312, "weights"),
+        ("maple_fedavg", {}, 1_024 + 393_984, 1_024 + 393_984, "prompts"),
     ],
 )
-def test_trained_and_sent(assemble, method, knobs, trained, sent):
-    changes = {f"algorithm.{name}": value for name, value in knobs.items()}
-    assembly = assemble(method, {"model.clip": VIT_B_16, **changes})
-    images = assembly.data.images
-    large = np.broadcast_to(np.zeros(1, np.uint8), (len(images.labels), 1, 224, 224))
-    assembly.__dict__["data"] = replace(assembly.data, images=replace(images, images=large))
-    down, up, learning = first_exchange(assembly)
-    assert learning == trained
-    assert down.total_params == sent
-    assert up.total_params - up.params.get("statistics", 0) == sent
-    assert up.params.get("statistics", 0) == (1 if sent else 0)
+def test_trained_and_sent(vit_b_16, method, knobs, trained, sent, kind):
+    assembly = vit_b_16(method, knobs)
+    down, up = first_exchange(assembly)
+    assert trained_numbers(assembly) == trained
+    assert down.params == ({kind: sent} if sent else {})
+    assert up.params == ({kind: sent, "statistics": 1} if sent else {})
+
+
+def test_fedmgp_trains_five_groups_and_sends_two(vit_b_16):
+    assembly = vit_b_16("fedmgp", {})
+    alone = Alone(assembly, empty_client(assembly, (0,)))
+    assembly.algorithm.round(assembly.algorithm.init_server(alone.server), alone)
+    assert trained_numbers(assembly) == 12_800
+    assert alone.up.params == {"prompts": 5_120, "statistics": 2}  # its images; written
+    assert alone.down.params == {"prompts": 5_120}
+
+
+@pytest.mark.parametrize(("depth", "task", "data"), [(1, 1_024, 393_984), (9, 9_216, 3_545_856)])
+def test_dp2fl_sends_task_and_data_prompts_each_way(vit_b_16, depth, task, data):
+    assembly = vit_b_16("dp2fl", {"depth": depth})
+    client, method = empty_client(assembly, (0,)), assembly.algorithm
+    alone = Alone(assembly, replace(client, validation=client.train))
+    state = method.prepare(method.init_server(alone.server), alone)
+    assert alone.up.params == {"images": 224 * 224, "statistics": 1}
+    method.round(state, alone)
+    assert (state["task"].numel(), state["data"].numel()) == (task, data)
+    assert trained_numbers(assembly) == task + data
+    assert alone.up.params["prompts"] == alone.down.params["prompts"] == task + data
+    losses = method.setting.clients + 1  # of each on its own images, and own
+    assert alone.up.params["statistics"] == 1 + losses

@@ -25,8 +25,19 @@ def test_words_as_context_are_the_text_with_these_words(tiny_clip):
 
 def test_too_few_words_for_the_context_are_refused(run):
     changes = {**SHORT, "algorithm.words": "a photo"}
-    with pytest.raises(UserError, match="'a photo' has 2 tokens, 4 are needed"):
+    with pytest.raises(UserError, match=r"length=4, but 'a photo' has 2 tokens .* length to 2 or"):
         run("promptfl", changes)
+
+
+@pytest.mark.parametrize(
+    ("method", "key"), [("promptfl", "algorithm.length"), ("fedmgp", "algorithm.text_length")]
+)
+def test_a_prompt_that_would_push_the_names_out_is_refused(assemble, method, key):
+    fits = assemble(method, {key: 29}).empty("prompted_clip")  # 32 tokens: start, name, end
+    features = drawn(fits).text_features()
+    assert not torch.allclose(features[..., 0, :], features[..., 1, :])
+    with pytest.raises(UserError, match=f"{key}=30 leaves no room .* set {key} to 29 or less"):
+        assemble(method, {key: 30}).empty("prompted_clip").text_features()
 
 
 def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
@@ -55,8 +66,8 @@ def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
 def test_only_the_context_travels(run):
     done = run("promptfl", SHORT)
     width = done.assembly.empty("prompted_clip").clip.text.token_width
-    assert done.results[1].down.params == {"weights": 4 * 4 * width}
-    assert done.results[1].up.params == {"weights": 4 * 4 * width, "statistics": 4}
+    assert done.results[1].down.params == {"prompts": 4 * 4 * width}
+    assert done.results[1].up.params == {"prompts": 4 * 4 * width, "statistics": 4}
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

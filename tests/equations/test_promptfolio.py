@@ -67,5 +67,5 @@ def test_only_the_shared_context_travels_and_only_the_own_one_stays(run):
     assert set(done.servers[-1]) == {"shared_context"}
     assert all(set(model) == {"own_context"} for model in done.models.values())
     numbers = done.servers[-1]["shared_context"].numel()
-    assert done.results[1].up.params == {"weights": 4 * numbers, "statistics": 4}
-    assert done.results[1].down.params == {"weights": 4 * numbers}
+    assert done.results[1].up.params == {"prompts": 4 * numbers, "statistics": 4}
+    assert done.results[1].down.params == {"prompts": 4 * numbers}

@@ -27,3 +27,27 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     assert error.startswith("error: 1 workers ask for 1 CPU, 3 GPU, but the cluster has")
     assert error.endswith("set gpus=2 or less\n")
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "sentence"),
+    [
+        ("promptfl", ["data.image_size=16"], "the images have 16x16 pixels, but the CLIP of"),
+        ("promptfl", ["algorithm.length=30"], "algorithm.length=30 leaves no room for the names"),
+        ("fedmgp", ["algorithm.text_length=30"], "algorithm.text_length=30 leaves no room for"),
+        ("fedmgp", ["algorithm.selected=6"], "algorithm: selected=6 of groups=5 cannot be drawn"),
+        ("maple_local", ["algorithm.depth=4"], "algorithm.depth=4, but prompts can enter 3 blocks"),
+        ("fedotp", ["model.clip.path=/nowhere"], "model.clip.path: the file /nowhere does not"),
+        ("fedpgp", ["data.novel=true"], "data: novel=true examines on official test images"),
+    ],
+)
+def test_wrong_prompts(small, tiny_clip, ray_nodes, tmp_path, capsys, method, keys, sentence):
+    out = tmp_path / "out"
+    asked = [f"algorithm={method}", f"model.clip.path={tiny_clip}", *keys, "--no-track"]
+    words = small.arguments("workers=1", *asked)
+    for executor in ("serial", "ray"):
+        assert run.main([*words, "--executor", executor, "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {sentence}")
+        assert error.count("\n") == 1
+        assert not out.exists()

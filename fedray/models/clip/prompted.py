@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
@@ -33,12 +34,20 @@ class ClassTexts:
         encoder: the frozen text tower.
         names: of K classes.
         template: with {} for the name.
+        key: of the experiment, that says how long prompts are.
     """
 
-    def __init__(self, encoder: TextEncoder, names: Sequence[str], template: str = PHOTO) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        names: Sequence[str],
+        template: str = PHOTO,
+        key: str = "algorithm.length",
+    ) -> None:
         self.encoder = encoder
         self.names = tuple(names)
         self.template = template
+        self.key = key
         self.tokens = encoder.tokenize([template.format(name) for name in self.names])
         with torch.no_grad():
             self.embeddings = encoder.embed(self.tokens)
@@ -51,7 +60,7 @@ class ClassTexts:
         """The texts of some classes, in this order; cut to what they need."""
         if classes not in self._parts:
             names = [self.names[c] for c in classes]
-            self._parts[classes] = ClassTexts(self.encoder, names, self.template)
+            self._parts[classes] = ClassTexts(self.encoder, names, self.template, self.key)
         return self._parts[classes]
 
     def encode(self, context: Tensor | None = None, deep: Sequence[Tensor] = ()) -> Tensor:
@@ -66,12 +75,16 @@ class ClassTexts:
             [K, d], or [G, K, d] for groups.
 
         Raises:
-            UserError: when a text has no room for the prompts.
+            UserError: when a text has no room for the prompts and the name.
         """
         if context is None:
             return _unit(self.encoder.encode(self.embeddings, self.tokens))
         length = context.shape[-2]
-        self._check_room(length)
+        if length > self._room:
+            raise UserError(
+                f"{self.key}={length} leaves no room for the names of the classes in the texts "
+                f"that the CLIP of model.clip reads; set {self.key} to {self._room} or less"
+            )
         groups = context if context.dim() == 3 else context.unsqueeze(0)
         features = _unit(self._encode(groups, length, deep))
         return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
@@ -99,13 +112,11 @@ class ClassTexts:
             own.ids.repeat(groups, 1), own.mask.repeat(groups, 1), own.read.repeat(groups)
         )
 
-    def _check_room(self, length: int) -> None:
-        room = self.tokens.shortest - 2  # start and end stay
-        if length > room:
-            raise UserError(
-                f"a prompt of {length} tokens does not fit into the texts of the classes, of which "
-                f"the shortest has {room} between its start and its end; shorten the prompt"
-            )
+    @cached_property
+    def _room(self) -> int:
+        """How many tokens of every text are neither its start, nor its end, nor the name."""
+        names = self.encoder.tokenize(self.names)  # each with its start and its end
+        return max(0, int((self.tokens.mask.sum(1) - names.mask.sum(1)).min()))
 
 
 def insert(embeddings: Tensor, context: Tensor) -> Tensor:
@@ -139,7 +150,11 @@ def word_embeddings(encoder: TextEncoder, words: str, length: int) -> Tensor:
     tokens = encoder.tokenize([words])
     room = tokens.shortest - 2
     if length > room:
-        raise UserError(f"'{words}' has {room} tokens, {length} are needed to start prompts from")
+        raise UserError(
+            f"algorithm.length={length}, but '{words}' has {room} tokens to start prompts from; "
+            f"set algorithm.length to {room} or less, or algorithm.words to a longer text, or to "
+            "null for random prompts"
+        )
     with torch.no_grad():
         return encoder.embed(tokens)[0, 1 : 1 + length].clone()
 
@@ -156,6 +171,7 @@ class PromptedClip(Classifier, ABC):
     """
 
     reads: Stage = "features"
+    length_key = "algorithm.length"
     head: torch.nn.Module = torch.nn.Identity()
 
     def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
@@ -200,7 +216,8 @@ class PromptedClip(Classifier, ABC):
     def class_texts(self, template: str = PHOTO) -> ClassTexts:
         """The texts of the classes in scope."""
         if template not in self._texts:
-            self._texts[template] = ClassTexts(self.clip.text, self.names, template)
+            texts = ClassTexts(self.clip.text, self.names, template, self.length_key)
+            self._texts[template] = texts
         return self._texts[template].among(self._scope)
 
     @torch.no_grad()

@@ -1,0 +1,255 @@
+"""`python -m fedray.report.groups DIR [DIR ...]`: FedMGP's prompt groups, and which of them travel.
+
+How alike the groups are, within a client (Fig. 3) and between clients (Fig. 4), from a finished
+run's checkpoint: cosines of text features, mean over classes; of image features, mean over test
+images; and of the visual prompts themselves, each as one vector as in Eq. (7). A client's prompts
+are those that it is tested with; clients that never took part have none of their own.
+
+Which groups were drawn, by round (Table 13), from result.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedray.algorithms.fedmgp import FedMGP, FedMGPClip
+from fedray.cli import guard
+from fedray.errors import UserError
+from fedray.files import write_atomic
+from fedray.report.command import add_folders, out_folder
+from fedray.report.figures import figure_by_round, figure_matrix
+from fedray.report.finished import probe_images, reopen
+from fedray.report.runs import Group, Run, Stat, group, load
+from fedray.report.table import cell, markdown, pretty
+from fedray.runtime.assembly import pick_device
+from fedray.runtime.clients import ClientRuntime
+
+TEXT, IMAGE, VISUAL = "text features", "image features", "visual prompts"
+WITHIN, SAME, OTHER = "within a client", "between clients, same group", "between clients, others"
+SHARE = "share of the clients that drew the group"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Cosines between the groups of several clients.
+
+    Attributes:
+        clients: ids of N clients.
+        cosines: [N, G, N, G]; the mean over whatever the groups were asked about.
+    """
+
+    clients: Sequence[int]
+    cosines: Tensor
+
+    @classmethod
+    def of(cls, clients: Sequence[int], vectors: Tensor) -> Likeness:
+        """Of each group's vectors, what it says of n classes or images [N, G, n, d]."""
+        count, groups, asked, _ = vectors.shape
+        unit = F.normalize(vectors.double(), dim=-1).reshape(count * groups, -1)
+        return cls(clients, (unit @ unit.T / asked).reshape(count, groups, count, groups))
+
+    @property
+    def within(self) -> Tensor:
+        """Of the groups of one client, mean over clients [G, G]; Fig. 3."""
+        each = range(len(self.clients))
+        return torch.stack([self.cosines[client, :, client] for client in each]).mean(0)
+
+    @property
+    def between(self) -> Tensor:
+        """Of all groups of all clients [N*G, N*G], client by client; Fig. 4."""
+        return self.cosines.flatten(2, 3).flatten(0, 1)
+
+    @property
+    def names(self) -> list[str]:
+        """What the rows of `between` are: client.group."""
+        return [f"{client}.{j}" for client in self.clients for j in range(self.cosines.shape[1])]
+
+    def means(self) -> dict[str, float]:
+        """The mean over pairs of distinct groups, by where they are; without the empty ones."""
+        clients, groups = self.cosines.shape[:2]
+        one = torch.eye(clients, dtype=torch.bool)[:, None, :, None]
+        alike = torch.eye(groups, dtype=torch.bool)[None, :, None, :]
+        pairs = {WITHIN: one & ~alike, SAME: ~one & alike, OTHER: ~one & ~alike}
+        chosen = {where: self.cosines[mask] for where, mask in pairs.items()}
+        return {where: float(own.mean()) for where, own in chosen.items() if len(own)}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.report.groups`."""
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.report.groups",
+        description="Similarity of FedMGP's prompt groups within and between clients, and how "
+        "often each group was drawn.",
+    )
+    add_folders(cli)
+    cli.add_argument(
+        "--images", type=int, default=50, metavar="N", help="test images to compare on (50)"
+    )
+    cli.add_argument(
+        "--clients", type=int, default=10, metavar="N", help="compare the first N clients (10)"
+    )
+    return cli
+
+
+@guard
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    args = parser().parse_args(argv)
+    for name in ("images", "clients"):
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name} {getattr(args, name)}: at least 1 is needed")
+    members, notes = group(load(args.folders))
+    found = {
+        member.label: [likenesses(run, args.images, args.clients) for run in member.runs]
+        for member in members
+    }
+    out = out_folder(args)
+    lines = similarity_lines(found)
+    for member in members:
+        lines += frequency_lines(member)
+    lines += [f"\n**Warning:** {note}." for note in notes]
+    table = out / "groups.md"
+    write_atomic(table, "\n".join(lines) + "\n")
+    print("\n".join(lines))
+    print("wrote " + "\n      ".join(map(str, [table, *_figures(members, found, out)])))
+    return 0
+
+
+# --- similarity ----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def likenesses(run: Run, images: int, clients: int) -> dict[str, Likeness]:
+    """How alike the groups of a finished run are, by what is compared.
+
+    Args:
+        run: of FedMGP.
+        images: how many test images to compare image features on.
+        clients: how many clients to compare: the first ones of those that took part.
+
+    Raises:
+        UserError: when the run is of another method, or has no checkpoint, or nobody took part.
+    """
+    assembly, found = reopen(run.folder)
+    if not isinstance(assembly.algorithm, FedMGP):
+        raise UserError(
+            f"{run.folder}: {run.method} has no groups of prompts to compare; leave the run out"
+        )
+    chosen = sorted(found.clients)[:clients]
+    if not chosen:
+        raise UserError(
+            f"{run.folder}: nobody has trained yet, so all groups are as they began; go on with "
+            f"--resume {run.folder}"
+        )
+    device = pick_device(assembly.experiment.gpus)
+    runtime = ClientRuntime(assembly, device)
+    probe = probe_images(assembly.data, images, assembly.streams).to(device)
+    vectors: dict[str, list[Tensor]] = defaultdict(list)
+    for client in chosen:
+        context = runtime.client(client, found.snapshot.round + 1)
+        own = assembly.algorithm.start(context, found.clients[client], None)
+        model = context.load(own)
+        assert isinstance(model, FedMGPClip)
+        for what, features in group_vectors(model, probe).items():
+            vectors[what].append(features.cpu())
+    return {what: Likeness.of(chosen, torch.stack(each)) for what, each in vectors.items()}
+
+
+def group_vectors(model: FedMGPClip, images: Tensor) -> dict[str, Tensor]:
+    """What each group of a model says of classes, of images, and what it is: [G, n, d].
+
+    Args:
+        model: with one client's prompts.
+        images: [n, channels, S, S].
+    """
+    vectors = {}
+    if model.hp.text_length:
+        vectors[TEXT] = model.text_features()
+    if model.hp.visual_length:
+        vectors[IMAGE] = model.image_features(images)
+        vectors[VISUAL] = model.visual.clone().flatten(1).unsqueeze(1)
+    return vectors
+
+
+def similarity_lines(found: Mapping[str, Sequence[Mapping[str, Likeness]]]) -> list[str]:
+    """The table of mean cosines, by configuration and by what is compared."""
+    places = (WITHIN, SAME, OTHER)
+    rows = []
+    for label, runs in found.items():
+        for what in runs[0]:
+            each = [likeness[what].means() for likeness in runs]
+            stats = [
+                Stat.of([means[place] for means in each]) if place in each[0] else None
+                for place in places
+            ]
+            rows.append((f"{label}, {what}", *(cell(stat, what) for stat in stats)))
+    return [*markdown(("cosine of groups", *places), rows), ""]
+
+
+# --- selection -----------------------------------------------------------------------------------
+
+
+def frequencies(member: Group) -> dict[str, dict[int, dict[int, Stat]]]:
+    """By modality and group, the share of each round's clients that drew it; Table 13."""
+    found: dict[str, dict[int, dict[int, Stat]]] = {}
+    for modality in ("text", "visual"):
+        curves: dict[int, dict[int, Stat]] = {}
+        while curve := member.curve(f"drawn_{modality}_{len(curves)}"):
+            curves[len(curves)] = curve
+        if curves:
+            found[modality] = curves
+    return found
+
+
+def frequency_lines(member: Group) -> list[str]:
+    """The tables of a configuration: one line a round, one column a group."""
+    lines = []
+    for modality, curves in frequencies(member).items():
+        rows = [
+            (str(round_), *(cell(curve.get(round_), SHARE) for curve in curves.values()))
+            for round_ in curves[0]
+        ]
+        means = [Stat.of([stat.mean for stat in curve.values()]).mean for curve in curves.values()]
+        rows.append(("mean", *(cell(Stat(mean, 0.0, 1), SHARE) for mean in means)))
+        header = ("round", *(f"group {j}" for j in curves))
+        lines += ["", f"{member.label}, {modality}: {pretty(SHARE)}.", "", *markdown(header, rows)]
+    return lines
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _figures(
+    members: Sequence[Group], found: Mapping[str, Sequence[Mapping[str, Likeness]]], out: Path
+) -> list[Path]:
+    """Draw the matrices of each configuration's first seed, and its frequencies."""
+    files = []
+    for index, member in enumerate(members, 1):
+        title = f"{member.label}, seed {member.runs[0].seed}"
+        for what, likeness in found[member.label][0].items():
+            stem = f"groups_{index:02d}_{what.replace(' ', '_')}"
+            pictures = {
+                "within": (likeness.within, [str(j) for j in range(len(likeness.within))]),
+                "between": (likeness.between, likeness.names),
+            }
+            for where, (matrix, names) in pictures.items():
+                files.append(out / f"{stem}_{where}.png")
+                said = f"{what} {where} clients, cosine: {title}"
+                figure_matrix(matrix.tolist(), names, said, files[-1])
+        for modality, curves in frequencies(member).items():
+            files.append(out / f"groups_{index:02d}_drawn_{modality}.png")
+            named = {f"{modality} group {j}": curve for j, curve in curves.items()}
+            figure_by_round(named, SHARE, files[-1])
+    return files
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

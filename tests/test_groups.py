@@ -1,0 +1,121 @@
+"""Similarity of prompt groups and how often they are drawn: numbers by hand, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedray.report.groups import OTHER, SAME, WITHIN, Likeness, likenesses, main
+from fedray.report.runs import load
+from fedray.run import main as fedray_run
+
+RUN = ["fedmgp_clip", "--executor", "serial", "--no-track", "data.image_size=8", "rounds=2"]
+RUN += ["data.clients=3", "data.samples=200", "local_epochs=1", "participation=0.7"]
+
+
+@pytest.fixture
+def done(tiny_clip):
+    """`done(folder, keys...)` makes a run there."""
+
+    def done(folder: Path, *keys: str) -> Path:
+        clip = f"model.clip={{name: openclip, path: {tiny_clip}}}"
+        assert fedray_run([*RUN, clip, *keys, "--out", str(folder)]) == 0
+        return folder
+
+    return done
+
+
+def test_cosines_by_hand():
+    x, y, between = [2.0, 0.0], [0.0, 3.0], [1.0, 1.0]
+    half = 0.5**0.5
+    # two clients, two groups, two classes
+    vectors = torch.tensor([[[x, x], [x, y]], [[y, y], [between, x]]])
+    found = Likeness.of([3, 7], vectors)
+    own, other = found.cosines[0, :, 0], found.cosines[0, :, 1]
+    assert own.flatten().tolist() == pytest.approx([1, 0.5, 0.5, 1])
+    assert other.flatten().tolist() == pytest.approx([0, (half + 1) / 2, 0.5, half / 2])
+    second = half / 2  # client 7: y with between, and y with x
+    assert found.within.flatten().tolist() == pytest.approx([1, *[(0.5 + second) / 2] * 2, 1])
+    assert found.names == ["3.0", "3.1", "7.0", "7.1"]
+    assert found.between[0].tolist() == pytest.approx([1, 0.5, 0, (half + 1) / 2])
+    assert torch.equal(found.between, found.between.T)
+    means = found.means()
+    assert means[WITHIN] == pytest.approx((0.5 + second) / 2)
+    assert means[SAME] == pytest.approx((0 + half / 2) / 2)
+    assert means[OTHER] == pytest.approx(((half + 1) / 2 + 0.5) / 2)
+
+
+def test_what_there_is_no_pair_of_is_left_out():
+    assert Likeness.of([0], torch.ones(1, 1, 4, 5)).means() == {}
+    assert set(Likeness.of([0], torch.rand(1, 2, 4, 5)).means()) == {WITHIN}
+    assert set(Likeness.of([0, 1], torch.rand(2, 1, 4, 5)).means()) == {SAME}
+
+
+def test_clients_that_share_every_group_are_alike_and_others_are_not(done, tmp_path):
+    done(tmp_path / "all", "algorithm.aggregation=all", "participation=1")
+    done(tmp_path / "two", "algorithm.selected=1", "participation=1")
+    alike, apart = (likenesses(run, 20, 9) for run in load([tmp_path / "all", tmp_path / "two"]))
+    assert set(alike) == {"text features", "image features", "visual prompts"}
+    for what in alike:
+        assert alike[what].means()[SAME] == pytest.approx(1)
+        assert alike[what].means()[WITHIN] < 0.9999
+        assert apart[what].means()[SAME] < 0.9999
+
+
+def test_the_command_writes_tables_and_pictures_of_the_results(done, tmp_path, capsys):
+    for seed in (0, 1):
+        done(tmp_path / str(seed), f"seed={seed}")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/*")}
+    out = tmp_path / "out"
+    assert main([str(tmp_path), "--out", str(out), "--images", "20"]) == 0
+    lines = (out / "groups.md").read_text().splitlines()
+    assert lines[0] == f"| cosine of groups | {WITHIN} | {SAME} | {OTHER} |"
+    assert [line.split(" | ")[0] for line in lines[2:5]] == [
+        f"| fedmgp, {what}" for what in ("text features", "image features", "visual prompts")
+    ]
+    rounds = [json.loads((tmp_path / s / "result.json").read_text())["rounds"] for s in "01"]
+    for modality in ("text", "visual"):
+        place = next(i for i, line in enumerate(lines) if line.startswith(f"fedmgp, {modality}:"))
+        assert lines[place + 2] == "| round | group 0 | group 1 | group 2 |"
+        for number in (1, 2):
+            for group, text in enumerate(lines[place + 3 + number].split("|")[2:-1]):
+                own = [run[number]["metrics"][f"drawn_{modality}_{group}"] for run in rounds]
+                assert float(text.split()[0]) == pytest.approx(50 * sum(own), abs=0.01)
+    pictures = {path.name: path.read_bytes()[:4] for path in out.glob("*.png")}
+    assert len(pictures) == 2 * 3 + 2
+    assert set(pictures.values()) == {b"\x89PNG"}
+    assert all(path.stat().st_mtime_ns == then for path, then in before.items())
+
+
+def test_one_modality_has_no_pictures_of_the_other(done, tmp_path):
+    done(tmp_path, "algorithm.visual_length=0")
+    assert main([str(tmp_path)]) == 0
+    names = {path.name for path in (tmp_path / "report").glob("*.png")}
+    assert names == {
+        "groups_01_text_features_within.png",
+        "groups_01_text_features_between.png",
+        "groups_01_drawn_text.png",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "message"),
+    [
+        (["algorithm={name: promptfl, length: 4}"], [], "promptfl has no groups of prompts"),
+        (["checkpoint_every=0"], [], "has no checkpoint; run it again with checkpoint_every=1"),
+        (["faults.drop=0.99"], [], "nobody has trained yet"),
+        ([], ["--images", "0"], "--images 0: at least 1 is needed"),
+        ([], ["--clients", "0"], "--clients 0: at least 1 is needed"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_sentence(done, keys, more, message, tmp_path, capsys):
+    folder = done(tmp_path / "run", "rounds=1", *keys)
+    capsys.readouterr()
+    assert main([str(folder), *more]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not (folder / "report").exists()
