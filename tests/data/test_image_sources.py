@@ -452,6 +452,40 @@ def test_wrong_image_folders(tmp_path):
         load_images("image_folder", tmp_path)
 
 
+def test_domain_folders(tmp_path):
+    fill(tmp_path / "sketch/train/owl", 1, 2)
+    fill(tmp_path / "sketch/test/owl", 3)
+    fill(tmp_path / "photo/cat", 4)
+    fill(tmp_path / "photo/owl", 5)
+    images = load_images("domain_folder", tmp_path)
+    assert images.class_names == ("cat", "owl")
+    assert images.domains.names == ("photo", "sketch")
+    assert images.domains.ids.tolist() == [0, 0, 1, 1, 1]
+    assert images.images[:, 0, 0, 0].tolist() == [4, 5, 1, 2, 3]
+    assert images.labels.tolist() == [0, 1, 1, 1, 1]
+    assert images.origin.tolist() == [0, 0, 0, 0, 1]
+
+
+def test_a_split_file_for_domain_folders(tmp_path):
+    fill(tmp_path / "photo/owl", 1, 2)
+    fill(tmp_path / "sketch/owl", 3, 4)
+    listed = {
+        name: {"train": [f"{name}/owl/{a:03}.png"], "test": [f"{name}/owl/{b:03}.png"]}
+        for name, a, b in (("photo", 1, 2), ("sketch", 4, 3))
+    }
+    write_split(tmp_path, listed)
+    images = load_images("domain_folder", tmp_path, split="split.json")
+    assert images.origin.tolist() == [0, 1, 1, 0]
+
+
+def test_wrong_domain_folders(tmp_path):
+    with pytest.raises(UserError, match=r"holds no folder; expected <domain>/<class>/<image>"):
+        load_images("domain_folder", tmp_path)
+    (tmp_path / "photo").mkdir()
+    with pytest.raises(UserError, match=r"photo holds no folder of images; expected <class>/"):
+        load_images("domain_folder", tmp_path)
+
+
 # --- torchvision ---------------------------------------------------------------------------------
 
 

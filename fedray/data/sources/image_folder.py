@@ -1,4 +1,4 @@
-"""Images in one folder per class: ROOT/<class>/*.png, or ROOT/{train,test}/<class>/*.png."""
+"""Images in one folder per class, alone or below a folder for each domain."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from pathlib import Path
 import numpy as np
 
 from fedray.data.decoding import decode
-from fedray.data.imageset import TRAIN, ImageSet
+from fedray.data.imageset import TRAIN, Domains, ImageSet
 from fedray.data.sources import Source, official_split, sources
 from fedray.errors import UserError
 
+Row = tuple[Path, str, int]
+"""An image, its class's name, its official split."""
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"}
 
 
 @sources.add
 class ImageFolder(Source):
-    """Class names are the folders' names in alphabetical order.
+    """ROOT/<class>/*.png, or ROOT/{train,test}/<class>/*.png.
+
+    Class names are the folders' names in alphabetical order.
 
     When every folder below the root is called train, test, val, valid or validation, they are the
     official splits, and the classes are what they hold together.
@@ -30,50 +34,99 @@ class ImageFolder(Source):
         Raises:
             UserError: when there is no class, or a class has no image.
         """
-        return [path for path, _, _ in self._rows(root)]
+        return [path for path, _, _ in rows_of(root)]
 
     def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
         """Decode every image."""
-        rows = self._rows(root)
-        paths = [path for path, _, _ in rows]
-        names = sorted({name for _, name, _ in rows})
-        position = {name: i for i, name in enumerate(names)}
-        return ImageSet(
-            source=self.name,
-            images=decode(paths, lambda i: str(paths[i]), image_size=image_size, channels=channels),
-            labels=np.array([position[name] for _, name, _ in rows], np.int64),
-            class_names=tuple(names),
-            origin=np.array([origin for _, _, origin in rows], np.int8),
-        )
+        return _decoded(self.name, rows_of(root), image_size, channels)
 
     def paths(self, root: Path) -> list[str]:
         """Each file's path below the root."""
         return [path.relative_to(root).as_posix() for path in self.files(root)]
 
+
+@sources.add
+class DomainFolder(ImageFolder):
+    """ROOT/<domain>/<class>/*.png, or ROOT/<domain>/{train,test}/<class>/*.png.
+
+    The layout of Office-Caltech-10 and DomainNet: domains and classes are the folders' names in
+    alphabetical order; a class need not be in every domain.
+    """
+
+    name = "domain_folder"
+
+    def files(self, root: Path) -> list[Path]:
+        """Every image, sorted by domain, split, class and name.
+
+        Raises:
+            UserError: when a domain has no class, or a class has no image.
+        """
+        return [path for _, rows in self._domains(root) for path, _, _ in rows]
+
+    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
+        """Decode every image."""
+        domains = self._domains(root)
+        ids = np.repeat(np.arange(len(domains), dtype=np.int16), [len(rows) for _, rows in domains])
+        every = [row for _, rows in domains for row in rows]
+        names = tuple(name for name, _ in domains)
+        return _decoded(self.name, every, image_size, channels, Domains(names, ids))
+
     @staticmethod
-    def _rows(root: Path) -> list[tuple[Path, str, int]]:
-        """(image, class name, official split) of every image."""
+    def _domains(root: Path) -> list[tuple[str, list[Row]]]:
         folders = folders_of(root)
-        origins = {folder: official_split(folder.name) for folder in folders}
-        splits = [(origin, folder) for folder, origin in origins.items() if origin is not None]
-        if not splits or len(splits) < len(folders):
-            splits = [(TRAIN, root)]
-        rows = []
-        for origin, split in sorted(splits):
-            for folder in folders_of(split):
-                images = sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
-                if not images:
-                    raise UserError(
-                        f"{folder} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}); "
-                        f"expected {split.name}/<class>/<image>: fill or remove the folder"
-                    )
-                rows += [(image, folder.name, origin) for image in images]
-        if not rows:
-            raise UserError(
-                f"data.root={root} holds no folder of images; "
-                "expected <class>/<image> or train/<class>/<image> below it"
-            )
-        return rows
+        if not folders:
+            raise UserError(f"data.root={root} holds no folder; expected <domain>/<class>/<image>")
+        return [(folder.name, rows_of(folder)) for folder in folders]
+
+
+def rows_of(root: Path) -> list[Row]:
+    """Image, class name and official split of every image below a folder of classes.
+
+    Raises:
+        UserError: when there is no class, or a class has no image.
+    """
+    folders = folders_of(root)
+    origins = {folder: official_split(folder.name) for folder in folders}
+    splits = [(origin, folder) for folder, origin in origins.items() if origin is not None]
+    if not splits or len(splits) < len(folders):
+        splits = [(TRAIN, root)]
+    rows: list[Row] = []
+    for origin, split in sorted(splits):
+        for folder in folders_of(split):
+            images = sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+            if not images:
+                raise UserError(
+                    f"{folder} holds no image ({', '.join(sorted(IMAGE_SUFFIXES))}); "
+                    f"expected {split.name}/<class>/<image>: fill or remove the folder"
+                )
+            rows += [(image, folder.name, origin) for image in images]
+    if not rows:
+        raise UserError(
+            f"{root} holds no folder of images; "
+            "expected <class>/<image> or train/<class>/<image> below it"
+        )
+    return rows
+
+
+def _decoded(
+    source: str,
+    rows: list[Row],
+    image_size: int | None,
+    channels: int | None,
+    domains: Domains | None = None,
+) -> ImageSet:
+    """The images of rows in their order, their classes' names sorted."""
+    paths = [path for path, _, _ in rows]
+    names = sorted({name for _, name, _ in rows})
+    position = {name: i for i, name in enumerate(names)}
+    return ImageSet(
+        source=source,
+        images=decode(paths, lambda i: str(paths[i]), image_size=image_size, channels=channels),
+        labels=np.array([position[name] for _, name, _ in rows], np.int64),
+        class_names=tuple(names),
+        origin=np.array([origin for _, _, origin in rows], np.int8),
+        domains=domains,
+    )
 
 
 def folders_of(parent: Path) -> list[Path]:
