@@ -25,7 +25,7 @@ def test_words_as_context_are_the_text_with_these_words(tiny_clip):
 
 def test_too_few_words_for_the_context_are_refused(run):
     changes = {**SHORT, "algorithm.words": "a photo"}
-    with pytest.raises(UserError, match=r"length=4, but 'a photo' has 2 tokens .* length to 2 or"):
+    with pytest.raises(UserError, match=r"length=4, but 'a photo' has 2 tokens .*length to 2 or"):
         run("promptfl", changes)
 
 
