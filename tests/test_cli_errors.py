@@ -263,3 +263,19 @@ def test_a_cluster_that_does_not_answer(refused, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     error = refused("local_digits", executor="ray")
     assert "no Ray cluster answers at RAY_ADDRESS=10.0.0.1:6379 (nobody there)" in error
+
+
+def test_a_machine_too_busy_for_ray(monkeypatch, tmp_path, capsys):
+    import ray
+
+    def slow(**_):
+        raise Exception("The current node timed out during startup.\nMore about it.")
+
+    monkeypatch.setattr(ray, "init", slow)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert run.main(["local_digits", "--out", str(tmp_path / "out"), "--no-track"]) == 1
+    assert capsys.readouterr().err == (
+        "failed: Ray cannot start on this machine (The current node timed out during startup.); "
+        "try again when it is less busy, or run with --executor serial\n"
+    )

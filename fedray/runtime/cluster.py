@@ -8,7 +8,7 @@ from pathlib import Path
 
 import ray
 
-from fedray.errors import UserError
+from fedray.errors import FedrayError, UserError
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -29,6 +29,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
 
     Raises:
         UserError: when $RAY_ADDRESS is set and no cluster answers there.
+        FedrayError: when a local Ray does not start.
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
@@ -49,6 +50,14 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
                 f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start one, "
                 "or unset RAY_ADDRESS to use this machine"
             ) from None
+        except Exception as error:  # Ray has no class of its own for a start that fails
+            if joins:
+                raise
+            cause = str(error).strip().splitlines()[0]
+            raise FedrayError(
+                f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
+                "run with --executor serial"
+            ) from error
     return nodes()
 
 
