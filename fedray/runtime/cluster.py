@@ -53,7 +53,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         except Exception as error:  # Ray has no class of its own for a start that fails
             if joins:
                 raise
-            cause = str(error).strip().splitlines()[0]
+            cause = str(error).strip().partition("\n")[0] or type(error).__name__
             raise FedrayError(
                 f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
                 "run with --executor serial"
