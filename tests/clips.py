@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,13 @@ CONFIG: dict[str, Any] = {
     "vision_cfg": {"image_size": 8, "patch_size": 4, "width": 32, "layers": 3, "head_width": 16},
     "text_cfg": {"context_length": 32, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 3},
 }
+
+
+class Pair(NamedTuple):
+    """A frozen CLIP and open_clip's own model with the same weights."""
+
+    clip: FrozenClip
+    official: Any
 
 
 def save_clip(folder: Path, *, custom: bool = False, **text: Any) -> Any:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from clips import CONFIG, frozen, save_clip
+from clips import CONFIG, Pair, frozen, save_clip
 from torch import Tensor
 
 from fedray.models.clip import FrozenClip
-
-
-class Pair(NamedTuple):
-    """A frozen CLIP and open_clip's own model with the same weights."""
-
-    clip: FrozenClip
-    official: Any
 
 
 def save_with_bert(folder: Path, bert: Path) -> Any:

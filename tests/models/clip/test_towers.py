@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
-from clips import NAMES, frozen, save_clip
+from clips import CONFIG, NAMES, Pair, frozen, save_clip
 from torch.nn.functional import normalize
 
 from fedray.errors import UserError
@@ -193,3 +195,23 @@ def test_weights_in_other_formats_are_mapped_once_per_node(tmp_path, cache):
     assert len(kept) == 1
     with open("/proc/self/maps") as maps:
         assert str(kept[0]) in maps.read()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_openai_archives_are_read_whole(tmp_path, images):
+    import open_clip
+
+    config = {**CONFIG, "quick_gelu": True}
+    (tmp_path / "tiny-quickgelu.json").write_text(json.dumps(config))
+    open_clip.add_model_config(tmp_path)
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        official = open_clip.CLIP(**config).eval()
+    torch.jit.script(official).save(str(tmp_path / "tiny.pt"))
+    spec = ClipSpec(name="openclip", model="tiny-quickgelu", path=str(tmp_path / "tiny.pt"))
+    pair = Pair(FrozenClip(clip_source(spec)), official)
+    features, _ = pair.clip.vision.encode(pair.clip.vision.embed(images))
+    assert torch.allclose(features, official_image(pair, images), atol=1e-5)
+    texts = [f"a photo of a {name}." for name in NAMES]
+    found = ClassTexts(pair.clip.text, NAMES).encode()
+    assert torch.allclose(found, official_text(pair, texts), atol=1e-5)
