@@ -25,7 +25,7 @@ def small(method: str, **more: object) -> dict[str, object]:
     changes: dict[str, object] = {"lr": 0.2, "data.samples": 160, **more}
     if method not in WITHOUT_LENGTH:
         changes["algorithm.length"] = 2
-    if method == "promptfl_pfedme":
+    if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05
     if algorithms.get(method).needs_validation:
         changes["data.validation_fraction"] = 0.2
