@@ -76,7 +76,10 @@ GRIDS: dict[str, list[Config]] = {
 }
 CONTEXT = ("algorithm.length=4", "algorithm.words=a photo of a")
 GROUPS = ("algorithm.groups=3",)
-CONTEXTS = ("promptfl", "local_prompts", *tuple(GRIDS)[3:7], "fedpgp")
+CONTEXTS = (
+    "promptfl", "local_prompts", "promptfl_fedprox", "promptfl_pfedme", "promptfolio", "fedotp",
+    "fedpgp",
+)  # fmt: skip
 """Methods with contexts: m = 4 tokens here, from the words that FedMGP's groups start from too."""
 
 
@@ -101,7 +104,7 @@ class Question:
     tuning_rounds: int
 
 
-PROMPTS = ("promptfl", *(m for m in tuple(GRIDS)[:10] if m != "promptfl"))
+PROMPTS = ("promptfl", "zero_shot", *CONTEXTS[1:], "fedtpg", "fedmgp")
 NOVEL = Question(
     "Caltech101, base to novel: 10 clients, 16 shots, 5 rounds",
     "fedmgp_base_to_novel", ("rounds=5", "eval_every=5"), PROMPTS,

@@ -45,7 +45,6 @@ class Case:
     prompts: Callable[[FrozenClip, list[str]], PromptedClip]
     ours: Callable[[PromptedClip, Any], Tensor]
     plain: Callable[[Plain, PromptedClip, Any], Tensor]
-    cached: bool
 
 
 class Plain:
@@ -147,12 +146,12 @@ CASES = {
     "promptfl": Case(
         "PromptFL, whole step",
         lambda clip, names: ContextClip(clip, names, 16),
-        promptfl, plain_promptfl, cached=True,
+        promptfl, plain_promptfl,
     ),
     "fedmgp-text": Case(
-        "FedMGP, text side", _groups(visual_length=0), fedmgp_text, plain_fedmgp_text, cached=True
+        "FedMGP, text side", _groups(visual_length=0), fedmgp_text, plain_fedmgp_text
     ),
-    "fedmgp": Case("FedMGP, whole step", _groups(), fedmgp, plain_fedmgp, cached=False),
+    "fedmgp": Case("FedMGP, whole step", _groups(), fedmgp, plain_fedmgp),
 }  # fmt: skip
 
 

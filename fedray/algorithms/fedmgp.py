@@ -267,7 +267,7 @@ class FedMGP(Algorithm):
         """P~ of the last round, to those who do not have it; nobody has any before round 2."""
         if not state:
             return dict.fromkeys(clients)
-        groups = GlobalGroups({name: own for name, own in state.items() if name != HOLDERS})
+        groups = _groups_of(state)
         return {client: None if state[HOLDERS][client] else groups for client in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -285,9 +285,8 @@ class FedMGP(Algorithm):
         if not uplinks:
             return state
         state = self.server_update(state, uplinks, exchange.server)
-        groups = GlobalGroups({name: own for name, own in state.items() if name != HOLDERS})
         reached = [client for client in exchange.participants if client in uplinks]
-        written = exchange.call("write_back", dict.fromkeys(reached, groups))
+        written = exchange.call("write_back", dict.fromkeys(reached, _groups_of(state)))
         holders = state[HOLDERS].clone()
         holders[list(written)] = True
         return {**state, HOLDERS: holders}
@@ -327,7 +326,11 @@ class FedMGP(Algorithm):
     ) -> tuple[SelectedGroups, ClientState]:
         """Train all groups, draw s of them, upload these."""
         _, trained = super().client_update(client, state, down)
-        known = {key.removeprefix(KNOWN): own for key, own in state.memory.items() if KNOWN in key}
+        known = {
+            key.removeprefix(KNOWN): own
+            for key, own in state.memory.items()
+            if key.startswith(KNOWN)
+        }
         reference = down.prompts if down is not None else known
         drawn = {
             name: self._draw(client, name, own, reference.get(name))
@@ -362,6 +365,11 @@ class FedMGP(Algorithm):
             model[name][state.memory[DRAWN + name]] = values
         known = {KNOWN + name: values for name, values in down.prompts.items()}
         return Written(1), ClientState(model, {**state.memory, **known})
+
+
+def _groups_of(state: ServerState) -> GlobalGroups:
+    """P~ as it is sent."""
+    return GlobalGroups({name: own for name, own in state.items() if name != HOLDERS})
 
 
 def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
