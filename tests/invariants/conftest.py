@@ -1,4 +1,4 @@
-"""One local Ray for all tests of the laws, and the small experiment that they repeat."""
+"""A local Ray for tests of the laws, and the small experiment that they repeat."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ def small(tiny_bert, tmp_path_factory):
     return Small(tiny_bert, tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def ray_nodes(cache):
-    """A local Ray that pretends to have four CPUs and two GPUs; gives its nodes."""
+    """A local Ray that pretends to have four CPUs and two GPUs; gives its nodes.
+
+    One for each file: between two of them, another file's Ray may run in this process.
+    """
     import ray
 
     from fedray.runtime.cluster import connect
@@ -46,7 +49,7 @@ def ray_nodes(cache):
     patch.undo()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def pool(ray_nodes, small):
     """Three workers on one CPU; they know the methods of faulty.py."""
     import faulty
