@@ -23,7 +23,7 @@ from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, read_result
 from fedray.sweep import main
 from fedray.sweep.ledger import Ledger, unfinished
-from fedray.sweep.show import best_command, table
+from fedray.sweep.show import best_command, by_axis, table
 from fedray.sweep.spec import (
     Question,
     ask,
@@ -253,6 +253,7 @@ def test_keys_that_vary_together_are_one_dimension(here):
     assert (experiment.rounds, experiment.lr) == (2, 0.3)
     assert folder_name(3, configs[-1]) == "trial_00003_lambda=1,rounds=2,lr=0.3"
     assert question.some_experiment().lr == 0.1
+    assert by_axis(question, configs[-1]) == {"algorithm.lambda": 1, "rounds, lr": "2, 0.3"}
     assert Question.model_validate_json(question.model_dump_json()) == question
 
 
@@ -470,7 +471,7 @@ def test_a_sweep_from_question_to_mlflow(here, capsys, ray_here):
     assert "laptop scale" in said
     assert "3 trials, 2 at a time" in said
     assert "the cluster has 2 CPU" in said
-    assert "trial 3/3" in said
+    assert "3/3 over" in said
     assert "failed: client 0, round 1" in said
     best = max(sweep["trials"][:2], key=lambda trial: trial["objective"])
     assert sweep["best"] == best["number"]

@@ -218,7 +218,7 @@ def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: str, best: R
             markeredgecolor="#222222",
             markeredgewidth=1.1,
         )
-    axes.set_xlabel(parameter.removeprefix("algorithm."))
+    axes.set_xlabel(parameter.replace("algorithm.", ""))
     if any(label for label, _ in lines):
         axes.legend(fontsize=7, frameon=False)
     _tidy(axes)

@@ -13,7 +13,7 @@ import yaml
 
 from fedray.progress import megabytes
 from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.spec import Question, short_names, show_value
+from fedray.sweep.spec import Config, Question, short_names, show_value
 
 WIDTH = 80
 CUT = 14
@@ -124,14 +124,24 @@ def write_csv(ledger: Ledger, path: Path) -> None:
 
 
 def draw(ledger: Ledger, path: Path) -> None:
-    """The objective against what was swept, with its spread over seeds; one panel per key."""
+    """The objective against what was swept, with its spread over seeds; one panel per axis."""
     from fedray.report import Row, figure_sweep
 
     question = ledger.question
     rows = [
-        Row(trial.config, trial.objective, trial.std, len(question.seeds))
+        Row(by_axis(question, trial.config), trial.objective, trial.std, len(question.seeds))
         for trial in ledger.ordered
         if trial.objective is not None and trial.status != "failed"
     ]
     title = f"{question.sweep} [{question.scale} scale], {question.at} round"
-    figure_sweep(rows, question.keys, path, question.metric, mode=question.mode, title=title)
+    axes = [axis.key for axis in question.axes]
+    figure_sweep(rows, axes, path, question.metric, mode=question.mode, title=title)
+
+
+def by_axis(question: Question, config: Config) -> dict[str, Any]:
+    """The configuration with keys that vary together as one, whose value is all of theirs."""
+    values = {axis.key: [config[key] for key in axis.keys] for axis in question.axes}
+    return {
+        key: own[0] if len(own) == 1 else ", ".join(map(show_value, own))
+        for key, own in values.items()
+    }

@@ -159,8 +159,8 @@ class SweepProgress:
         self._update(ledger)
         if self._bar is None and time.monotonic() - self._spoke >= QUIET_SECONDS:
             self._say(
-                f"trial {trial.number}  {words(trial.config)}  round "
-                f"{trial.last_round}/{self._rounds}  best {trial.objective:.4f} so far",
+                f"running  {words(trial.config)}  round {trial.last_round}/{self._rounds}  "
+                f"best {trial.objective:.4f} so far",
                 ledger,
             )
 
@@ -168,7 +168,7 @@ class SweepProgress:
         """A trial is over."""
         self._update(ledger)
         over = sum(other.is_over for other in ledger.ordered)
-        line = f"trial {over}/{self._trials}  {words(trial.config)}  "
+        line = f"{over}/{self._trials} over  {words(trial.config)}  "
         if trial.status == "failed":
             line += f"failed: {trial.reason}"
         else:
