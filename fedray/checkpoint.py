@@ -12,6 +12,7 @@ A checkpoint is written beside its place and renamed, so a torn one has no final
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -31,6 +33,9 @@ from fedray.federation import LateReply, Snapshot
 from fedray.files import write_json
 
 FORMAT = 1
+LARGE = 2**12
+"""Bytes from which on tensors with the same content are stored once."""
+_SAME = "same"
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,15 @@ class CheckpointStore:
             where[str(client)] = new
             tensors |= {f"{client}/model/{k}": v for k, v in state.model.items()}
             tensors |= {f"{client}/memory/{k}": v for k, v in state.memory.items()}
-        save_file(_contiguous(tensors), temporary / new)
+        _write(tensors, temporary / new)
         if before is not None and before != place:
             for client_id, name in _meta(before)["clients"].items():
                 where.setdefault(client_id, name)
             for name in set(where.values()) - {new}:
                 _link(before / name, temporary / name)
-        save_file(_contiguous(snapshot.server), temporary / "server.safetensors")
+        _write(snapshot.server, temporary / "server.safetensors")
         late, payloads = _flatten(snapshot.late)
-        save_file(_contiguous(payloads), temporary / "late.safetensors")
+        _write(payloads, temporary / "late.safetensors")
         meta = {
             "format": FORMAT,
             "identity": self.identity,
@@ -179,20 +184,39 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Safetensors refuses views and shared memory; so every tensor is its own."""
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a file of tensors; of large ones with the same content, the first alone.
+
+    Clients often keep what all of them were sent (DP2FL: everybody's validation images).
+    """
+    first: dict[tuple[object, ...], str] = {}
+    same: dict[str, str] = {}
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        # Safetensors refuses views and shared memory; so every tensor is its own.
+        own = tensor.detach().cpu().contiguous()
+        if own.nbytes >= LARGE:
+            content = hashlib.blake2b(own.view(torch.uint8).numpy().data).digest()
+            earlier = first.setdefault((own.dtype, own.shape, content), name)
+            if earlier != name:
+                same[name] = earlier
+                continue
+        stored[name] = own.clone()
+    save_file(stored, path, {_SAME: json.dumps(same)} if same else None)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    """What `_write` wrote; names with the same content share their memory."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            same: dict[str, str] = json.loads((file.metadata() or {}).get(_SAME, "{}"))
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{path} is damaged ({error}); start anew with another --out, "
             f"or remove {path.parents[1]} to begin this run again"
         ) from None
+    return found | {name: found[earlier] for name, earlier in same.items()}
 
 
 def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:

@@ -86,6 +86,30 @@ def test_views_and_shared_memory_come_back_whole(store):
     assert torch.equal(server["again"], base)
 
 
+def test_what_several_clients_keep_is_stored_once(store):
+    images = torch.arange(2**18, dtype=torch.int32).remainder(251).to(torch.uint8).view(4, 4, -1)
+    shared = {"images": images, "reals": images.view(torch.float32)}  # same bytes, another kind
+    clients = [
+        (k, state(k, **{name: own.clone() for name, own in shared.items()})) for k in range(5)
+    ]
+    other = images.clone()
+    other[-1, -1, -1] += 1
+    clients.append((5, state(5, images=other)))
+    place = store.save(Snapshot(1, {}), clients, {})
+    assert (place / "clients-00001.safetensors").stat().st_size < 3 * images.nbytes + 5000
+    loaded = store.load()
+    found = loaded.clients
+    assert values(loaded) == {k: k for k in range(6)}
+    for k in range(5):
+        assert torch.equal(found[k].memory["images"], images)
+        assert found[k].memory["reals"].dtype == torch.float32
+        assert torch.equal(found[k].memory["reals"].view(torch.uint8), images)
+    assert torch.equal(found[5].memory["images"], other)
+    # The first of the equal ones steps again; the others' file still has their images.
+    store.save(Snapshot(2, {}), [(0, state(0))], {})
+    assert torch.equal(store.load().clients[4].memory["images"], images)
+
+
 def test_replies_on_their_way_come_back(store):
     parcel = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
     other = Parcel(torch.zeros(1, 3), {}, 1, 1.0)
@@ -163,9 +187,9 @@ def test_killed_while_writing_any_file(store, monkeypatch, file):
             path.write_bytes(b"{ half of")
             raise Killed
 
-    def save_or_die(tensors, path):
+    def save_or_die(tensors, path, metadata):
         dies_at(path)
-        save_file(tensors, path)
+        save_file(tensors, path, metadata)
 
     def write_or_die(path, data):
         dies_at(path)

@@ -123,12 +123,12 @@ def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypat
 
     written = []
 
-    def dies_at_the_second_file_of_round_2(tensors, path):
+    def dies_at_the_second_file_of_round_2(tensors, path, metadata):
         written.append(path)
         if "round_00002" in str(path) and path.name == "server.safetensors":
             path.write_bytes(b"half of it")
             raise Killed
-        save_file(tensors, path)
+        save_file(tensors, path, metadata)
 
     save_file = fedray.checkpoint.save_file
     monkeypatch.setattr(fedray.checkpoint, "save_file", dies_at_the_second_file_of_round_2)
