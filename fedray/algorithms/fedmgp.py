@@ -126,11 +126,12 @@ class FedMGPClip(PromptedClip):
         with torch.no_grad():
             embedded = vision.embed(inputs)
         if not torch.is_grad_enabled():  # large batches: one group at a time
-            features = torch.stack([vision.encode(embedded, [own])[0] for own in self.visual])
+            features = torch.stack([vision.encode_prompted(embedded, [p]) for p in self.visual])
         else:
             own = self.visual.repeat_interleave(len(inputs), dim=0)
             whole = embedded.repeat(self.hp.groups, 1, 1)
-            features = vision.encode(whole, [own])[0].reshape(self.hp.groups, len(inputs), -1)
+            features = vision.encode_prompted(whole, [own])
+            features = features.reshape(self.hp.groups, len(inputs), -1)
         return F.normalize(features.float(), dim=-1)
 
     def groups(self, inputs: Tensor) -> Groups:

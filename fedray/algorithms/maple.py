@@ -102,7 +102,7 @@ class DualPromptClip(PromptedClip):
         if inputs.dim() == 4:
             with torch.no_grad():  # no prompt enters here
                 inputs = self.clip.vision.embed(inputs)
-        features = self.clip.vision.encode(inputs, self.vision_prompts())[0]
+        features = self.clip.vision.encode_prompted(inputs, self.vision_prompts())
         return F.normalize(features.float(), dim=-1)
 
     def apart(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -126,7 +126,8 @@ class OpenClipText(TextEncoder):
         """Outputs of texts that begin alike, without computing the beginning again for each.
 
         In a causal tower the positions of a common beginning never see what follows, so they are
-        computed once for all T texts: exact, and most of the work where prompts are long.
+        computed once for all T texts: exact, and most of the work where prompts are long. The last
+        block is computed at the positions that are read alone.
 
         Args:
             prefixes: start token and prompt, of G groups [G, p, d'].
@@ -143,12 +144,16 @@ class OpenClipText(TextEncoder):
         first = prefixes + positions[:p]
         after = (rest + positions[p:]).repeat(groups, 1, 1)
         mask = tower.attn_mask[:n, :n]
+        *blocks, last = tower.transformer.resblocks
         with same_bits(prefixes.device), as_stored(self._stored):
-            for index, block in enumerate(tower.transformer.resblocks):
+            for index, block in enumerate(blocks):
                 if 0 < index <= len(deep):
                     first = replaced(first, deep[index - 1], 1)
                 first, after = _block_after(block, first, after, mask)
-            return self._project(pick(after, tokens.read.repeat(groups) - p))
+            if 0 < len(blocks) <= len(deep):
+                first = replaced(first, deep[len(blocks) - 1], 1)
+            read = tokens.read.repeat(groups) - p
+            return self._project(_block_at(last, first, after, mask, read))
 
     @property
     def _stored(self) -> Tensor:
@@ -233,26 +238,45 @@ def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tupl
 
     What follows attends to its beginning and, causally, to itself.
     """
-    p, heads = first.shape[1], block.attn.num_heads
-    q1, k1, v1 = _heads(block.attn, block.ln_1(first), heads)
-    q2, k2, v2 = _heads(block.attn, block.ln_1(after), heads)
-    times = len(after) // len(first)
-    k2 = torch.cat([k1.repeat_interleave(times, dim=0), k2], dim=2)
-    v2 = torch.cat([v1.repeat_interleave(times, dim=0), v2], dim=2)
-    outputs = []
-    for x, q, k, v, own in ((first, q1, k1, v1, mask[:p, :p]), (after, q2, k2, v2, mask[p:])):
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=own.to(q.dtype))
-        x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
-        outputs.append(x + block.ls_2(block.mlp(block.ln_2(x))))
-    return outputs[0], outputs[1]
+    p = first.shape[1]
+    q1, k1, v1 = _heads(block, first)
+    q2, k2, v2 = _heads(block, after)
+    return (
+        _attended(block, first, q1, k1, v1, mask[:p, :p]),
+        _attended(block, after, q2, _behind(k1, k2), _behind(v1, v2), mask[p:]),
+    )
 
 
-def _heads(attention: Any, x: Tensor, heads: int) -> Iterator[Tensor]:
-    """Queries, keys and values of [T, n, w], each [T, heads, n, w/heads]."""
-    qkv = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
-    texts, n, _ = x.shape
+def _block_at(block: Any, first: Tensor, after: Tensor, mask: Tensor, read: Tensor) -> Tensor:
+    """The block of `_block_after` at one position of each text [G*T, w], `read` of what follows."""
+    _, k1, v1 = _heads(block, first)
+    q2, k2, v2 = _heads(block, after)
+    query = pick(q2.transpose(1, 2), read).unsqueeze(2)
+    seen = mask[first.shape[1] + read][:, None, None]
+    x = pick(after, read).unsqueeze(1)
+    return _attended(block, x, query, _behind(k1, k2), _behind(v1, v2), seen).squeeze(1)
+
+
+def _heads(block: Any, x: Tensor) -> Iterator[Tensor]:
+    """A block's queries, keys and values of [T, n, w], each [T, heads, n, w/heads]."""
+    attention, (texts, n, _) = block.attn, x.shape
+    qkv = F.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
     for part in qkv.chunk(3, dim=-1):
-        yield part.reshape(texts, n, heads, -1).transpose(1, 2)
+        yield part.reshape(texts, n, attention.num_heads, -1).transpose(1, 2)
+
+
+def _behind(first: Tensor, after: Tensor) -> Tensor:
+    """Keys or values of G beginnings in front of those of the G*T texts that follow them."""
+    times = len(after) // len(first)
+    return torch.cat([first.repeat_interleave(times, dim=0), after], dim=2)
+
+
+def _attended(block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """The rest of a block: attention, and the feed-forward network, both added to x [T, n, w]."""
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
+    x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
+    added: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return added
 
 
 def check_text_tower(source: Source, text: dict[str, Any], config: dict[str, Any]) -> None:

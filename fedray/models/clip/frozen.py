@@ -112,15 +112,42 @@ class VisionTower:
         visual, hidden, length = self._visual, embedded, 0
         with same_bits(embedded.device), as_stored(visual.conv1.weight):
             if prompts:
-                length = prompts[0].shape[-2]
-                first = visual.ln_pre(prompts[0].to(embedded.dtype))
-                hidden = torch.cat([embedded, first.expand(len(embedded), -1, -1)], dim=1)
+                hidden, length = self._appended(embedded, prompts[0])
                 blocks = visual.transformer.resblocks
                 hidden = run_blocks(blocks, hidden, prompts[1:], -length)
             else:
                 hidden = visual.transformer(hidden)
             pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
             return pooled @ visual.proj, patches @ visual.proj
+
+    def encode_prompted(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
+        """Image features [B, d] alone, as `encode` gives them.
+
+        Where they come from the class token, the last block is computed at that token alone.
+        """
+        visual = self._visual
+        *blocks, last = visual.transformer.resblocks
+        if not self._reads_class_token or len(prompts) > len(blocks):
+            return self.encode(embedded, prompts)[0]
+        with same_bits(embedded.device), as_stored(visual.conv1.weight):
+            hidden, length = self._appended(embedded, prompts[0])
+            hidden = run_blocks(blocks, hidden, prompts[1:], -length)
+            normed = last.ln_1(hidden)
+            x = hidden[:, :1] + last.ls_1(last.attention(normed[:, :1], normed, normed))
+            x = x + last.ls_2(last.mlp(last.ln_2(x)))
+            features: Tensor = visual._pool(x)[0] @ visual.proj
+        return features
+
+    @property
+    def _reads_class_token(self) -> bool:
+        block = type(self._visual.transformer.resblocks[-1]).__name__
+        return self._visual.pool_type == "tok" and block == "ResidualAttentionBlock"
+
+    def _appended(self, embedded: Tensor, prompt: Tensor) -> tuple[Tensor, int]:
+        """A prompt behind the patches [B, 1+M+l, w], and its length."""
+        first = self._visual.ln_pre(prompt.to(embedded.dtype))
+        whole = torch.cat([embedded, first.expand(len(embedded), -1, -1)], dim=1)
+        return whole, prompt.shape[-2]
 
     def to(self, device: torch.device) -> Self:
         """Move the weights."""

@@ -85,8 +85,9 @@ def test_deep_prompts_replace_the_same_positions(clip):
     assert not torch.allclose(seen[2][:, 1:3], second.expand(3, -1, -1))  # flows on from there
 
 
-@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize("depth", [0, 1, -1])
 def test_a_common_beginning_is_computed_once_and_changes_nothing(clip, depth):
+    depth %= clip.text.layers
     texts = ClassTexts(clip.text, NAMES)
     context = torch.randn(2, clip.text.token_width, requires_grad=True)
     deep = [torch.randn(2, clip.text.token_width, requires_grad=True) for _ in range(depth)]
@@ -114,6 +115,21 @@ def test_visual_prompts_are_appended_and_dropped(clip, images):
     assert torch.allclose(features, expected, atol=1e-5)
     zero, _ = vision.encode(embedded, [torch.zeros(2, vision.width)])
     assert not torch.allclose(zero, vision.encode(embedded)[0], atol=1e-3)  # never neutral
+
+
+@pytest.mark.parametrize("depth", [0, 1, -1])
+def test_the_last_block_at_the_class_token_alone_changes_nothing(clip, images, depth):
+    vision = clip.vision
+    embedded = vision.embed(images)
+    count = 1 + depth % vision.layers
+    prompts = [torch.randn(2, vision.width, requires_grad=True) for _ in range(count)]
+    expected = vision.encode(embedded, prompts)[0]
+    found = vision.encode_prompted(embedded, prompts)
+    assert torch.allclose(found, expected, atol=1e-5)
+    wanted = torch.autograd.grad(expected[:, 0].sum(), prompts)
+    grads = torch.autograd.grad(found[:, 0].sum(), prompts)
+    for a, b in zip(grads, wanted, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_weights_in_half_precision_serve_prompts_in_full(tmp_path, images):
