@@ -241,6 +241,16 @@ def cm_of_means(folders: dict[str, list[Path]]) -> str:
     return "CM of the means: " + ", ".join(cells)
 
 
+def dirichlet(out: Path, processes: int) -> str:
+    """FedMGP's Table 2 in small, and whether pFedMe owes its place to its five steps a batch."""
+    steps = {
+        f"{method}, 5 times the steps": (method, ("local_epochs=10",))
+        for method in ("promptfl", "local_prompts")
+    }
+    found = methods_table(out, DIRICHLET, processes)
+    return f"{found}\n\n{table(DIRICHLET, run_variants(out, DIRICHLET, steps, processes))}"
+
+
 def doubts(out: Path, processes: int) -> str:
     """What FedMGP's card doubts, from base to novel classes."""
     tune(out, NOVEL, ["fedmgp"], processes)
@@ -294,7 +304,7 @@ def dp2fl(out: Path, processes: int) -> str:
 
 ANSWERS: dict[str, Callable[[Path, int], str]] = {
     "novel": lambda out, processes: methods_table(out / "novel", NOVEL, processes),
-    "dirichlet": lambda out, processes: methods_table(out / "dirichlet", DIRICHLET, processes),
+    "dirichlet": lambda out, processes: dirichlet(out / "dirichlet", processes),
     "doubts": lambda out, processes: doubts(out / "novel", processes),
     "dp2fl": lambda out, processes: dp2fl(out / "dp2fl", processes),
     "office": lambda out, processes: methods_table(out / "office", OFFICE, processes),
