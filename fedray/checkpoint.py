@@ -193,7 +193,6 @@ def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
     same: dict[str, str] = {}
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        # Safetensors refuses views and shared memory; so every tensor is its own.
         own = tensor.detach().cpu().contiguous()
         if own.nbytes >= LARGE:
             content = hashlib.blake2b(own.view(torch.uint8).numpy().data).digest()
@@ -201,7 +200,7 @@ def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
             if earlier != name:
                 same[name] = earlier
                 continue
-        stored[name] = own.clone()
+        stored[name] = own.clone()  # safetensors refuses tensors that share memory
     save_file(stored, path, {_SAME: json.dumps(same)} if same else None)
 
 
