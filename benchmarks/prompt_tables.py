@@ -118,22 +118,21 @@ DIRICHLET = Question(
 )  # fmt: skip
 
 
-def few_shot(root: str, name: str) -> Question:
-    """DP2FL's protocol on one set."""
+def few_shot(root: str, name: str, *more: str) -> Question:
+    """DP2FL's protocol on one set, with more laid on it."""
     return Question(
         f"{name}, few-shot clients with a dominant class, 10 clients, 5 rounds",
         "dp2fl_clip",
         (
-            "data.source=parquet", f"data.root={root}", "data.test=official",
-            "data.test_samples=2000", "data.clients=10", "rounds=5", "eval_every=0",
-            "momentum=0.9",
+            "data.source=parquet", f"data.root={root}", "data.test=official", *more,
+            "data.clients=10", "rounds=5", "eval_every=0", "momentum=0.9",
         ),
         ("maple_local", "maple_fedavg", "maple_fedprox", "maple_pfedme", "dp2fl"),
         ("local_accuracy", "local_macro_f1", "global_accuracy"), 3,
     )  # fmt: skip
 
 
-DP2FL = few_shot("cifar10", "CIFAR-10")
+DP2FL = few_shot("cifar10", "CIFAR-10", "data.test_samples=2000")
 OFFICE = few_shot("office_caltech10", "Office-Caltech-10")
 DOUBTS = Question(
     "Caltech101, base to novel: 10 clients, 8 shots, 4 rounds",
