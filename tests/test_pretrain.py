@@ -11,6 +11,7 @@ import torch
 from fedray.pretrain import lessons
 from fedray.pretrain.captions import FRAMES, levels_of, nouns_of, shipped
 from fedray.pretrain.command import main
+from fedray.pretrain.export import build
 from fedray.pretrain.images import Views, look, normalise, training_pool
 from fedray.pretrain.loop import CHECKPOINT, EPOCHS, Place
 from fedray.pretrain.scores import load
@@ -204,8 +205,6 @@ def test_two_shares_have_the_whole_batch_s_gradient(tiny, tmp_path):
     pool = training_pool(config)
     lessons.prepare(config, pool.class_names, tmp_path)
     taught = lessons.read(tmp_path)
-    from fedray.pretrain.export import build
-
     model = build(config, len(taught.pieces), 0)
     tokenizer = open_clip.tokenizer.HFTokenizer(str(tmp_path), context_length=16)
     for stage in (
@@ -217,3 +216,15 @@ def test_two_shares_have_the_whole_batch_s_gradient(tiny, tmp_path):
         halves = [stage.loss(rows, Place(rank, 2).share(16), step=3) for rank in (0, 1)]
         assert torch.allclose(whole, sum(halves) / 2, atol=1e-5)
     assert texts_of(model, tokenizer, ["one", "two"]).shape == (len(FRAMES), 2, 8)
+
+
+def test_initial_weights_come_from_the_seed_and_leave_the_global_generator_alone(tiny):
+    config = load_config(str(tiny), [])
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    first = build(config, 40, 0).state_dict()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(3)
+    again, other = build(config, 40, 0).state_dict(), build(config, 40, 1).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["visual.proj"], other["visual.proj"])

@@ -46,8 +46,9 @@ def build(config: PretrainConfig, vocabulary: int, seed: int) -> Any:
     import open_clip
 
     described = model_config(config, vocabulary)
-    with torch.random.fork_rng(devices=[]):  # open_clip draws from the global generator alone
-        torch.manual_seed(seed)
+    # open_clip draws from the CPU's global generator alone: it is put back, no other is touched.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
         model = open_clip.model.CLIP(**described)
     nn.init.constant_(model.logit_scale, float(torch.tensor(config.image.scale).log()))
     return model

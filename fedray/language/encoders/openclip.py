@@ -144,16 +144,15 @@ class OpenClipText(TextEncoder):
         first = prefixes + positions[:p]
         after = (rest + positions[p:]).repeat(groups, 1, 1)
         mask = tower.attn_mask[:n, :n]
-        *blocks, last = tower.transformer.resblocks
+        blocks = tower.transformer.resblocks
         with same_bits(prefixes.device), as_stored(self._stored):
             for index, block in enumerate(blocks):
                 if 0 < index <= len(deep):
                     first = replaced(first, deep[index - 1], 1)
-                first, after = _block_after(block, first, after, mask)
-            if 0 < len(blocks) <= len(deep):
-                first = replaced(first, deep[len(blocks) - 1], 1)
+                if index < len(blocks) - 1:
+                    first, after = _block_after(block, first, after, mask)
             read = tokens.read.repeat(groups) - p
-            return self._project(_block_at(last, first, after, mask, read))
+            return self._project(_block_at(blocks[-1], first, after, mask, read))
 
     @property
     def _stored(self) -> Tensor:
