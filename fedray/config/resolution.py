@@ -1,0 +1,159 @@
+"""From a tree to a complete experiment: presets expanded, names checked, every default written.
+
+A resolved experiment is the same however it was written: read again, from its config.yaml, it
+resolves to itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedray.config.experiment import WEIGHT_FILES, Experiment
+from fedray.config.files import COMPONENTS, override
+from fedray.config.typed import Component, Frozen, NoParams, Tree, validate
+from fedray.errors import UserError, nearest
+from fedray.registry import parameters_of, registry
+
+
+def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
+    """Resolve a tree with overrides: the tree, then the method's preset, then the overrides.
+
+    A preset is what it sets and leaves no name behind. Every parameter of what is chosen by name
+    is written out, whether it is a default or not, and paths become absolute: actors run elsewhere.
+
+    Args:
+        tree: plain data, as `read_experiment` gives it.
+        pairs: dotted keys and values, as `parse_assignments` gives them.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    experiment = validate(Experiment, _with_preset(tree, list(pairs)))
+    for key, kind in COMPONENTS.items():
+        experiment = _replaced(experiment, key, completed(_at(experiment, key), kind, key))
+    return _with_absolute_paths(experiment)
+
+
+def completed(component: Component, kind: str, key: str) -> Component:
+    """A component with every parameter of its entry's type written out.
+
+    Raises:
+        UserError: when there is no such entry, or a parameter is unknown or out of bounds.
+    """
+    params = parameters(component, kind, key)
+    return Component(name=component.name, **params.model_dump(mode="json", by_alias=True))
+
+
+def parameters(component: Component, kind: str, key: str) -> Frozen:
+    """The typed parameters of a component.
+
+    Args:
+        component: the name and its parameters.
+        kind: the kind of thing, a key of `fedray.registry.HOMES`.
+        key: the experiment's key, for messages.
+
+    Raises:
+        UserError: as `completed`.
+    """
+    params: type[Frozen] = parameters_of(registry(kind).get(component.name)) or NoParams
+    return validate(params, component.params, key)
+
+
+def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
+    asked = _override_all(tree, pairs)
+    chosen = asked.get("algorithm", {})
+    if not isinstance(chosen, dict) or chosen.get("preset") is None:
+        return asked
+    hparams = parameters_of(registry("algorithm").get(str(chosen.get("name"))))
+    presets: dict[str, Tree] = hparams.presets(asked) if hasattr(hparams, "presets") else {}
+    preset = str(chosen["preset"])
+    if preset not in presets:
+        raise UserError(
+            f"algorithm.preset: {chosen.get('name')} has no preset '{preset}'."
+            f"{nearest(preset, presets)}"
+        )
+    asked = _override_all(_override_all(asked, presets[preset].items()), pairs)
+    asked["algorithm"].pop("preset")
+    return asked
+
+
+def _override_all(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
+    for key, value in pairs:
+        tree = override(tree, key, value)
+    return tree
+
+
+def _at(experiment: Experiment, key: str) -> Component:
+    found: Any = experiment
+    for part in key.split("."):
+        found = getattr(found, part)
+    component: Component = found
+    return component
+
+
+def _replaced(experiment: Experiment, key: str, component: Component) -> Experiment:
+    part, _, inner = key.partition(".")
+    if not inner:
+        return experiment.model_copy(update={part: component})
+    section = getattr(experiment, part).model_copy(update={inner: component})
+    return experiment.model_copy(update={part: section})
+
+
+def _with_absolute_paths(experiment: Experiment) -> Experiment:
+    data, model, text = experiment.data, experiment.model, experiment.text
+    if data.root is not None:
+        data = data.model_copy(update={"root": str(_root(data.root, data.source.name))})
+    if model.pretrained is not None and Path(model.pretrained).suffix in WEIGHT_FILES:
+        model = model.model_copy(update={"pretrained": _absolute(model.pretrained)})
+    if text.descriptions is not None and text.descriptions.endswith(".json"):
+        text = text.model_copy(update={"descriptions": _absolute(text.descriptions)})
+    text = text.model_copy(update={"encoder": _with_absolute_path(text.encoder)})
+    model = model.model_copy(update={"clip": _with_absolute_path(model.clip)})
+    return experiment.model_copy(update={"data": data, "model": model, "text": text})
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _with_absolute_path(component: Component) -> Component:
+    if component.params.get("path") is None:
+        return component
+    path = _absolute(component.params["path"])
+    return Component(name=component.name, **{**component.params, "path": path})
+
+
+def _root(root: str, source: str) -> Path:
+    """The absolute root; where it is missing, the source says where its data comes from."""
+    try:
+        return resolve_root(root)
+    except MissingRoot as error:
+        hint = registry("data source").get(source)().download_hint(Path(root))
+        raise UserError(f"{error}{hint}") from None
+
+
+class MissingRoot(UserError):
+    """`data.root` is not there; who knows the source may add where its data comes from."""
+
+
+def resolve_root(root: str) -> Path:
+    """Make `data.root` absolute: below $FEDRAY_DATA if it is there, else below this folder.
+
+    Raises:
+        MissingRoot: when the folder is in neither place.
+    """
+    path = Path(root).expanduser()
+    base = os.environ.get("FEDRAY_DATA")
+    candidates = [path] if path.is_absolute() else [Path(base) / path] if base else []
+    candidates += [] if path.is_absolute() else [Path.cwd() / path]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate.resolve()
+    tried = " and ".join(str(candidate) for candidate in candidates)
+    hint = "" if base else "set FEDRAY_DATA to the folder that holds it, or "
+    raise MissingRoot(
+        f"data.root={root} is not a folder (looked at {tried}); {hint}pass data.root=/its/path"
+    )
