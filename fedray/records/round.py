@@ -1,0 +1,83 @@
+"""One round of a run, as result.json holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedray.records.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a round: a reply dropped, late, arrived, or an error."""
+
+    client: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round.
+
+    Attributes:
+        round: 0 is the evaluation before the first round.
+        seconds: wall time of the round, evaluation included.
+        metrics: by name.
+        per_client: accuracy on the own test split by client id; empty when nothing was evaluated.
+        up: uploads of the round.
+        down: downloads of the round.
+        participants: ids that were asked.
+        events: what went wrong.
+        matrices: a method's analyses [C, C] as nested lists, by name; kept in matrices.json.
+    """
+
+    round: int
+    seconds: float
+    metrics: Mapping[str, float]
+    per_client: Mapping[int, float] = field(default_factory=dict)
+    up: Traffic = field(default_factory=Traffic)
+    down: Traffic = field(default_factory=Traffic)
+    participants: Sequence[int] = ()
+    events: Sequence[Event] = ()
+    matrices: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for result.json; matrices are left out."""
+        per_client = {str(client): value for client, value in self.per_client.items()}
+        return {
+            "round": self.round,
+            "seconds": self.seconds,
+            "metrics": {**self.metrics, "per_client": per_client},
+            "up_bytes": self.up.total_bytes,
+            "down_bytes": self.down.total_bytes,
+            "up_params": self.up.total_params,
+            "down_params": self.down.total_params,
+            "up_bytes_by_kind": dict(self.up.bytes),
+            "down_bytes_by_kind": dict(self.down.bytes),
+            "up_params_by_kind": dict(self.up.params),
+            "down_params_by_kind": dict(self.down.params),
+            "participants": list(self.participants),
+            "events": [{"client": event.client, "what": event.what} for event in self.events],
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Round:
+        """What `to_json` wrote, of this version or the first.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: when it is anything else.
+        """
+        metrics = dict(tree["metrics"])
+        per_client = metrics.pop("per_client", {})
+        return cls(
+            round=int(tree["round"]),
+            seconds=float(tree["seconds"]),
+            metrics={str(name): float(value) for name, value in metrics.items()},
+            per_client={int(client): float(value) for client, value in per_client.items()},
+            up=Traffic(tree["up_params_by_kind"], tree["up_bytes_by_kind"]),
+            down=Traffic(tree["down_params_by_kind"], tree["down_bytes_by_kind"]),
+            participants=list(tree["participants"]),
+            events=[Event(int(e["client"]), str(e["what"])) for e in tree["events"]],
+        )

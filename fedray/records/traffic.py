@@ -1,0 +1,42 @@
+"""How much travelled, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Parameters and bytes of one or many payloads in one direction, by kind.
+
+    Attributes:
+        params: numbers that travelled ("weights", "prototypes", ...); a mean over runs may be a
+            fraction.
+        bytes: their size.
+    """
+
+    params: Mapping[str, float] = field(default_factory=dict)
+    bytes: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(_sum(self.params, other.params), _sum(self.bytes, other.bytes))
+
+    @property
+    def total_params(self) -> float:
+        """Parameters of all kinds."""
+        return sum(self.params.values())
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of all kinds."""
+        return sum(self.bytes.values())
+
+
+def megabytes(count: float) -> str:
+    """A size in bytes, for people: in units of 10^6 or 10^3 bytes."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
+
+def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {kind: a.get(kind, 0) + b.get(kind, 0) for kind in sorted({*a, *b})}
