@@ -1,132 +1,29 @@
-"""What travels between clients and server, how big it is, and what happens to it on the wire.
+"""The one gate that every payload passes: it checks, counts and transforms what travels.
 
-A payload declares its fields, each of one kind. One gate checks, counts and transforms every
-payload; a method's author does nothing for it.
+A method's author does nothing for it.
 
 Paper: the quantiser is FedTSP's (arXiv:2503.13543, supplementary G).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
+from fedray.core.payload import Kind, Payload
 from fedray.errors import FedrayError
+from fedray.records import Traffic
 from fedray.streams import Streams
 
-Kind: TypeAlias = Literal[
-    "weights", "prototypes", "logits", "text_embeddings", "prompts", "images", "statistics"
-]
-Direction: TypeAlias = Literal["up", "down"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 SCALE_BYTES = 4  # a quantised vector travels with one float32 scale
 
 
-def travels(kind: Kind, shape: str = "") -> Any:
-    """Declare a payload field.
-
-    Args:
-        kind: what is counted: "weights", "prototypes", ...
-        shape: axis names, for example "C d". An axis that the setting knows (C classes, d feature
-            width) must have that size; any other axis must agree within the payload. "" is a
-            plain number or a mapping of named tensors of any shape.
-    """
-    return dataclasses.field(metadata={"kind": kind, "axes": tuple(shape.split())})
-
-
-@dataclass(frozen=True)
-class Payload:
-    """Base of everything that travels; subclasses are frozen dataclasses of `travels` fields.
-
-    A field is a tensor, a mapping of named tensors, or a plain number. Receivers must not change
-    the tensors in place: one download is handed to many clients.
-    """
-
-    types: ClassVar[dict[str, type[Payload]]] = {}
-    """Every kind of payload, by its full name; two methods may use one short name."""
-
-    def __init_subclass__(cls) -> None:
-        Payload.types[cls.full_name()] = cls
-
-    @classmethod
-    def full_name(cls) -> str:
-        """The class's name with its module's."""
-        return f"{cls.__module__}.{cls.__qualname__}"
-
-    def tensors(self) -> Iterator[tuple[str, Kind, tuple[str, ...], Tensor]]:
-        """Yield (place, kind, axis names, tensor) of everything that is a tensor."""
-        for name, kind, axes in _declared(type(self)):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                yield name, kind, axes, value
-            elif isinstance(value, Mapping):
-                for key, tensor in value.items():
-                    yield f"{name}.{key}", kind, (), tensor
-
-    def numbers(self) -> Iterator[tuple[str, Kind, float]]:
-        """Yield (place, kind, value) of every plain number."""
-        for name, kind, _ in _declared(type(self)):
-            value = getattr(self, name)
-            if isinstance(value, int | float):
-                yield name, kind, float(value)
-
-    def map(self, function: Any) -> Payload:
-        """A payload of the same type with `function(kind, tensor)` applied to every tensor."""
-        changed: dict[str, Any] = {}
-        for name, kind, _ in _declared(type(self)):
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                changed[name] = function(kind, value)
-            elif isinstance(value, Mapping):
-                changed[name] = {key: function(kind, item) for key, item in value.items()}
-        return dataclasses.replace(self, **changed)
-
-
-def _declared(payload: type[Payload]) -> tuple[tuple[str, Kind, tuple[str, ...]], ...]:
-    """Name, kind and axes of each field that travels; asked once per class."""
-    if payload not in _DECLARED:
-        _DECLARED[payload] = tuple(
-            (field.name, field.metadata["kind"], field.metadata["axes"])
-            for field in dataclasses.fields(payload)
-        )
-    return _DECLARED[payload]
-
-
-_DECLARED: dict[type[Payload], tuple[tuple[str, Kind, tuple[str, ...]], ...]] = {}
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Parameters and bytes of one or many payloads in one direction, by kind."""
-
-    params: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    def __add__(self, other: Traffic) -> Traffic:
-        def add(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
-            return {kind: a.get(kind, 0) + b.get(kind, 0) for kind in sorted({*a, *b})}
-
-        return Traffic(add(self.params, other.params), add(self.bytes, other.bytes))
-
-    @property
-    def total_params(self) -> int:
-        """Parameters of all kinds."""
-        return sum(self.params.values())
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all kinds."""
-        return sum(self.bytes.values())
-
-
 class BadPayload(FedrayError):
-    """A payload with a wrong shape or a number that is not finite."""
+    """A payload with a wrong shape, a number that is not finite, or what cannot travel."""
 
 
 @dataclass(frozen=True)
@@ -191,35 +88,46 @@ class Gate:
         return payload.map(carry)
 
     def _check(self, payload: Payload) -> None:
+        if not isinstance(payload, Payload):
+            raise BadPayload(
+                f"a {type(payload).__name__} cannot travel, expected a Payload or None"
+            )
         sizes = dict(self.axes)
         name = type(payload).__name__
-        for place, _, axes, tensor in payload.tensors():
-            if axes and tensor.dim() != len(axes):
+        for place, _, axes, value in payload.items():
+            if isinstance(value, Tensor):
+                _check_shape(f"{name}.{place}", value, axes, sizes)
+                if not _is_finite(value):
+                    raise BadPayload(f"{name}.{place} holds a NaN or an infinity")
+            elif not isinstance(value, int | float):
                 raise BadPayload(
-                    f"{name}.{place} has shape {list(tensor.shape)}, expected [{', '.join(axes)}]"
+                    f"{name}.{place} is a {type(value).__name__}, expected a tensor, a mapping of "
+                    "tensors or a number: nothing else can travel and be counted"
                 )
-            for axis, size in zip(axes, tensor.shape, strict=False):
-                if sizes.setdefault(axis, size) != size:
-                    raise BadPayload(
-                        f"{name}.{place} has shape {list(tensor.shape)}, "
-                        f"expected {axis} = {sizes[axis]}"
-                    )
-            if not _is_finite(tensor):
-                raise BadPayload(f"{name}.{place} holds a NaN or an infinity")
-        for place, _, value in payload.numbers():
-            if not math.isfinite(value):
+            elif not math.isfinite(value):
                 raise BadPayload(f"{name}.{place} is {value}")
 
     def _count(self, payload: Payload, bits: int) -> Traffic:
-        params: dict[str, int] = {}
-        size: dict[str, int] = {}
-        for _, kind, _, tensor in payload.tensors():
-            params[kind] = params.get(kind, 0) + tensor.numel()
-            size[kind] = size.get(kind, 0) + wire_bytes(kind, tensor, bits)
-        for _, kind, _ in payload.numbers():
-            params[kind] = params.get(kind, 0) + 1
-            size[kind] = size.get(kind, 0) + 4
+        params: dict[str, float] = {}
+        size: dict[str, float] = {}
+        for _, kind, _, value in payload.items():
+            numbers, occupied = 1, 4
+            if isinstance(value, Tensor):
+                numbers, occupied = value.numel(), wire_bytes(kind, value, bits)
+            params[kind] = params.get(kind, 0) + numbers
+            size[kind] = size.get(kind, 0) + occupied
         return Traffic(params, size)
+
+
+def _check_shape(place: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[str, int]) -> None:
+    """Check a tensor's axes; those seen first are noted in `sizes`."""
+    if axes and tensor.dim() != len(axes):
+        raise BadPayload(f"{place} has shape {list(tensor.shape)}, expected [{', '.join(axes)}]")
+    for axis, size in zip(axes, tensor.shape, strict=False):
+        if sizes.setdefault(axis, size) != size:
+            raise BadPayload(
+                f"{place} has shape {list(tensor.shape)}, expected {axis} = {sizes[axis]}"
+            )
 
 
 def _is_finite(tensor: Tensor) -> bool:

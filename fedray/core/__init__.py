@@ -1,0 +1,67 @@
+"""What a method is made of.
+
+algorithm.py  the interface of a method, and the registry
+training.py   local training as a template
+client.py     what a client step sees
+server.py     what a server step sees, and a round's exchanges
+state.py      state as nested mappings of tensors
+payload.py    what travels, declared field by field
+gate.py       the gate that checks, counts and transforms what travels
+"""
+
+from fedray.core.algorithm import (
+    Algorithm,
+    HyperParameters,
+    LocalContext,
+    PromptMethod,
+    Requires,
+    algorithms,
+)
+from fedray.core.client import (
+    Batch,
+    Client,
+    EvalSet,
+    Samples,
+    Setting,
+    Skeleton,
+    TrainingConfig,
+)
+from fedray.core.gate import BadPayload, Gate
+from fedray.core.payload import KINDS, Kind, Payload, payload_field
+from fedray.core.server import Downlinks, Exchange, Server, Uplinks
+from fedray.core.state import ClientState, ServerState, StateTree, Tensors
+from fedray.core.training import LocalTraining, Trained, fit, with_extra
+
+__all__ = [
+    "Algorithm",
+    "BadPayload",
+    "Batch",
+    "Client",
+    "ClientState",
+    "Downlinks",
+    "EvalSet",
+    "Exchange",
+    "Gate",
+    "HyperParameters",
+    "KINDS",
+    "Kind",
+    "LocalContext",
+    "LocalTraining",
+    "Payload",
+    "PromptMethod",
+    "Requires",
+    "Samples",
+    "Server",
+    "ServerState",
+    "Setting",
+    "Skeleton",
+    "StateTree",
+    "Tensors",
+    "Trained",
+    "TrainingConfig",
+    "Uplinks",
+    "algorithms",
+    "fit",
+    "payload_field",
+    "with_extra",
+]

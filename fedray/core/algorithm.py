@@ -1,0 +1,174 @@
+"""The interface of a method: pure functions of what goes in, and nothing else.
+
+    downlink (server) -> client_update (client) -> server_update (server)
+
+A method is one file of `fedray.algorithms`: its hyper-parameters and one class. Most are built on
+`LocalTraining`, which has the client's step, and give a loss and what travels. A method whose
+round has more exchanges overrides `round`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from fedray.config import Frozen, Tree
+from fedray.core.client import Client, Setting
+from fedray.core.payload import Payload
+from fedray.core.server import Downlinks, Exchange, Server, Uplinks
+from fedray.core.state import ClientState, ServerState
+from fedray.models import Classifier, ClassifierOutput
+from fedray.registry import Registry
+
+if TYPE_CHECKING:
+    from fedray.models.clip import FrozenClip
+    from fedray.models.prompted import PromptedClip
+
+
+@dataclass(frozen=True)
+class Requires:
+    """What a method needs of an experiment; what is not given to it, it cannot use.
+
+    Attributes:
+        text: the server has a text tower with the classes' texts.
+        head: models end in a classifier; False: in their features.
+        prompts: models are prompts around a frozen CLIP, made by `prompted_model`.
+        validation: clients have validation images.
+        dense: not a need but a leave: the method is defined for dense prediction too, where every
+            pixel is a sample. Never inherited: what a method adds may want one feature an image.
+    """
+
+    text: bool = False
+    head: bool = True
+    prompts: bool = False
+    validation: bool = False
+    dense: bool = False
+
+
+class HyperParameters(Frozen):
+    """Base of a method's hyper-parameters: each with the paper's symbol, range and source."""
+
+    @classmethod
+    def presets(cls, experiment: Tree) -> dict[str, Tree]:
+        """Named sets of dotted overrides, chosen by `algorithm.preset`."""
+        return {}
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """What one client's training or test works on.
+
+    Attributes:
+        client: the client.
+        model: its architecture's model with the weights that it starts from, on the device.
+        state: what the client kept.
+        down: what it was sent.
+        extra: parameters besides the model's, trained by the same SGD, by name, on the device.
+        trainable: names of the model's parameters that are trained; None for all.
+    """
+
+    client: Client
+    model: Classifier
+    state: ClientState
+    down: Any
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    trainable: Collection[str] | None = None
+
+
+class Algorithm:
+    """Base of every method.
+
+    Args:
+        hparams: the method's hyper-parameters, of its own type.
+        setting: what both sides know.
+    """
+
+    name: ClassVar[str]
+    """What `algorithm` calls it."""
+    title: ClassVar[str]
+    """What the paper calls it."""
+    paper: ClassVar[str]
+    """Authors, venue and arXiv number; "-" where there is none."""
+    travels: ClassVar[str]
+    """One phrase: what is sent."""
+    requires: ClassVar[Requires] = Requires()
+
+    class HParams(HyperParameters):
+        """Hyper-parameters; a method without any has these."""
+
+    hp: HyperParameters
+    """The hyper-parameters; a subclass declares them again with its own type."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "requires" not in vars(cls):
+            cls.requires = replace(cls.requires, dense=False)
+
+    def __init__(self, hparams: HyperParameters, setting: Setting) -> None:
+        self.hp = hparams
+        self.setting = setting
+
+    # --- server ----------------------------------------------------------------------------------
+
+    def init_server(self, server: Server) -> ServerState:
+        """The server's state before anything has happened."""
+        return {}
+
+    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Whatever happens once before the first round."""
+        return state
+
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """One round: downlink, client step, server step."""
+        down = self.downlink(state, exchange.participants, exchange.server)
+        uplinks = exchange.call("client_update", down)
+        return self.server_update(state, uplinks, exchange.server)
+
+    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+        """What each of `clients` is sent; one object for many is sent as one."""
+        return dict.fromkeys(clients)
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The server's step, from uplinks sorted by client id."""
+        return state
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def init_client(self, client: Client) -> ClientState:
+        """A client's state before its first step: the initial weights."""
+        return ClientState(client.initial())
+
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """The client with the weights it starts a round from, and is tested with: its own."""
+        return LocalContext(client, client.load(state.model), state, down)
+
+    def client_update(
+        self, client: Client, state: ClientState, down: Any
+    ) -> tuple[Payload | None, ClientState]:
+        """The client's step: what is uploaded, and its next state; as it stands, nothing."""
+        return None, state
+
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+        """Logits [B, C], or of all pixels [B·H·W, C]; every evaluation uses this.
+
+        Args:
+            output: what the client's model gives, in evaluation mode.
+            local: the client, its model, its state and what it was sent.
+        """
+        return output.logits
+
+
+class PromptMethod(Algorithm):
+    """A method whose model is prompts around a frozen CLIP."""
+
+    requires = Requires(prompts=True, head=False)
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """The clients' model, an empty one."""
+        raise NotImplementedError(f"{self.name} requires prompts, but does not say which")
+
+
+algorithms: Registry[type[Algorithm]] = Registry("algorithm", "fedray.algorithms")

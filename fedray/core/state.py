@@ -1,0 +1,59 @@
+"""State as data with structure: nested mappings of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+Tensors: TypeAlias = dict[str, Tensor]
+StateTree: TypeAlias = Mapping[str, Any]
+"""Nested mappings of tensors: `{"model": {"head.weight": ...}, "control": {...}}`."""
+ServerState: TypeAlias = StateTree
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps between rounds; it belongs to the caller, never to a worker.
+
+    Attributes:
+        model: the model's parameters and buffers by name.
+        memory: whatever else the method keeps (control variates, previous weights), nested.
+    """
+
+    model: Mapping[str, Tensor]
+    memory: StateTree = field(default_factory=dict)
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str, Any]:
+    """The tree with `function` applied to every tensor, in its order."""
+    return {
+        name: map_tensors(function, value) if isinstance(value, Mapping) else function(value)
+        for name, value in tree.items()
+    }
+
+
+def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of everything that is not a mapping, in the tree's order."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def contiguous(tree: StateTree) -> dict[str, Any]:
+    """The tree of contiguous tensors: a stored one is, and another layout rounds differently.
+
+    Raises:
+        TypeError: when the tree holds anything but tensors and mappings.
+    """
+    for path, value in leaves(tree):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the state's '{'.'.join(map(str, path))}' is of type {type(value).__name__}, "
+                "expected a tensor or a mapping of tensors"
+            )
+    return map_tensors(lambda tensor: tensor.contiguous(), tree)

@@ -1,0 +1,219 @@
+"""Local training: E_c epochs of SGD on a client's images, as a template of a client's step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedray.core.algorithm import Algorithm, LocalContext
+from fedray.core.client import Batch, Client, TrainingConfig, sgd
+from fedray.core.payload import Payload
+from fedray.core.state import ClientState, Tensors
+from fedray.models import Classifier, ClassifierOutput, is_normalisation
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training gave.
+
+    Attributes:
+        tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
+        steps: batches that were trained on, K; `repeat` of `fit` does not count.
+        losses: mean loss of each epoch.
+    """
+
+    tensors: Mapping[str, Tensor]
+    steps: int
+    losses: Sequence[float]
+
+
+class LocalTraining(Algorithm):
+    """Clients that train their model by SGD on one loss; as it stands, without communication."""
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """The loss of one batch, a scalar; no side effects.
+
+        Args:
+            output: what the client's model gives for the batch.
+            batch: inputs and labels.
+            local: the client, its model, its state and what it was sent.
+        """
+        return F.cross_entropy(output.logits, batch.labels)
+
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
+        """What is uploaded, and the client's next state; by default it keeps its model."""
+        return None, ClientState(local.client.save(local.model), local.state.memory)
+
+    def client_update(
+        self, client: Client, state: ClientState, down: Any
+    ) -> tuple[Payload | None, ClientState]:
+        """Begin, train, finish."""
+        local = self.begin(client, state, down)
+        return self.finish(local, self.train(local))
+
+    def train(self, local: LocalContext) -> Trained:
+        """The local epochs under `loss`; of the parameters, those that are trainable."""
+        return fit(local, lambda batch: self.loss(local.model(batch.inputs), batch, local))
+
+
+def fit(
+    local: LocalContext,
+    loss: Callable[[Batch], Tensor],
+    *,
+    repeat: int = 1,
+    after_batch: Callable[[], None] = lambda: None,
+) -> Trained:
+    """Train the context's model in place: E_c epochs of SGD on the client's images.
+
+    Its trainable and its extra parameters are trained, by one SGD. Whatever else there is stays as
+    it is, running statistics included.
+
+    Args:
+        local: the client and its loaded model.
+        loss: the loss of one batch.
+        repeat: steps on every batch.
+        after_batch: called after the steps on a batch.
+
+    Raises:
+        FloatingPointError: when the loss is no longer finite.
+    """
+    with _only_trainable(local.model, local.trainable), _with_gradients(local.extra):
+        epochs = _Epochs(local.client, _optimizer(local))
+        for _ in range(local.client.setting.training.epochs):
+            epochs.run(loss, repeat, after_batch)
+    losses = epochs.losses()
+    local.client.train_losses.append(losses[-1])
+    tensors: Tensors = {**local.client.weights(local.model), **local.extra}
+    return Trained(tensors, epochs.steps, losses)
+
+
+class _Epochs:
+    """The local loop: batches in the client's order of this round, steps on each."""
+
+    def __init__(self, client: Client, optimizer: torch.optim.SGD) -> None:
+        self.config = client.setting.training
+        self.steps = 0
+        self._totals: list[tuple[Tensor, int]] = []
+        self._optimizer = optimizer
+        self._device = client.device
+        self._samples = client.train
+        self._stored, self._labels = client.train.tensors(client.device)
+        streams, here = client.setting.streams, {"round_": client.round, "client": client.id}
+        self._order, self._views = (
+            streams.torch("batches", **here),
+            streams.torch("augment", **here),
+        )
+        self._autocast = torch.autocast(
+            client.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
+        )
+
+    def run(
+        self, loss: Callable[[Batch], Tensor], repeat: int, after_batch: Callable[[], None]
+    ) -> None:
+        """One epoch."""
+        total, steps = torch.zeros((), device=self._device), 0
+        for batch in self._batches():
+            for _ in range(repeat):
+                self._optimizer.zero_grad()
+                with self._autocast:
+                    value = loss(batch)
+                value.backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+            after_batch()
+            total += value.detach()
+            steps += 1
+        self.steps += steps
+        self._totals.append((total, steps))
+
+    def losses(self) -> list[float]:
+        """The mean loss of every epoch.
+
+        Raises:
+            FloatingPointError: when the last one is not finite.
+        """
+        means = [float(total) / max(steps, 1) for total, steps in self._totals]
+        if not np.isfinite(means[-1]):
+            raise FloatingPointError(
+                f"the training loss became {means[-1]}; lower lr (now {self.config.lr:g}) "
+                "or the weight of the method's own term"
+            )
+        return means
+
+    def _batches(self) -> Iterator[Batch]:
+        for index in batch_indices(len(self._labels), self.config, self._order, self._device):
+            seen = self.config.augment(self._stored[index], self._views)
+            yield self._samples.batch(seen, self._labels[index])
+
+
+def batch_indices(
+    count: int, config: TrainingConfig, random: torch.Generator, device: torch.device
+) -> Sequence[Tensor]:
+    """The indices of one epoch's batches, int64."""
+    order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
+    order = order.to(device)
+    whole, rest = divmod(count, config.batch_size)
+    if config.drop_last:
+        order = order[: whole * config.batch_size]
+    elif rest == 1 and whole > 0:
+        # Batch normalisation cannot train on one image: it joins the batch before.
+        sizes = [config.batch_size] * (whole - 1) + [config.batch_size + 1]
+        return torch.split(order, sizes)
+    return torch.split(order, config.batch_size)
+
+
+def _optimizer(local: LocalContext) -> torch.optim.SGD:
+    config, skeleton = local.client.setting.training, local.client.skeleton
+    if not local.extra:
+        return skeleton.optimizer(config)
+    return sgd([*skeleton.parameters, *local.extra.values()], config)
+
+
+@contextmanager
+def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
+    """Extra parameters have gradients while they are trained."""
+    for tensor in extra.values():
+        tensor.requires_grad_()
+    try:
+        yield
+    finally:
+        for tensor in extra.values():
+            tensor.requires_grad_(False)
+            tensor.grad = None
+
+
+@contextmanager
+def _only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
+    """Put a model into training mode, with all parameters frozen but those named.
+
+    Normalisation layers without a trainable parameter stay in evaluation mode.
+    """
+    if not model.training:
+        model.train()
+    if trainable is None:
+        yield
+        return
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trainable)
+    for module in model.modules():
+        if is_normalisation(module) and not any(p.requires_grad for p in module.parameters()):
+            module.eval()
+    try:
+        yield
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        model.train()
+
+
+def with_extra(local: LocalContext, extra: Mapping[str, Tensor]) -> LocalContext:
+    """The context with copies of further parameters, on the client's device."""
+    device = local.client.device
+    copies = {name: tensor.to(device, copy=True) for name, tensor in extra.items()}
+    return replace(local, extra={**local.extra, **copies})
