@@ -1,18 +1,27 @@
-"""Image models: backbones and their groups, the common feature width, heads, initial weights.
+"""Models: what clients train.
 
-`architectures(group, num_clients)` says who trains what, `build(name, ...)` makes a `Classifier`
-with weights from a given generator, `skeleton(name, ...)` one to load a state into.
+architectures.py  what an architecture is, and the registry of them
+backbones/        image backbones, one family a file
+groups.py         groups of architectures, and which client trains which
+classifier.py     backbone, common feature width and head
+inputs.py         the types of input: pixels, patch embeddings, frozen features
+init.py           models with weights from a given generator, or to load a state into
+pretrained.py     backbones that start from torchvision's weights
+structure.py      parts of a model: buffers, normalisation, head
+clip/             the frozen CLIP
+prompted/         models whose parameters are prompts around it
 """
 
-from fedray.models.backbones import ARCHITECTURES, Architecture, Pixels
+from fedray.models.architectures import Architecture
 from fedray.models.classifier import (
     BackboneClassifier,
     Classifier,
     ClassifierOutput,
     WidthAdapter,
 )
-from fedray.models.groups import GROUPS, architectures, is_dense
+from fedray.models.groups import Group, assign_architectures, group_of, is_dense
 from fedray.models.init import build, initialise, skeleton
+from fedray.models.inputs import ImageFeatures, Inputs, PatchEmbeddings, PatchFeatures, Pixels
 from fedray.models.pretrained import check_pretrained, load_pretrained
 from fedray.models.structure import (
     buffer_names,
@@ -25,19 +34,23 @@ from fedray.models.structure import (
 )
 
 __all__ = [
-    "ARCHITECTURES",
     "Architecture",
     "BackboneClassifier",
     "Classifier",
     "ClassifierOutput",
-    "GROUPS",
+    "Group",
+    "ImageFeatures",
+    "Inputs",
+    "PatchEmbeddings",
+    "PatchFeatures",
     "Pixels",
     "WidthAdapter",
-    "architectures",
+    "assign_architectures",
     "buffer_names",
     "build",
     "check_pretrained",
     "convolution_stages",
+    "group_of",
     "head_tensors",
     "initialise",
     "is_dense",

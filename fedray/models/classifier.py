@@ -1,17 +1,20 @@
 """What every client trains: a feature extractor of one common width, and a linear head."""
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fedray.models.inputs import ImageFeatures, Inputs, Pixels, values_of
+
 __all__ = ["BackboneClassifier", "Classifier", "ClassifierOutput", "WidthAdapter"]
 
 
-class ClassifierOutput(NamedTuple):
-    """Features and the logits computed from them.
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassifierOutput:
+    """Features and the logits computed from them; models with further outputs extend it.
 
     Attributes:
         features: `[B, feature_dim]`, float; of a dense model `[B·H·W, feature_dim]`.
@@ -82,16 +85,22 @@ def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
 
 
 class Classifier(nn.Module):
-    """What clients train: images to features and logits.
+    """What clients train: inputs to features and logits.
 
     Attributes:
+        reads: the type of input that it is best given; a model may take others, too.
         head: the last layer, from features to logits; the identity where there is none.
     """
 
+    reads: type[Inputs] = Pixels
     head: nn.Module
 
-    def forward(self, x: Tensor) -> ClassifierOutput:
-        """Compute features `[B, d]` and logits `[B, C]`."""
+    def forward(self, x: Inputs) -> ClassifierOutput:
+        """Compute features `[B, d]` and logits `[B, C]`.
+
+        Raises:
+            TypeError: when the model cannot read this type of input.
+        """
         raise NotImplementedError
 
 
@@ -103,13 +112,13 @@ class BackboneClassifier(Classifier):
     architectures have one shape. The adapter is left out when raw = d.
 
     Args:
-        backbone: `[B, channels, H, W]` to `[B, raw]`.
+        backbone: `[B, channels, H, W]` to `[B, raw]`, or a map of features `[B, n]`.
         raw: width of the backbone's output.
         feature_dim: d, the common feature width.
         num_classes: C, width of the logits; 0 for a model that ends in its features.
         hidden: width between the projector's two layers; None for the adapter.
         channels_last: start with `ChannelsLast`, for speed on a CPU.
-        dense: the backbone gives every pixel's vector (`Pixels`), `[B·H·W, raw]`; the adapter is
+        dense: the backbone gives every pixel's vector (`PerPixel`), `[B·H·W, raw]`; the adapter is
             then `Linear(raw, d)`, which is the 1x1 convolution that segmentation networks end in.
 
     Attributes:
@@ -142,7 +151,11 @@ class BackboneClassifier(Classifier):
         self.extractor = nn.Sequential(layers)
         self.head = nn.Linear(feature_dim, num_classes) if num_classes else nn.Identity()
 
-    def forward(self, x: Tensor) -> ClassifierOutput:
-        """Compute features `[B, d]` and logits `[B, C]` of images `[B, channels, H, W]`."""
-        features = self.extractor(x)
+    def forward(self, x: Inputs) -> ClassifierOutput:
+        """Compute features `[B, d]` and logits `[B, C]` of whatever the backbone takes.
+
+        Raises:
+            TypeError: when these are neither images nor features.
+        """
+        features = self.extractor(values_of(x, Pixels, ImageFeatures))
         return ClassifierOutput(features, self.head(features))

@@ -1,49 +1,86 @@
-"""Who trains what: named groups of architectures, dealt to the clients in turn.
+"""Which client trains what: named groups of architectures, assigned to the clients in turn.
 
 FedTSP supplementary C.4; HtFLlib's groups HtFE2, HtFE3, HtFE4 and HtFE9.
 """
 
-from collections.abc import Mapping
-from difflib import get_close_matches
-from types import MappingProxyType
+from __future__ import annotations
 
-from fedray.errors import UserError
-from fedray.models.backbones import ARCHITECTURES
+from dataclasses import dataclass
 
-__all__ = ["GROUPS", "architectures", "is_dense"]
+from fedray.errors import UserError, nearest
+from fedray.models.architectures import architectures
+from fedray.registry import Registry
 
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "htfe2": ("cnn4", "resnet18"),
-        "htfe3": ("resnet10", "resnet18", "resnet34"),
-        "htfe4": ("cnn4", "googlenet", "mobilenetv2", "resnet18"),
-        "htfe9": (
-            "resnet4",
-            "resnet6",
-            "resnet8",
-            "resnet10",
-            "resnet18",
-            "resnet34",
-            "resnet50",
-            "resnet101",
-            "resnet152",
-        ),
-        "digits": ("mlp", "cnn2"),
-        "small": ("cnn4", "cnn3", "resnet4", "resnet8s"),
-        **{name: (name,) for name in ARCHITECTURES},
-    }
+__all__ = ["Group", "assign_architectures", "group_of", "groups", "is_dense"]
+
+HTFLLIB = "HtFLlib; FedTSP, CVPR 2026, supplementary C.4"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Architectures that the clients of one experiment train.
+
+    Attributes:
+        name: what an experiment calls it.
+        summary: one line about it.
+        members: names of its X architectures, in the order of assignment.
+        paper: where it comes from; "-" for fedray's groups.
+    """
+
+    name: str
+    summary: str
+    members: tuple[str, ...]
+    paper: str = "-"
+
+
+groups: Registry[Group] = Registry("model group", "fedray.models.groups")
+"""Every group of several architectures by its name; see `group_of` for those of one."""
+
+groups.add(Group("htfe2", "Two of unlike depth", ("cnn4", "resnet18"), HTFLLIB))
+groups.add(Group("htfe3", "Three ResNets", ("resnet10", "resnet18", "resnet34"), HTFLLIB))
+groups.add(
+    Group(
+        "htfe4",
+        "Four of unlike families",
+        ("cnn4", "googlenet", "mobilenetv2", "resnet18"),
+        HTFLLIB,
+    )
 )
-"""Architectures by group; each single architecture is a group of one by its own name.
+groups.add(
+    Group(
+        "htfe9",
+        "Nine ResNets, of depth 4 to 152",
+        tuple(f"resnet{depth}" for depth in (4, 6, 8, 10, 18, 34, 50, 101, 152)),
+        HTFLLIB,
+    )
+)
+groups.add(Group("digits", "Two for 8x8 images on a CPU", ("mlp", "cnn2")))
+groups.add(Group("small", "Four for CIFAR on a CPU", ("cnn4", "cnn3", "resnet4", "resnet8s")))
 
-`digits` is for 8x8 images and `small` for CIFAR, both on a CPU.
-"""
+
+def group_of(name: str) -> Group:
+    """The group of that name; an architecture is a group of one by its own name.
+
+    Raises:
+        UserError: when there is neither; it names the nearest one.
+    """
+    if name in groups.names():
+        return groups.get(name)
+    if name in architectures.names():
+        only = architectures.get(name)
+        return Group(name, only.summary, (name,), only.paper)
+    known = [*groups.names(), *architectures.names()]
+    raise UserError(
+        f"model.group: there is no model group or architecture '{name}'."
+        f"{nearest(name.lower(), known)}"
+    )
 
 
-def architectures(group: str, num_clients: int) -> tuple[str, ...]:
-    """Deal a group's X architectures to the clients: client i gets number i mod X.
+def assign_architectures(group: str, num_clients: int) -> tuple[str, ...]:
+    """Assign a group's X architectures to the clients: client i gets number i mod X.
 
     Args:
-        group: a key of `GROUPS`.
+        group: a name that `group_of` knows.
         num_clients: how many clients, at least 1.
 
     Returns:
@@ -52,19 +89,16 @@ def architectures(group: str, num_clients: int) -> tuple[str, ...]:
     Raises:
         UserError: the group is unknown, or there is no client.
     """
-    if group not in GROUPS:
-        # a low cutoff: some suggestion is always more use than none
-        nearest = get_close_matches(group.lower(), GROUPS, n=1, cutoff=0.0)[0]
-        raise UserError(
-            f"model.group: unknown group {group!r}, did you mean {nearest!r}? "
-            f"Known: {', '.join(GROUPS)}."
-        )
+    members = group_of(group).members
     if num_clients < 1:
         raise UserError(f"data.clients: found {num_clients} clients, need at least 1.")
-    members = GROUPS[group]
     return tuple(members[i % len(members)] for i in range(num_clients))
 
 
 def is_dense(group: str) -> bool:
-    """Whether a known group's models predict every pixel; those of one group are of one kind."""
-    return any(ARCHITECTURES[name].dense for name in GROUPS[group])
+    """Whether a group's models predict every pixel; those of one group are of one kind.
+
+    Raises:
+        UserError: as `group_of`.
+    """
+    return any(architectures.get(name).dense for name in group_of(group).members)

@@ -4,15 +4,15 @@ A module is laid out on the meta device, where PyTorch's own initialisation cost
 given memory and values. torch's global generator is never touched.
 """
 
-from difflib import get_close_matches
 from itertools import chain
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedray.errors import UserError
-from fedray.models.backbones import ARCHITECTURES, ConvRule
+from fedray.models.architectures import ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
 
 __all__ = ["build", "initialise", "skeleton"]
@@ -33,7 +33,7 @@ def build(
     """Build a classifier on the CPU and draw its weights from `generator`.
 
     Args:
-        architecture: a key of `ARCHITECTURES`.
+        architecture: the name of a registered one.
         channels: of the images, 1 or 3.
         image_size: side of the square images, pixels.
         num_classes: C, width of the logits; 0 for a model without a head.
@@ -51,7 +51,7 @@ def build(
     module = _allocate(architecture, channels, image_size, num_classes, feature_dim, hidden)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    initialise(module, generator, conv_rule=ARCHITECTURES[architecture].conv_rule)
+    initialise(module, generator, conv_rule=architectures.get(architecture).conv_rule)
     return module
 
 
@@ -94,32 +94,43 @@ def initialise(
     Raises:
         TypeError: a submodule holds tensors that no rule covers.
     """
-    for name, part in module.named_modules():
-        own = chain(part.named_parameters(recurse=False), part.named_buffers(recurse=False))
-        tensors = {key for key, _ in own}
-        if not tensors:
-            continue
-        # exact types: a subclass may hold tensors that its parent's rule leaves unset
-        kind = type(part) if tensors <= _KNOWN_TENSORS else None
-        if kind in (nn.Linear, nn.Conv2d):
-            if kind is nn.Conv2d and conv_rule == "fan_out":
-                nn.init.kaiming_normal_(
-                    part.weight, mode="fan_out", nonlinearity="relu", generator=generator
-                )
-            else:
-                nn.init.kaiming_uniform_(part.weight, a=sqrt(5), generator=generator)
-            if part.bias is not None:
-                bound = 1 / sqrt(part.weight[0].numel())
-                nn.init.uniform_(part.bias, -bound, bound, generator=generator)
-        elif kind in (nn.BatchNorm1d, nn.BatchNorm2d):
-            part.reset_parameters()  # constants, no draw
-        elif kind is nn.Embedding:
-            nn.init.normal_(part.weight, generator=generator)
-        else:
+    for name, layer in module.named_modules():
+        direct = chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
+        tensors = {key for key, _ in direct}
+        if tensors and not (
+            tensors <= _KNOWN_TENSORS and _initialise_layer(layer, generator, conv_rule)
+        ):
             raise TypeError(
                 f"no initial values known for {sorted(tensors)} of {name or 'the module'!r} "
-                f"({type(part).__name__}); add a rule to fedray/models/init.py."
+                f"({type(layer).__name__}); add a rule to fedray/models/init.py."
             )
+
+
+def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRule) -> bool:
+    """Set the tensors of one layer; False where no rule covers it."""
+    kind = type(layer)  # not isinstance: a subclass may hold tensors that the rule leaves unset
+    if kind is nn.Conv2d and conv_rule == "fan_out":
+        nn.init.kaiming_normal_(
+            layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
+        )
+        _initialise_bias(layer, generator)
+    elif kind in (nn.Linear, nn.Conv2d):
+        nn.init.kaiming_uniform_(layer.weight, a=sqrt(5), generator=generator)
+        _initialise_bias(layer, generator)
+    elif kind in (nn.BatchNorm1d, nn.BatchNorm2d):
+        layer.reset_parameters()  # constants, no draw
+    elif kind is nn.Embedding:
+        nn.init.normal_(layer.weight, generator=generator)
+    else:
+        return False
+    return True
+
+
+def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -> None:
+    """Uniform in ±1/sqrt(fan_in)."""
+    if layer.bias is not None:
+        bound = 1 / sqrt(layer.weight[0].numel())
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
 def _allocate(
@@ -131,13 +142,7 @@ def _allocate(
     hidden: int | None,
 ) -> Classifier:
     """Lay out a classifier with unset memory."""
-    if architecture not in ARCHITECTURES:
-        nearest = get_close_matches(architecture.lower(), ARCHITECTURES, n=1, cutoff=0.0)[0]
-        raise UserError(
-            f"model: unknown architecture {architecture!r}, did you mean {nearest!r}? "
-            f"Known: {', '.join(ARCHITECTURES)}."
-        )
-    spec = ARCHITECTURES[architecture]
+    spec = architectures.get(architecture)
     if image_size < spec.min_image_size:
         raise UserError(
             f"{architecture}: images of {image_size}x{image_size} pixels are too small, it needs "

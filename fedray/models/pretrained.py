@@ -1,12 +1,9 @@
 """Backbones that start from torchvision's weights, by their name or from a local file.
 
 What is loaded is the backbone; head, adapter and projector keep their drawn values. A tensor goes
-by torchvision's name for it, found by laying both networks out: their layers stand in one order.
-
-    resnet18 to resnet152, mobilenetv2   all of it
-    resnet18_small, resnet50_small       all but the stem (3x3, not 7x7), which stays as drawn
-    alexnet                              the convolutions; batch norm, which torchvision's network
-                                         has not, stays as drawn
+by torchvision's name for it, found by listing both networks' layers: their order is the same.
+What has no counterpart in torchvision's network (an architecture's `pretrained_layout` names it)
+stays as drawn.
 
 Images are in [-1, 1] here and not scaled by ImageNet's mean and deviation.
 """
@@ -17,44 +14,15 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
-from types import MappingProxyType
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedray.config import WEIGHT_FILES
 from fedray.errors import UserError, nearest
-from fedray.models.backbones import ARCHITECTURES
+from fedray.models.architectures import PretrainedLayout, architectures
 
 __all__ = ["check_pretrained", "load_pretrained"]
-
-
-class _Layout(NamedTuple):
-    """How a backbone's tensors and torchvision's correspond.
-
-    Attributes:
-        model: what torchvision calls the network.
-        own: prefixes of the backbone's tensors that have no counterpart.
-        left: prefixes of torchvision's tensors that have none.
-    """
-
-    model: str
-    own: tuple[str, ...] = ()
-    left: tuple[str, ...] = ("fc.", "classifier.")
-
-
-_LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
-    {
-        **{f"resnet{depth}": _Layout(f"resnet{depth}") for depth in (18, 34, 50, 101, 152)},
-        **{
-            f"resnet{depth}_small": _Layout(f"resnet{depth}", ("stem.",), ("fc.", "conv1.", "bn1."))
-            for depth in (18, 50)
-        },
-        "mobilenetv2": _Layout("mobilenet_v2"),
-        "alexnet": _Layout("alexnet", own=("1.", "5.", "9.", "12.", "15.")),
-    }
-)
 
 
 def _is_file(source: str) -> bool:
@@ -62,32 +30,41 @@ def _is_file(source: str) -> bool:
     return Path(source).suffix in WEIGHT_FILES
 
 
-def check_pretrained(source: str, architectures: Collection[str]) -> None:
+def check_pretrained(source: str, names: Collection[str]) -> None:
     """Check, without reading the weights, that every architecture can start from `source`.
+
+    Args:
+        source: `model.pretrained`, see `load_pretrained`.
+        names: of the architectures.
 
     Raises:
         UserError: when an architecture is not laid out as one of torchvision's, the file is not
             there, or the name is not of weights for that architecture.
     """
-    for architecture in sorted(set(architectures)):
-        if architecture not in _LAYOUTS:
+    for name in sorted(set(names)):
+        layout = architectures.get(name).pretrained_layout
+        if layout is None:
+            possible = [entry.name for entry in architectures.entries() if entry.pretrained_layout]
             raise UserError(
-                f"model.pretrained={source}: {architecture} is not laid out as a network of "
-                f"torchvision; set model.group to one of {', '.join(_LAYOUTS)}, or leave "
-                "model.pretrained out"
+                f"model.pretrained={source}: {name} is not laid out as a network of torchvision; "
+                f"set model.group to one of {', '.join(possible)}, or leave model.pretrained out"
             )
         if not _is_file(source):
-            from torchvision.models import get_model_weights
-
-            reference = _LAYOUTS[architecture].model
-            known = [str(weights) for weights in get_model_weights(reference)]
-            if source not in known:
-                raise UserError(
-                    f"model.pretrained={source} is neither a file ({', '.join(WEIGHT_FILES)}) nor "
-                    f"weights that torchvision has for {reference}.{nearest(source, known)}"
-                )
+            _check_name(source, layout.reference)
     if _is_file(source) and not Path(source).is_file():
         raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
+
+
+def _check_name(source: str, reference: str) -> None:
+    """Refuse what torchvision does not call weights of this network."""
+    from torchvision.models import get_model_weights
+
+    known = [str(weights) for weights in get_model_weights(reference)]
+    if source not in known:
+        raise UserError(
+            f"model.pretrained={source} is neither a file ({', '.join(WEIGHT_FILES)}) nor "
+            f"weights that torchvision has for {reference}.{nearest(source, known)}"
+        )
 
 
 @torch.no_grad()
@@ -103,45 +80,63 @@ def load_pretrained(backbone: nn.Module, architecture: str, source: str) -> None
     Raises:
         UserError: when the weights cannot be had or read, or a tensor that should fit does not.
     """
-    layout = _LAYOUTS[architecture]
+    layout = _layout(architecture)
     state = _from_file(source) if _is_file(source) else _from_torchvision(source)
-    names = _names(architecture)
+    names = _reference_names(architecture)
     known = set(names.values())
-    surplus = [n for n in state if n not in known and not n.startswith(layout.left)]
+    surplus = [n for n in state if n not in known and not n.startswith(layout.reference_only)]
     if surplus:
-        raise _misfit(source, architecture, f"has {surplus[0]}, which {layout.model} has not")
-    for own, tensor in backbone.state_dict().items():
-        if own not in names:
-            continue
-        name = names[own]
-        found = state.get(name)
-        if found is None and name.endswith("num_batches_tracked"):
+        what = f"has {surplus[0]}, which {layout.reference} has not"
+        raise _misfit(source, architecture, what)
+    tensors = backbone.state_dict()
+    for name, reference in names.items():
+        found = state.get(reference)
+        if found is None and reference.endswith("num_batches_tracked"):
             continue  # files older than the counter, which nothing reads, lack it
         if found is None:
-            raise _misfit(source, architecture, f"has no {name}")
-        if found.shape != tensor.shape:
-            expected = f"expected {list(tensor.shape)}"
-            if found.dim() == 4 and tensor.dim() == 4 and tensor.shape[1] == 1 != found.shape[1]:
-                expected += f" (set data.channels={found.shape[1]})"
-            raise _misfit(source, architecture, f"{name} is {list(found.shape)}, {expected}")
-        tensor.copy_(found)
+            raise _misfit(source, architecture, f"has no {reference}")
+        _check_shape(found, tensors[name], reference, source, architecture)
+        tensors[name].copy_(found)
+
+
+def _check_shape(
+    found: Tensor, tensor: Tensor, reference: str, source: str, architecture: str
+) -> None:
+    if found.shape == tensor.shape:
+        return
+    expected = f"expected {list(tensor.shape)}"
+    if found.dim() == 4 and tensor.dim() == 4 and tensor.shape[1] == 1 != found.shape[1]:
+        expected += f" (set data.channels={found.shape[1]})"
+    raise _misfit(source, architecture, f"{reference} is {list(found.shape)}, {expected}")
 
 
 def _misfit(source: str, architecture: str, what: str) -> UserError:
     return UserError(f"model.pretrained={source} does not fit {architecture}: {what}")
 
 
+def _layout(architecture: str) -> PretrainedLayout:
+    layout = architectures.get(architecture).pretrained_layout
+    if layout is None:
+        raise ValueError(f"{architecture} is not laid out as a network of torchvision")
+    return layout
+
+
 @lru_cache(maxsize=8)
-def _names(architecture: str) -> Mapping[str, str]:
-    """Torchvision's name of every tensor of a backbone that has one."""
+def _reference_names(architecture: str) -> Mapping[str, str]:
+    """Torchvision's name of every tensor of a backbone that has one, in the backbone's order."""
     from torchvision.models import get_model
 
-    layout = _LAYOUTS[architecture]
+    layout = _layout(architecture)
     with torch.device("meta"):
-        ours = ARCHITECTURES[architecture].make(3, 224).state_dict()
-        theirs = get_model(layout.model, weights=None).state_dict()
-    own = [name for name in ours if not name.startswith(layout.own)] if layout.own else list(ours)
-    return dict(zip(own, (n for n in theirs if not n.startswith(layout.left)), strict=True))
+        backbone = architectures.get(architecture).make(3, 224).state_dict()
+        reference = get_model(layout.reference, weights=None).state_dict()
+    return dict(
+        zip(
+            (name for name in backbone if not name.startswith(layout.backbone_only)),
+            (name for name in reference if not name.startswith(layout.reference_only)),
+            strict=True,
+        )
+    )
 
 
 @lru_cache(maxsize=1)

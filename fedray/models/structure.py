@@ -1,4 +1,4 @@
-"""Questions about a model's structure, answered by its modules, never by their names."""
+"""Parts of a model (buffers, normalisation, head), found by its modules, never by their names."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps

@@ -1,20 +1,20 @@
-"""The promptable CLIP.
+"""The frozen CLIP.
 
-frozen.py    a CLIP of open_clip whose weights never change, taken apart
-prompted.py  models whose parameters are prompts around it
-features.py  what its vision tower makes of images, computed once per node and kept on disk
-small/       a small CLIP of our own, with its card
+sources.py            which CLIPs there are, and where their weights come from
+frozen.py             a CLIP of open_clip with frozen weights, split so that prompts fit in
+vision.py             its vision tower, with a way in for prompts
+transformers_text.py  a text tower of transformers, where it has one
+features.py           what the vision tower makes of images, once per node and kept on disk
+small/                the package's small CLIP, with its model card
 """
 
-from fedray.models.clip.frozen import ClipSpec, FrozenClip, load_clip, small_clip_folder
-from fedray.models.clip.prompted import ClassTexts, PromptedClip, Stage
+from fedray.models.clip.frozen import FrozenClip, load_clip
+from fedray.models.clip.sources import ClipChoice, clips, small_clip_folder
 
 __all__ = [
-    "ClassTexts",
-    "ClipSpec",
+    "ClipChoice",
     "FrozenClip",
-    "PromptedClip",
-    "Stage",
+    "clips",
     "load_clip",
     "small_clip_folder",
 ]

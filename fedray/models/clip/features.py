@@ -5,45 +5,45 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedray.data.cache import cache_folder
 from fedray.data.imageset import ImageSet
 from fedray.errors import UserError
+from fedray.files import cache_folder, once_per_node
 from fedray.models.clip.frozen import FrozenClip
-from fedray.models.clip.prompted import Stage
-from fedray.models.pixels import to_float
+from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels
 
 __all__ = ["frozen_features"]
 
 _FORMAT = 1
 _BATCH = 128
+_STAGES: dict[type[Inputs], str] = {ImageFeatures: "features", PatchFeatures: "patches"}
 _log = logging.getLogger(__name__)
 
 
 def frozen_features(
-    clip: FrozenClip, images: ImageSet, used: NDArray[np.int64], stage: Stage, device: torch.device
+    clip: FrozenClip,
+    images: ImageSet,
+    used: NDArray[np.int64],
+    kind: type[Inputs],
+    device: torch.device,
 ) -> NDArray[np.float32]:
     """Features of some images under a vision tower that no prompt enters.
 
-    They lie in $FEDRAY_CACHE/features under a name made of the CLIP's identity, the images'
-    content, which of them, the stage, and what decides rounding. Of several processes that ask at
-    once, one computes and the others wait.
+    They are stored in $FEDRAY_CACHE/features under a name made of the CLIP's identity, the images'
+    content, which of them, the kind, and what decides rounding; written once per node.
 
     Args:
         clip: on `device`, in float32.
         images: where the images are.
         used: int64 [n], which of them.
-        stage: "features" or "patches".
+        kind: `ImageFeatures` or `PatchFeatures`.
         device: where they are computed.
 
     Returns:
@@ -52,19 +52,18 @@ def frozen_features(
     Raises:
         UserError: when the cache cannot be written.
     """
-    path = cache_folder() / "features" / f"{_key(clip, images, used, stage, device)}.npy"
+    path = cache_folder() / "features" / f"{_key(clip, images, used, kind, device)}.npy"
+
+    def write(to: Path) -> None:
+        _log.info("computing the frozen features of %d images once into %s", len(used), path)
+        _write(to, clip, images, used, kind, device)
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
-            if not path.is_file():
-                _log.info(
-                    "computing the frozen features of %d images once into %s", len(used), path
-                )
-                _write(path, clip, images, used, stage, device)
+        once_per_node(path, write)
     except OSError as error:
         raise UserError(
             f"frozen features cannot be written below {cache_folder()} ({error}); set "
-            "FEDRAY_CACHE to a folder with room that can be written"
+            "FEDRAY_CACHE to a folder with space that can be written"
         ) from None
     mapped: NDArray[np.float32] = np.load(path, mmap_mode="r")
     return mapped
@@ -74,12 +73,12 @@ def _key(
     clip: FrozenClip,
     images: ImageSet,
     used: NDArray[np.int64],
-    stage: Stage,
+    kind: type[Inputs],
     device: torch.device,
 ) -> str:
     chosen = hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
     arithmetic = [torch.__version__, torch.backends.cpu.get_cpu_capability(), device.type]
-    what = [_FORMAT, clip.identity, images.sha256, chosen, stage, arithmetic]
+    what = [_FORMAT, clip.identity, images.sha256, chosen, _STAGES[kind], arithmetic]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
 
@@ -88,28 +87,22 @@ def _write(
     clip: FrozenClip,
     images: ImageSet,
     used: NDArray[np.int64],
-    stage: Stage,
+    kind: type[Inputs],
     device: torch.device,
 ) -> None:
-    """Write part by part beside, then rename, so that a torn file is never read."""
+    """Fill a file of that name batch by batch: no more than one batch is in memory."""
     vision = clip.vision
-    shape = (
-        (len(used), vision.dim) if stage == "features" else (len(used), vision.patches, vision.dim)
-    )
-    made = path.with_suffix(".tmp.npy")
-    kept = np.lib.format.open_memmap(made, "w+", np.float32, shape)
+    of_image = kind is ImageFeatures
+    shape = (len(used), vision.dim) if of_image else (len(used), vision.patches, vision.dim)
+    kept = np.lib.format.open_memmap(path, "w+", np.float32, shape)
     with torch.no_grad(), _one_thread():
         for start in range(0, len(used), _BATCH):
             rows = used[start : start + _BATCH]
-            batch = to_float(torch.from_numpy(images.images[rows]).to(device))
-            kept[start : start + len(rows)] = _stage(vision.encode(vision.embed(batch)), stage)
+            pixels = Pixels.of(torch.from_numpy(images.images[rows]).to(device))
+            image, patches = vision.encode(vision.embed(pixels.values))
+            features = image if of_image else patches
+            kept[start : start + len(rows)] = features.float().cpu().numpy()
     kept.flush()
-    os.replace(made, path)
-
-
-def _stage(encoded: tuple[Tensor, Tensor], stage: Stage) -> NDArray[np.float32]:
-    features: NDArray[np.float32] = encoded[0 if stage == "features" else 1].float().cpu().numpy()
-    return features
 
 
 @contextmanager

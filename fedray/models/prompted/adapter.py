@@ -1,33 +1,25 @@
-"""FedCLIP: FedAvg of an adapter on CLIP's image features.
-
-Lu et al., "FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning", IEEE
-Data Engineering Bulletin 2023, arXiv:2302.13485.
-
-    attention adapter -> AdapterClip.image_features
-    averaging of the adapter -> weighted_mean (algorithms/fedavg.py)
-
-Deviations:
-    - The experiment's SGD; official: Adam.
-    - No random crops, see promptfl.py.
-"""
+"""A gate on image features (FedCLIP)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.registry import algorithms
-from fedray.algorithms.zero_shot import ZeroShotClip
-from fedray.models import initialise
-from fedray.models.clip import FrozenClip, PromptedClip
+from fedray.models.clip.frozen import FrozenClip
+from fedray.models.init import initialise
+from fedray.models.inputs import Inputs
+from fedray.models.prompted.fixed import ZeroShotClip
+from fedray.models.prompted.texts import unit
+
+__all__ = ["AdapterClip"]
 
 
 class AdapterClip(ZeroShotClip):
     """A gate on image features; the texts are fixed.
+
+    Lu et al., IEEE Data Engineering Bulletin 2023, arXiv:2302.13485.
 
     Args:
         clip: the frozen CLIP.
@@ -44,28 +36,10 @@ class AdapterClip(ZeroShotClip):
         self.adapter = adapter.to_empty(device="cpu")
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As PyTorch starts linear layers."""
+        """As PyTorch draws linear layers."""
         initialise(self.adapter, generator)
 
-    def image_features(self, inputs: Tensor) -> Tensor:
+    def image_features(self, x: Inputs) -> Tensor:
         """softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, then of unit length [B, d]."""
-        image = super().image_features(inputs)
-        return F.normalize((self.adapter(image) * image).float(), dim=-1)
-
-
-@algorithms.add
-class FedCLIP(FedAvg):
-    """FedAvg of an adapter."""
-
-    name = "fedclip"
-    paper = "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485"
-    shares = "an adapter of image features"
-    prompted = True
-    has_head = False
-
-    class HParams(FedAvg.HParams):
-        """FedCLIP has none of its own."""
-
-    def prompts(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """An adapter."""
-        return AdapterClip(clip, class_names)
+        image = super().image_features(x)
+        return unit(self.adapter(image) * image)

@@ -1,26 +1,32 @@
-"""Two contexts, one shared and one that stays: what FedOTP and PromptFolio have in common."""
+"""One context in front of the class names (CoOp, PromptFL)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms.promptfl import ContextHParams, PromptAveraging, start_context
-from fedray.models import Classifier
-from fedray.models.clip import FrozenClip, PromptedClip
-from fedray.models.clip.prompted import placeholders
+from fedray.models.clip.frozen import FrozenClip
+from fedray.models.prompted.base import PromptedClip
+from fedray.models.prompted.texts import placeholders, word_embeddings
+
+__all__ = ["INIT_STD", "ContextClip", "initialise_context"]
+
+INIT_STD = 0.02
+"""Deviation of random initial prompts, in all official codes."""
 
 
-class PairedClip(PromptedClip):
-    """A shared and an own context [m, d_t], each in front of every class name.
+class ContextClip(PromptedClip):
+    """One context p [m, d_t] in front of every class name.
+
+    CoOp: Zhou et al., IJCV 2022, arXiv:2109.01134.
 
     Args:
         clip: the frozen CLIP.
         names: of the classes.
         length: m.
-        words: start both from the embeddings of these words; None for N(0, 0.02²).
+        words: initial values are the embeddings of these words; None for N(0, 0.02²).
     """
 
     def __init__(
@@ -29,29 +35,23 @@ class PairedClip(PromptedClip):
         super().__init__(clip, names)
         self.length = length
         self.words = words
-        self.shared_context = nn.Parameter(torch.zeros(length, clip.text.token_width))
-        self.own_context = nn.Parameter(torch.zeros(length, clip.text.token_width))
+        self.context = nn.Parameter(torch.zeros(length, clip.text.token_width))
 
     def initialise(self, generator: torch.Generator) -> None:
         """The words' embeddings, or noise."""
-        start_context(self.shared_context, self.clip, self.words, generator)
-        start_context(self.own_context, self.clip, self.words, generator)
+        initialise_context(self.context, self.clip, self.words, generator)
 
     def text_features(self) -> Tensor:
-        """Unit features [2, K, d] under the shared and the own context, in one pass."""
-        contexts = torch.stack([self.shared_context, self.own_context])
-        return self.class_texts(placeholders(self.length)).encode(contexts)
+        """g(p, k) of the classes in scope [K, d]."""
+        return self.class_texts(placeholders(self.length)).encode(self.context)
 
 
-class PairedContexts(PromptAveraging):
-    """FedAvg of the shared context; clients keep their own."""
-
-    shares = "one of two contexts"
-    one_model = False
-
-    class HParams(PromptAveraging.HParams, ContextHParams):
-        """Those of FedAvg and of the contexts."""
-
-    def shared(self, model: Classifier) -> Collection[str]:
-        """The shared context."""
-        return {"shared_context"}
+@torch.no_grad()
+def initialise_context(
+    context: Tensor, clip: FrozenClip, words: str | None, generator: torch.Generator
+) -> None:
+    """Give a context [..., m, d_t] its initial value: the embeddings of `words`, or noise."""
+    if words is not None:
+        context.copy_(word_embeddings(clip.text, words, context.shape[-2]))
+    else:
+        context.normal_(0.0, INIT_STD, generator=generator)

@@ -1,14 +1,4 @@
-"""MaPLe-style prompts in both towers of a frozen CLIP, trained locally or by FedAvg and its kin.
-
-Khattak et al., "MaPLe: Multi-modal Prompt Learning", CVPR 2023, arXiv:2210.03117. DP2FL
-(arXiv:2504.16357) trains these prompts and compares itself with methods that train the same.
-
-    Coupling F -> DualPromptClip.vision_prompts
-
-Deviations:
-    - No random crops: images are prepared as for testing.
-    - One layer of prompts by default (`depth`), MaPLe's nine in the experiments of scale "paper".
-"""
+"""Prompts in both towers, coupled by maps (MaPLe; DP2FL's task and data prompts)."""
 
 from __future__ import annotations
 
@@ -17,32 +7,30 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 import torch
-import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Algorithm
-from fedray.algorithms.fedprox import FedProx
-from fedray.algorithms.pfedme import PFedMe
-from fedray.algorithms.promptfl import STD, PromptAveraging
-from fedray.algorithms.registry import algorithms
-from fedray.config import Frozen
 from fedray.errors import UserError
-from fedray.models.clip import FrozenClip, PromptedClip
-from fedray.models.clip.prompted import PHOTO, placeholders, word_embeddings
+from fedray.models.clip.frozen import FrozenClip
+from fedray.models.inputs import Inputs, PatchEmbeddings, Pixels, values_of
+from fedray.models.prompted.base import PromptedClip
+from fedray.models.prompted.context import INIT_STD
+from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddings
+
+__all__ = ["DualPromptClip"]
 
 
 class DualPromptClip(PromptedClip):
     """Text prompts, and maps that turn them into vision prompts.
 
-    Reads images, or what `clip.vision.embed` makes of them.
+    MaPLe: Khattak et al., CVPR 2023, arXiv:2210.03117; DP2FL: arXiv:2504.16357. Reads `Pixels`, or
+    the `PatchEmbeddings` that `clip.vision.embed` makes of them.
 
     Args:
         clip: the frozen CLIP.
         names: of the classes.
         length: n, tokens of each prompt.
         depth: J, blocks of both towers that get prompts of their own.
-        words: the first text prompt starts from their embeddings; None for N(0, 0.02²).
+        words: initial values of the first text prompt are their embeddings; None for N(0, 0.02²).
 
     Attributes:
         task: the text prompts p_0..p_{J-1} [n, d_t], DP2FL's task prompt.
@@ -52,7 +40,7 @@ class DualPromptClip(PromptedClip):
         UserError: when a tower has fewer blocks.
     """
 
-    reads = "images"
+    reads: type[Inputs] = Pixels
 
     def __init__(
         self, clip: FrozenClip, names: Sequence[str], length: int, depth: int, words: str | None
@@ -78,9 +66,9 @@ class DualPromptClip(PromptedClip):
             if index == 0 and self.words is not None:
                 prompt.copy_(word_embeddings(self.clip.text, self.words, self.length))
             else:
-                prompt.normal_(0.0, STD, generator=generator)
-        for index in range(min(2, len(self.data))):
-            for tensor in self.data[index].parameters():
+                prompt.normal_(0.0, INIT_STD, generator=generator)
+        for coupling in self.data[:2]:
+            for tensor in coupling.parameters():
                 bound = 1 / math.sqrt(self.clip.text.token_width)
                 tensor.uniform_(-bound, bound, generator=generator)
         for deeper in self.data[2:]:
@@ -93,101 +81,41 @@ class DualPromptClip(PromptedClip):
     def text_features(self) -> Tensor:
         """Features [K, d] of "a photo of a {class}." with the first n words replaced.
 
-        More than those four words (n > 4) have places of their own in front of the name.
+        The tokens beyond those four words (n > 4) are additional positions in front of the name.
         """
         return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
-    def image_features(self, inputs: Tensor) -> Tensor:
-        """Unit image features [B, d] of images, or of what they were embedded as [B, 1+M, w]."""
-        if inputs.dim() == 4:
-            with torch.no_grad():  # no prompt enters here
-                inputs = self.clip.vision.embed(inputs)
-        features = self.clip.vision.encode_prompted(inputs, self.vision_prompts())
-        return F.normalize(features.float(), dim=-1)
+    def image_features(self, x: Inputs) -> Tensor:
+        """Unit image features [B, d].
 
-    def apart(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        Raises:
+            TypeError: when the input is neither `Pixels` nor `PatchEmbeddings`.
+        """
+        values = values_of(x, Pixels, PatchEmbeddings)
+        if isinstance(x, Pixels):
+            with torch.no_grad():  # no prompt enters here
+                values = self.clip.vision.embed(values)
+        return unit(self.clip.vision.encode_prompted(values, self.vision_prompts()))
+
+    def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Text prompts and maps of named parameters, each flattened into one vector."""
         task, data = (
-            torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._parts()
+            torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._names()
         )
         return task, data
 
-    def together(self, task: Tensor, data: Tensor) -> dict[str, Tensor]:
-        """The named parameters of two vectors, as `apart` makes them."""
-        own = dict(self.named_parameters())
-        named: dict[str, Tensor] = {}
-        for names, vector in zip(self._parts(), (task, data), strict=True):
-            pieces = torch.split(vector, [own[name].numel() for name in names])
-            named |= {
-                name: piece.reshape(own[name].shape)
-                for name, piece in zip(names, pieces, strict=True)
+    def merge_parameters(self, task: Tensor, data: Tensor) -> dict[str, Tensor]:
+        """The named parameters of two vectors, as `split_parameters` makes them."""
+        shapes = {name: parameter.shape for name, parameter in self.named_parameters()}
+        merged: dict[str, Tensor] = {}
+        for names, vector in zip(self._names(), (task, data), strict=True):
+            pieces = torch.split(vector, [shapes[name].numel() for name in names])
+            merged |= {
+                name: piece.reshape(shapes[name]) for name, piece in zip(names, pieces, strict=True)
             }
-        return named
+        return merged
 
-    def _parts(self) -> tuple[list[str], list[str]]:
+    def _names(self) -> tuple[list[str], list[str]]:
         """The names of the text prompts and of the maps' parameters."""
         task = [f"task.{name}" for name, _ in self.task.named_parameters()]
         return task, [f"data.{name}" for name, _ in self.data.named_parameters()]
-
-
-class MapleHParams(Frozen):
-    """Hyper-parameters of methods with such prompts."""
-
-    length: int = Field(2, ge=1, le=64)
-    """n, tokens of each prompt (MaPLe: 2)."""
-    depth: int = Field(1, ge=1, le=64)
-    """J, blocks of both towers that get prompts of their own. MaPLe: 9; DP2FL's equations: 1."""
-    words: str | None = "a photo of a"
-    """The first text prompt starts from these words' embeddings; None: from N(0, 0.02²)."""
-
-
-@algorithms.add
-class MapleLocal(Algorithm):
-    """MaPLe's prompts at each client, trained alone (DP2FL's comparison "Local")."""
-
-    name = "maple_local"
-    paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, at each client"
-    shares = "nothing"
-    prompted = True
-    has_head = False
-
-    class HParams(MapleHParams):
-        """Those of the prompts."""
-
-    def prompts(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Text prompts and maps."""
-        return DualPromptClip(clip, class_names, self.hp.length, self.hp.depth, self.hp.words)
-
-
-@algorithms.add
-class MapleFedAvg(PromptAveraging):
-    """FedAvg of MaPLe's prompts."""
-
-    name = "maple_fedavg"
-    paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged"
-    shares = "text prompts and the maps to vision prompts"
-    prompts = MapleLocal.prompts
-
-    class HParams(PromptAveraging.HParams, MapleHParams):
-        """Those of both."""
-
-
-@algorithms.add
-class MapleFedProx(MapleFedAvg, FedProx):
-    """FedProx on MaPLe's prompts (DP2FL's comparison "FP+P")."""
-
-    name = "maple_fedprox"
-
-    class HParams(MapleFedAvg.HParams, FedProx.HParams):
-        """Those of both; μ = 0 is maple_fedavg."""
-
-
-@algorithms.add
-class MaplePFedMe(MapleFedAvg, PFedMe):
-    """pFedMe on MaPLe's prompts (DP2FL's comparison "pF+P")."""
-
-    name = "maple_pfedme"
-    one_model = False
-
-    class HParams(PFedMe.HParams, MapleFedAvg.HParams):
-        """Those of both; defaults are pFedMe's, so the mean is uniform."""

@@ -1,0 +1,67 @@
+"""What an architecture is, and the registry of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from fedray.registry import Registry
+
+__all__ = ["Architecture", "ConvRule", "PretrainedLayout", "architectures"]
+
+ConvRule = Literal["uniform", "fan_out"]
+"""Initial weights of convolutions: PyTorch's default, or He's normal by fan-out."""
+
+
+@dataclass(frozen=True)
+class PretrainedLayout:
+    """How a backbone's tensors and those of a torchvision network correspond.
+
+    Tensors without a prefix that is named here correspond one to one, in the order of the layers.
+
+    Attributes:
+        reference: what torchvision calls the network.
+        backbone_only: prefixes of the backbone's tensors that have no counterpart.
+        reference_only: prefixes of torchvision's tensors that have none.
+    """
+
+    reference: str
+    backbone_only: tuple[str, ...] = ()
+    reference_only: tuple[str, ...] = ("fc.", "classifier.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A backbone that can be chosen by name.
+
+    Attributes:
+        name: what an experiment calls it.
+        summary: one line about it.
+        make: (channels, image_size in pixels) to the network, `[B, channels, H, W]` to `[B, raw]`.
+        raw: width of the flat vector it gives.
+        paper: where it comes from; "-" for fedray's networks.
+        min_image_size: smallest side of a square image, in pixels, that leaves no map empty.
+        conv_rule: the initial distribution of its convolutions.
+        channels_last: whether it is trained faster on a CPU with channels last in memory (small
+            and wide maps are; deep residual nets at 32 pixels are not).
+        dense: whether it gives a vector for every pixel, `[B·H·W, raw]`.
+        pretrained_layout: how it corresponds to a network of torchvision; None where it does not.
+    """
+
+    name: str
+    summary: str
+    make: Callable[[int, int], nn.Module]
+    raw: int
+    paper: str = "-"
+    min_image_size: int = 1
+    conv_rule: ConvRule = "uniform"
+    channels_last: bool = False
+    dense: bool = False
+    pretrained_layout: PretrainedLayout | None = None
+
+
+architectures: Registry[Architecture] = Registry("architecture", "fedray.models.backbones")
+"""Every backbone by its name."""

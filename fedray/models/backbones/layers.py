@@ -1,0 +1,51 @@
+"""Layers that several backbones are made of."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["GlobalMean", "Residual", "conv_bn", "relu"]
+
+
+class GlobalMean(nn.Module):
+    """Mean over height and width: `[B, raw, H, W]` to `[B, raw]`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Average each channel's map."""
+        return x.mean((2, 3))
+
+
+class Residual(nn.Module):
+    """`body(x) + shortcut(x)`, then ReLU where the layout has it.
+
+    Args:
+        body: the layers that are skipped.
+        shortcut: what the input passes; None for the identity.
+        relu: whether ReLU follows the sum.
+    """
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module | None, relu: bool) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `[B, C, H, W]` to `[B, C', H', W']`; the body's output is reused in place."""
+        out: Tensor = self.body(x)
+        out += x if self.shortcut is None else self.shortcut(x)
+        return F.relu_(out) if self.relu else out
+
+
+def relu() -> nn.ReLU:
+    """ReLU in place."""
+    return nn.ReLU(inplace=True)
+
+
+def conv_bn(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """Convolution without bias that keeps the size at stride 1, and batch norm."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return conv, nn.BatchNorm2d(outputs)

@@ -1,0 +1,105 @@
+"""Plain networks of few layers: `mlp`, `cnn2`, `cnn3`, `cnn4`."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedray.models.architectures import Architecture, architectures
+from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
+
+
+def _mlp(channels: int, image_size: int) -> nn.Sequential:
+    """One hidden layer of 128 (ours: 8x8 digits)."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, 128), relu())
+
+
+def _cnn2(channels: int, image_size: int) -> nn.Sequential:
+    """Two 3x3 convolutions of 16 and 32, each max-pooled, and a layer of 128 (ours)."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.MaxPool2d(2),
+        relu(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.MaxPool2d(2),
+        relu(),
+        nn.Flatten(),
+        nn.Linear(32 * (image_size // 4) ** 2, 128),
+        relu(),
+    )
+
+
+def _cnn3(channels: int, image_size: int) -> nn.Sequential:
+    """Three 3x3 convolutions of 32, 64, 128 with batch norm, two max-pools, global mean (ours)."""
+    del image_size
+    return nn.Sequential(
+        *conv_bn(channels, 32, 3),
+        nn.MaxPool2d(2),
+        relu(),
+        *conv_bn(32, 64, 3),
+        nn.MaxPool2d(2),
+        relu(),
+        *conv_bn(64, 128, 3),
+        relu(),
+        GlobalMean(),
+    )
+
+
+def _cnn4(channels: int, image_size: int) -> nn.Sequential:
+    """FedAvg's CNN (HtFLlib `FedAvgCNN`): two 5x5 convolutions without padding and a layer of 512.
+
+    With the head, which is the classifier's, four layers. The vector that is flattened has 1600
+    numbers at 32 pixels and 10816 at 64.
+    """
+    side = ((image_size - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5),
+        nn.MaxPool2d(2),
+        relu(),
+        nn.Conv2d(32, 64, 5),
+        nn.MaxPool2d(2),
+        relu(),
+        nn.Flatten(),
+        nn.Linear(64 * side**2, 512),
+        relu(),
+    )
+
+
+architectures.add(
+    Architecture(
+        name="mlp",
+        summary="One hidden layer of 128, for 8x8 digits",
+        make=_mlp,
+        raw=128,
+    )
+)
+architectures.add(
+    Architecture(
+        name="cnn2",
+        summary="Two 3x3 convolutions and a layer of 128, for a laptop",
+        make=_cnn2,
+        raw=128,
+        min_image_size=4,
+        channels_last=True,
+    )
+)
+architectures.add(
+    Architecture(
+        name="cnn3",
+        summary="Three 3x3 convolutions with batch norm and a global mean, for a laptop",
+        make=_cnn3,
+        raw=128,
+        min_image_size=4,
+        channels_last=True,
+    )
+)
+architectures.add(
+    Architecture(
+        name="cnn4",
+        summary="FedAvg's CNN: two 5x5 convolutions and a layer of 512",
+        make=_cnn4,
+        raw=512,
+        paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
+        min_image_size=16,
+        channels_last=True,
+    )
+)

@@ -1,0 +1,84 @@
+"""U-Nets, which give a vector for every pixel."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedray.models.architectures import Architecture, architectures
+from fedray.models.backbones.layers import conv_bn, relu
+
+PAPER = "Ronneberger et al., MICCAI 2015, arXiv:1505.04597"
+
+
+class PerPixel(nn.Module):
+    """Every pixel a sample of its own: `[B, raw, H, W]` to `[B·H·W, raw]`.
+
+    Image by image and row by row, as a batch's flattened masks are. A linear layer on these is a
+    1x1 convolution on the map, and a loss on them the mean over all pixels.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Move the channels last and flatten the rest; no copy where they lie last already."""
+        return x.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+class Skip(nn.Module):
+    """One level of a U-Net: the map itself, and what a detour at half its size makes of it.
+
+    Args:
+        detour: what the halved map passes.
+    """
+
+    def __init__(self, detour: nn.Module) -> None:
+        super().__init__()
+        self.detour = detour
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `[B, C, H, W]` to `[B, C + C', H, W]`; odd sides are met by the enlarging."""
+        below = self.detour(F.max_pool2d(x, 2))
+        return torch.cat((x, F.interpolate(below, x.shape[2:], mode="nearest")), 1)
+
+
+def _twice(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    """Two 3x3 convolutions."""
+    return (*conv_bn(inputs, outputs, 3), relu(), *conv_bn(outputs, outputs, 3), relu())
+
+
+def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequential:
+    """U-Net (Ronneberger et al., 2015) of `depth` halvings, `width * 2**level` channels a level.
+
+    Unlike there, convolutions are padded and have batch norm, and the way up enlarges by repeating
+    pixels instead of by a transposed convolution. The last 1x1 convolution is the classifier's.
+    """
+    del image_size
+    bottom = width * 2**depth
+    net = nn.Sequential(*_twice(bottom // 2, bottom))
+    for level in reversed(range(depth)):
+        outputs = width * 2**level
+        inputs = outputs // 2 if level else channels
+        net = nn.Sequential(*_twice(inputs, outputs), Skip(net), *_twice(3 * outputs, outputs))
+    return nn.Sequential(net, PerPixel())
+
+
+def _add(name: str, summary: str, width: int, depth: int) -> None:
+    architectures.add(
+        Architecture(
+            name=name,
+            summary=summary,
+            make=partial(_unet, width, depth),
+            raw=width,
+            paper=PAPER,
+            min_image_size=2**depth,
+            conv_rule="fan_out",
+            channels_last=True,
+            dense=True,
+        )
+    )
+
+
+_add("unet", "U-Net of four halvings from 64 channels, with batch norm; dense", 64, 4)
+_add("unet_tiny", "U-Net of two halvings from 16 channels, for a laptop; dense", 16, 2)

@@ -1,0 +1,104 @@
+"""The vision tower of a frozen CLIP, with a way in for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fedray.language.encoders.base import as_stored, same_bits
+from fedray.language.encoders.openclip import run_blocks
+
+__all__ = ["VisionTower"]
+
+
+class VisionTower:
+    """open_clip's vision transformer, which takes prompt tokens.
+
+    Args:
+        visual: an `open_clip` VisionTransformer with its weights.
+        mean: of each channel, subtracted from images in [0, 1].
+        std: of each channel.
+    """
+
+    def __init__(self, visual: Any, mean: Sequence[float], std: Sequence[float]) -> None:
+        self._visual = visual
+        self.mean = torch.tensor(mean).view(3, 1, 1)
+        self.std = torch.tensor(std).view(3, 1, 1)
+        self.image_size = int(visual.image_size[0])
+        self.width = int(visual.conv1.out_channels)
+        self.dim = int(visual.output_dim)
+        self.patches = int(visual.grid_size[0] * visual.grid_size[1])
+
+    @property
+    def layers(self) -> int:
+        """The number of blocks."""
+        return len(self._visual.transformer.resblocks)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Class token and patches after the first layer norm: [B, 1+M, w].
+
+        Args:
+            images: [B, channels, S, S] in [-1, 1]; grey ones are repeated to three channels.
+        """
+        pixels = (images + 1) / 2
+        normalised = (pixels.expand(-1, 3, -1, -1) - self.mean) / self.std
+        with as_stored(self._visual.conv1.weight):
+            embedded: Tensor = self._visual._embeds(normalised)
+        return embedded
+
+    def encode(self, embedded: Tensor, prompts: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+        """Image features [B, d] and patch features [B, M, d], both projected, not normalised.
+
+        Args:
+            embedded: from `embed` [B, 1+M, w].
+            prompts: tokens [B, l, w] or [l, w]: the first are appended behind the patches, without
+                position; the i-th replace them at the input of block i (MaPLe).
+        """
+        visual, hidden, length = self._visual, embedded, 0
+        with same_bits(embedded.device), as_stored(visual.conv1.weight):
+            if prompts:
+                hidden, length = self._appended(embedded, prompts[0])
+                blocks = visual.transformer.resblocks
+                hidden = run_blocks(blocks, hidden, prompts[1:], -length)
+            else:
+                hidden = visual.transformer(hidden)
+            pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
+            return pooled @ visual.proj, patches @ visual.proj
+
+    def encode_prompted(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
+        """Image features [B, d] alone, as `encode` gives them.
+
+        Where they come from the class token, the last block is computed at that token alone.
+        """
+        visual = self._visual
+        *blocks, last = visual.transformer.resblocks
+        if not self._reads_class_token or len(prompts) > len(blocks):
+            return self.encode(embedded, prompts)[0]
+        with same_bits(embedded.device), as_stored(visual.conv1.weight):
+            hidden, length = self._appended(embedded, prompts[0])
+            hidden = run_blocks(blocks, hidden, prompts[1:], -length)
+            normed = last.ln_1(hidden)
+            x = hidden[:, :1] + last.ls_1(last.attention(normed[:, :1], normed, normed))
+            x = x + last.ls_2(last.mlp(last.ln_2(x)))
+            features: Tensor = visual._pool(x)[0] @ visual.proj
+        return features
+
+    @property
+    def _reads_class_token(self) -> bool:
+        block = type(self._visual.transformer.resblocks[-1]).__name__
+        return self._visual.pool_type == "tok" and block == "ResidualAttentionBlock"
+
+    def _appended(self, embedded: Tensor, prompt: Tensor) -> tuple[Tensor, int]:
+        """A prompt behind the patches [B, 1+M+l, w], and its length."""
+        first = self._visual.ln_pre(prompt.to(embedded.dtype))
+        whole = torch.cat([embedded, first.expand(len(embedded), -1, -1)], dim=1)
+        return whole, prompt.shape[-2]
+
+    def to(self, device: torch.device) -> Self:
+        """Move the weights."""
+        self._visual.to(device)
+        self.mean, self.std = self.mean.to(device), self.std.to(device)
+        return self

@@ -1,0 +1,125 @@
+"""A model whose parameters are prompts, around a CLIP that stays as it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from fedray.models.classifier import Classifier, ClassifierOutput
+from fedray.models.clip.frozen import FrozenClip
+from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
+from fedray.models.prompted.texts import PHOTO, ClassTexts, unit
+
+__all__ = ["PromptedClip"]
+
+
+class PromptedClip(Classifier, ABC):
+    """Prompts around a frozen CLIP; its parameters and buffers are the prompts alone.
+
+    A subclass defines the prompts, their initial values, and what they do to the text
+    features (and, where it reads pixels, to the image features). Where no prompt enters the vision
+    tower, it reads what that tower makes of images, `ImageFeatures` or `PatchFeatures`, which can
+    be computed once; it takes `Pixels`, too.
+
+    Args:
+        clip: the frozen CLIP; it is not part of the module's state.
+        names: of the classes that are trained on.
+    """
+
+    reads: type[Inputs] = ImageFeatures
+    length_key = "algorithm.length"
+    head: torch.nn.Module = torch.nn.Identity()
+
+    def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
+        super().__init__()
+        object.__setattr__(self, "clip", clip)  # not a submodule: frozen, shared, never sent
+        self.names = tuple(name.replace("_", " ") for name in names)
+        self._trained = tuple(range(len(names)))
+        self._classes: tuple[int, ...] = self._trained
+        self._cached_features: tuple[object, Tensor] | None = None
+        self._texts: dict[str, ClassTexts] = {}
+        self._fixed: dict[str, Tensor] = {}
+
+    clip: FrozenClip
+
+    @abstractmethod
+    def initialise(self, generator: torch.Generator) -> None:
+        """Give every prompt its initial value, drawn from `generator`."""
+
+    @abstractmethod
+    def text_features(self) -> Tensor:
+        """Unit text features of the classes in scope, [K, d] or as the method needs them."""
+
+    def add_classes(self, names: Sequence[str]) -> None:
+        """Make more classes known, which are not trained on but may be asked for."""
+        self.names += tuple(name.replace("_", " ") for name in names)
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes in scope: what the columns of the logits mean."""
+        return self._classes
+
+    @contextmanager
+    def class_subset(self, classes: Sequence[int] | None) -> Iterator[None]:
+        """Predict among these classes; None for those that are trained on."""
+        before = self._classes
+        self._classes = self._trained if classes is None else tuple(classes)
+        try:
+            yield
+        finally:
+            self._classes = before
+
+    def class_texts(self, template: str = PHOTO) -> ClassTexts:
+        """The texts of the classes in scope."""
+        if template not in self._texts:
+            texts = ClassTexts(self.clip.text, self.names, template, self.length_key)
+            self._texts[template] = texts
+        return self._texts[template].class_subset(self._classes)
+
+    @torch.no_grad()
+    def fixed_texts(self, template: str = PHOTO) -> Tensor:
+        """Unit text features [K, d] of the classes in scope without prompts, computed once."""
+        if template not in self._fixed:
+            device = self.clip.vision.std.device
+            with torch.autocast(device.type, enabled=False):  # the same whoever asks first
+                texts = [template.format(name) for name in self.names]
+                self._fixed[template] = unit(self.clip.text.features(texts))
+        return self._fixed[template][list(self._classes)]
+
+    def texts(self) -> Tensor:
+        """Text features; without gradients they are kept until a prompt changes."""
+        if torch.is_grad_enabled():
+            return self.text_features()
+        key = (self._classes, tuple(prompt._version for prompt in self.parameters()))
+        if self._cached_features is None or self._cached_features[0] != key:
+            self._cached_features = (key, self.text_features())
+        return self._cached_features[1]
+
+    def image_features(self, x: Inputs) -> Tensor:
+        """Unit features [B, d], or of patches [B, M, d], of images or of frozen features.
+
+        Raises:
+            TypeError: when the input is neither `Pixels` nor of the type that the model reads.
+        """
+        if isinstance(x, Pixels):
+            with torch.no_grad():  # no prompt enters here
+                image, patches = self.clip.vision.encode(self.clip.vision.embed(x.values))
+            return unit(patches if self.reads is PatchFeatures else image)
+        return unit(values_of(x, self.reads, Pixels))
+
+    def logits(self, image: Tensor, text: Tensor) -> Tensor:
+        """exp(logit_scale) times the cosines of [B, d] and [K, d]: [B, K]."""
+        return self.clip.scale * image @ text.T
+
+    def forward(self, x: Inputs) -> ClassifierOutput:
+        """Image features and logits over the class subset.
+
+        Raises:
+            TypeError: when the model cannot read this type of input.
+        """
+        image = self.image_features(x)
+        return ClassifierOutput(image, self.logits(image, self.texts()))

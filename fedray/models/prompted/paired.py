@@ -1,0 +1,80 @@
+"""Two contexts, one shared and one local: what FedOTP and PromptFolio have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedray.models.clip.frozen import FrozenClip
+from fedray.models.prompted.base import PromptedClip
+from fedray.models.prompted.context import initialise_context
+from fedray.models.prompted.texts import placeholders
+
+__all__ = ["PairedClip", "PortfolioClip", "mix"]
+
+
+class PairedClip(PromptedClip):
+    """A shared and a local context [m, d_t], each in front of every class name.
+
+    Args:
+        clip: the frozen CLIP.
+        names: of the classes.
+        length: m.
+        words: initial values of both are the embeddings of these words; None for N(0, 0.02²).
+    """
+
+    def __init__(
+        self, clip: FrozenClip, names: Sequence[str], length: int, words: str | None = None
+    ) -> None:
+        super().__init__(clip, names)
+        self.length = length
+        self.words = words
+        self.shared_context = nn.Parameter(torch.zeros(length, clip.text.token_width))
+        self.local_context = nn.Parameter(torch.zeros(length, clip.text.token_width))
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """The words' embeddings, or noise."""
+        initialise_context(self.shared_context, self.clip, self.words, generator)
+        initialise_context(self.local_context, self.clip, self.words, generator)
+
+    def text_features(self) -> Tensor:
+        """Unit features [2, K, d] under the shared and the local context, in one pass."""
+        contexts = torch.stack([self.shared_context, self.local_context])
+        return self.class_texts(placeholders(self.length)).encode(contexts)
+
+
+class PortfolioClip(PairedClip):
+    """Two contexts whose text features are mixed.
+
+    PromptFolio: Pan et al., NeurIPS 2024, arXiv:2409.19610.
+
+    Args:
+        clip: the frozen CLIP.
+        names: of the classes.
+        length: m.
+        words: see `PairedClip`.
+        theta: weight of the local context.
+    """
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        names: Sequence[str],
+        length: int,
+        words: str | None = None,
+        theta: float = 0.4,
+    ) -> None:
+        super().__init__(clip, names, length, words)
+        self.theta = theta
+
+    def text_features(self) -> Tensor:
+        """The mixed text features [K, d]."""
+        shared, local = super().text_features()
+        return mix(shared, local, self.theta)
+
+
+def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
+    """(1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d]; not of unit length."""
+    return (1 - theta) * shared + theta * local
