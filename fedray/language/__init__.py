@@ -1,12 +1,14 @@
-"""What the server's language model reads, and what it answers.
+"""The texts that represent the classes, and the encoders that embed them.
 
 descriptions/    descriptions of the classes of shipped data sets, JSON
-descriptions.py  reading and checking them; Eq. (3) of FedTSP: the texts
+descriptions.py  reading and checking them
+templates.py     templates around a class's name
+styles.py        Eq. (3) of FedTSP: the texts of a class, made in one of the registered styles
 generate.py      asking a large language model for descriptions of new classes
-encoders/        frozen text encoders behind one interface
+encoders/        frozen text encoders behind one interface, registered by name
 prompts.py       context tokens, Eq. (4) of FedTSP
 prototypes.py    text prototypes, and a cache of embeddings that no prompt touches
-tower.py         an encoder together with the classes' texts
+tower.py         an encoder with the classes' texts
 
 Importing this package imports neither torch nor a model library.
 """

@@ -1,41 +1,30 @@
-"""Descriptions of classes, as files, and the texts made of them."""
+"""Descriptions of classes: files of them, read, checked and matched to a data set."""
 
 from __future__ import annotations
 
 import json
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, ValidationError
 
 from fedray.config import Frozen
 from fedray.errors import UserError, nearest
-from fedray.language.templates import TEMPLATES
-
-Style = Literal["fine", "short", "long", "handcrafted", "plain", "ensemble", "name"]
-
-TEMPLATE = "A photo of a {label}: {description}"
-HANDCRAFTED = "A photo of a {label}."
-PLAIN = "a photo of a {label}"
-
-WITHOUT_DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {
-    "handcrafted": (HANDCRAFTED,),
-    "plain": (PLAIN,),
-    "name": ("{label}",),
-    "ensemble": TEMPLATES,
-}
-"""The styles that need nothing but the class names, with their templates."""
 
 FOLDER = Path(__file__).parent / "descriptions"
+
+_IGNORED_KEY = "Hard Negatives"  # in the official files; no style uses it
 
 _Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
 
 
 class ClassDescriptions(Frozen):
-    """What is said about one class; the keys are those of the official FedTSP repository."""
+    """The descriptions of one class; the keys are those of the official FedTSP repository.
+
+    A file may also hold "Hard Negatives", as the official ones do; they are ignored.
+    """
 
     label: _Text = Field(alias="Short Label")
     """The class in a word or two."""
@@ -45,8 +34,6 @@ class ClassDescriptions(Frozen):
     """Three sentences, each on another aspect of the look; FedTSP's k = 3."""
     long: _Text | None = Field(None, alias="Long Description")
     """A paragraph; needed by style long."""
-    hard_negatives: tuple[_Text, ...] = Field((), alias="Hard Negatives")
-    """Classes that are easily taken for this one; nothing reads them by default."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +42,7 @@ class Descriptions:
 
     Attributes:
         source: the file they come from.
-        classes: for each class name of the data set, in its order, what is said about it.
+        classes: for each class name of the data set, in its order, its descriptions.
     """
 
     source: str
@@ -80,90 +67,67 @@ def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descript
             a class has no descriptions, or an entry has a missing, empty or superfluous part.
     """
     path = find_descriptions(name_or_path)
-    by_name: dict[str, tuple[str, Any]] = {}
-    for name, entry in _read(path):
-        same = by_name.setdefault(normalise(name), (name, entry))
-        if same[1] is not entry:
-            raise UserError(
-                f"text.descriptions: {path} describes '{same[0]}' and '{name}', which are the "
-                "same name; remove one of them"
-            )
-    wanted: dict[str, str] = {}
-    for name in class_names:
-        other = wanted.setdefault(normalise(name), name)
-        if other != name:
-            raise UserError(
-                f"the data set has classes '{other}' and '{name}', which text.descriptions cannot "
-                "tell apart; rename one of them in the data set"
-            )
-    missing = [name for key, name in wanted.items() if key not in by_name]
+    described = _by_canonical_name(path)
+    wanted = _distinct(class_names)
+    missing = [name for key, name in wanted.items() if key not in described]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        described = (name for name, _ in by_name.values())
-        hint = nearest(missing[0], described) if len(by_name) <= 20 else ""
-        raise UserError(
-            f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
-            f"({len(by_name)} classes described, {len(wanted)} wanted); add them to the file or "
-            f"choose another one.{hint}"
-        )
+        raise _not_described(missing, path, [name for name, _ in described.values()], len(wanted))
     classes = {
-        name: check_entry(name, by_name[key][1], f"text.descriptions: {path}")
+        name: check_entry(name, described[key][1], f"text.descriptions: {path}")
         for key, name in wanted.items()
     }
     return Descriptions(str(path), classes)
 
 
-def texts(
-    descriptions: Descriptions | None,
-    class_names: Sequence[str],
-    style: Style,
-    template: str = TEMPLATE,
-) -> list[list[str]]:
-    """The texts p_{c,j} that stand for each class, Eq. (3).
-
-    Args:
-        descriptions: from `load_descriptions`; needed by styles fine, short and long alone.
-        class_names: the classes; underscores become blanks.
-        style: fine gives k = 3 texts a class, ensemble one for each of `TEMPLATES`, all others
-            one.
-        template: how label and description make a text, for fine, short and long.
-
-    Returns:
-        For each of C classes, its k texts.
-
-    Raises:
-        UserError: when the template has other fields than {label} and {description} or lacks the
-            description, or a class lacks what the style needs.
-
-    Paper: FedTSP Eq. (3); hand-crafted texts are those of its ablation (Table 4). plain is
-    FedGLCL's prompt (official code), name and ensemble are in its ablation.
-    """
-    labels = [" ".join(name.replace("_", " ").split()) for name in class_names]
-    if style in WITHOUT_DESCRIPTIONS:
-        return [
-            [form.format(label=label) for form in WITHOUT_DESCRIPTIONS[style]] for label in labels
-        ]
-    _check_template(template)
-    if descriptions is None:
-        raise UserError(
-            f"text.style={style} needs text.descriptions: a shipped name "
-            f"({', '.join(shipped())}) or a JSON file; or set text.style=handcrafted"
-        )
-    return [
-        [
-            template.format(label=label, description=said)
-            for said in _said(descriptions, name, style)
-        ]
-        for name, label in zip(class_names, labels, strict=True)
-    ]
+def display_name(name: str) -> str:
+    """A class name as texts show it: underscores and runs of blanks become one blank."""
+    return " ".join(name.replace("_", " ").split())
 
 
-def normalise(name: str) -> str:
-    """A class name without differences of case, underscores and blanks."""
-    return " ".join(name.replace("_", " ").casefold().split())
+def canonical_name(name: str) -> str:
+    """A class name without differences of case, underscores and blanks: equal for equal classes."""
+    return display_name(name).casefold()
 
 
-def shipped() -> list[str]:
+def _by_canonical_name(path: Path) -> dict[str, tuple[str, Any]]:
+    """A file's entries, each with its name there."""
+    described: dict[str, tuple[str, Any]] = {}
+    for name, entry in _read(path):
+        first_name, first_entry = described.setdefault(canonical_name(name), (name, entry))
+        if first_entry is not entry:
+            raise UserError(
+                f"text.descriptions: {path} describes '{first_name}' and '{name}', which are the "
+                "same name; remove one of them"
+            )
+    return described
+
+
+def _distinct(class_names: Sequence[str]) -> dict[str, str]:
+    """The class names by canonical name, in their order."""
+    names: dict[str, str] = {}
+    for name in class_names:
+        other = names.setdefault(canonical_name(name), name)
+        if other != name:
+            raise UserError(
+                f"the data set has classes '{other}' and '{name}', which text.descriptions cannot "
+                "distinguish; rename one of them in the data set"
+            )
+    return names
+
+
+def _not_described(
+    missing: Sequence[str], path: Path, described: Sequence[str], wanted: int
+) -> UserError:
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    hint = nearest(missing[0], described) if len(described) <= 20 else ""
+    return UserError(
+        f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
+        f"({len(described)} classes described, {wanted} wanted); add them to the file or "
+        f"choose another one.{hint}"
+    )
+
+
+def shipped_names() -> list[str]:
     """The names of the shipped files."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
@@ -183,13 +147,13 @@ def find_descriptions(name_or_path: str) -> Path:
     if not path.is_file():
         raise UserError(
             f"text.descriptions: there are no shipped descriptions '{name_or_path}'; give one of "
-            f"these or the path of a JSON file.{nearest(name_or_path, shipped())}"
+            f"these or the path of a JSON file.{nearest(name_or_path, shipped_names())}"
         )
     return path
 
 
 def check_entry(name: str, entry: Any, where: str) -> ClassDescriptions:
-    """Check what a file or a language model says about one class.
+    """Check the entry of one class, from a file or a language model.
 
     Args:
         name: the class.
@@ -204,9 +168,10 @@ def check_entry(name: str, entry: Any, where: str) -> ClassDescriptions:
             f"{where}, class '{name}': found {type(entry).__name__}, expected an object with "
             '"Short Label", "Short Description", "Fine-grained Descriptions", "Long Description"'
         )
-    # By alias only: what a file says must be spelled as in the published files.
+    known = {key: value for key, value in entry.items() if key != _IGNORED_KEY}
+    # By alias only: keys must be spelled as in the published files.
     try:
-        return ClassDescriptions.model_validate(entry, by_alias=True, by_name=False)
+        return ClassDescriptions.model_validate(known, by_alias=True, by_name=False)
     except ValidationError as error:
         raise UserError(f"{where}, class '{name}': {_reason(error, entry)}") from None
 
@@ -228,47 +193,17 @@ def _reason(error: ValidationError, entry: dict[str, Any]) -> str:
     return f'"{part}" is empty or no text'
 
 
-def _said(descriptions: Descriptions, name: str, style: Style) -> tuple[str, ...]:
-    entry = descriptions.classes[name]
-    if style == "fine":
-        return entry.fine
-    said, key = (
-        (entry.short, "Short Description") if style == "short" else (entry.long, "Long Description")
-    )
-    if said is None:
-        raise UserError(
-            f"text.descriptions: {descriptions.source}, class '{name}': text.style={style} needs "
-            f'"{key}", which is missing; add it or set text.style=fine'
-        )
-    return (said,)
-
-
-def _check_template(template: str) -> None:
-    try:
-        fields = {
-            field for _, field, _, _ in string.Formatter().parse(template) if field is not None
-        }
-        template.format(label="", description="")
-    except (ValueError, KeyError, IndexError):
-        fields = set()
-    if "description" not in fields or fields - {"label", "description"}:
-        raise UserError(
-            f"text.template='{template}' must hold {{description}}, may hold {{label}} and no "
-            f"other field, for example '{TEMPLATE}'"
-        )
-
-
 def _read(path: Path) -> list[tuple[str, Any]]:
-    """The file's entries, the same name as often as it stands there."""
+    """The file's entries in their order, duplicate names included."""
     entries: list[tuple[str, Any]] = []
 
-    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         nonlocal entries
         entries = pairs  # the outermost object is closed last
         return dict(pairs)
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=keep)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=collect)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"text.descriptions: {path} is no readable JSON: {reason}") from None

@@ -20,24 +20,27 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from fedray.data.cache import cache_folder
-from fedray.errors import UserError
-from fedray.files import write_json
-from fedray.language.descriptions import check_entry, normalise
+from fedray.errors import INTERRUPTED, UserError, add_debug, guard
+from fedray.files import cache_folder, node_lock, write_json
+from fedray.language.descriptions import canonical_name, check_entry, display_name
 
-ASKS = 3
+if TYPE_CHECKING:
+    import requests
+
+MAX_ATTEMPTS = 3
 """How often a class is asked for when the answers do not have the right form."""
 
-_SYSTEM = (
+_SYSTEM_PROMPT = (
     "You describe how things look in photographs, for a program that recognises them. "
     "You answer with one JSON object and nothing else."
 )
 
-_QUESTION = """\
+_USER_PROMPT = """\
 Describe the class "{label}"{dataset} so that somebody who has never seen it can tell it from the \
 other classes: {others}.
 
@@ -110,6 +113,25 @@ class Endpoint:
         Raises:
             UserError: when the endpoint refuses, or does not answer after all retries.
         """
+        reply = self._post(messages)
+        if not reply.ok:
+            reason = " ".join(reply.text.split())[:200]
+            reason = reason.replace(self.key, "***") if self.key else reason
+            raise UserError(
+                f"{self.host} refused with status {reply.status_code} ({reason}); check "
+                "FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY and start again, "
+                "answers so far are kept"
+            )
+        try:
+            return str(reply.json()["choices"][0]["message"]["content"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise UserError(
+                f"{self.host} answered something else than a chat completion; expected "
+                "choices[0].message.content, check FEDRAY_LLM_BASE_URL"
+            ) from None
+
+    def _post(self, messages: Sequence[Mapping[str, str]]) -> requests.Response:
+        """Send the request, repeated where that may help."""
         import requests
         from requests.adapters import HTTPAdapter
         from urllib3.util import Retry
@@ -127,7 +149,7 @@ class Endpoint:
             with requests.Session() as session:
                 session.mount("http://", HTTPAdapter(max_retries=retry))
                 session.mount("https://", HTTPAdapter(max_retries=retry))
-                reply = session.post(
+                return session.post(
                     f"{self.url}/chat/completions",
                     json={"model": self.model, "messages": list(messages)},
                     auth=self._sign,
@@ -139,21 +161,6 @@ class Endpoint:
                 f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL and start again, "
                 "answers so far are kept"
             ) from None
-        if not reply.ok:
-            said = " ".join(reply.text.split())[:200]
-            said = said.replace(self.key, "***") if self.key else said
-            raise UserError(
-                f"{self.host} refused with status {reply.status_code} ({said}); check "
-                "FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY and start again, "
-                "answers so far are kept"
-            )
-        try:
-            return str(reply.json()["choices"][0]["message"]["content"])
-        except (ValueError, KeyError, IndexError, TypeError):
-            raise UserError(
-                f"{self.host} answered something else than a chat completion; expected "
-                "choices[0].message.content, check FEDRAY_LLM_BASE_URL"
-            ) from None
 
     def _sign(self, request: Any) -> Any:
         # An auth callable, so that no password out of ~/.netrc takes the header's place.
@@ -162,19 +169,19 @@ class Endpoint:
         return request
 
 
-def describe(
+def generate_descriptions(
     classes: Sequence[str],
     endpoint: Endpoint,
     dataset: str | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, dict[str, Any]]:
     """Descriptions of every class, asked for one by one; what was answered is never asked again.
 
     Args:
         classes: class names, all different.
-        endpoint: who is asked.
-        dataset: what the pictures are, for the question.
-        told: hears one line per class.
+        endpoint: which language model is asked.
+        dataset: what the pictures are, for the prompt.
+        log: called with one line per class.
 
     Returns:
         The content of a descriptions file, in the order of `classes`.
@@ -185,36 +192,31 @@ def describe(
     """
     result: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(classes, start=1):
-        question = _question(name, classes, dataset)
-        path = _kept(endpoint, question)
-        entry = _read(path)
-        asked = entry is None
-        if entry is None:
-            entry = _ask(name, question, endpoint)
-            _keep(path, entry)
-        result[name] = entry
-        told(f"{number}/{len(classes)} {name}: {'described' if asked else 'already described'}")
+        prompt = _user_prompt(name, classes, dataset)
+        path = _answer_file(endpoint, prompt)
+        stored = _read(path)
+        result[name] = stored or _ask_once(name, prompt, endpoint, path)
+        log(f"{number}/{len(classes)} {name}: {'already described' if stored else 'described'}")
     return result
 
 
-def _question(name: str, classes: Sequence[str], dataset: str | None) -> str:
-    others = ", ".join(_label(other) for other in classes if other != name) or "anything else"
-    about = f" of the data set {dataset}" if dataset else ""
-    return _QUESTION.format(label=_label(name), dataset=about, others=others)
+def _user_prompt(name: str, classes: Sequence[str], dataset: str | None) -> str:
+    others = ", ".join(display_name(other) for other in classes if other != name)
+    return _USER_PROMPT.format(
+        label=display_name(name),
+        dataset=f" of the data set {dataset}" if dataset else "",
+        others=others or "anything else",
+    )
 
 
-def _label(name: str) -> str:
-    return " ".join(name.replace("_", " ").split())
-
-
-def _ask(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
-    """Ask, check the form, say what is wrong with it, ask again."""
+def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
+    """Ask, check the form, tell the model what is wrong with it, ask once more."""
     messages = [
-        {"role": "system", "content": _SYSTEM},
-        {"role": "user", "content": question},
+        {"role": "system", "content": _SYSTEM_PROMPT},
+        {"role": "user", "content": prompt},
     ]
     wrong = ""
-    for _ in range(ASKS):
+    for _ in range(MAX_ATTEMPTS):
         answer = endpoint.ask(messages)
         try:
             return _parse(name, answer)
@@ -226,8 +228,8 @@ def _ask(name: str, question: str, endpoint: Endpoint) -> dict[str, Any]:
             {"role": "user", "content": f"This is not the wanted JSON object: {wrong}. Again."},
         ]
     raise UserError(
-        f"{endpoint.model} gave {ASKS} answers about class '{name}' of the wrong form, the last: "
-        f"{wrong}; start again or choose another FEDRAY_LLM_MODEL, answers so far are kept"
+        f"{endpoint.model} gave {MAX_ATTEMPTS} answers about class '{name}' of the wrong form, the "
+        f"last: {wrong}; start again or choose another FEDRAY_LLM_MODEL, answers so far are kept"
     )
 
 
@@ -244,14 +246,15 @@ def _parse(name: str, answer: str) -> dict[str, Any]:
     return checked.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-def _kept(endpoint: Endpoint, question: str) -> Path:
-    """Where the answer to a question to a model is kept."""
-    what = json.dumps([endpoint.host, endpoint.model, _SYSTEM, question])
+def _answer_file(endpoint: Endpoint, prompt: str) -> Path:
+    """Where a model's answer to a prompt is kept."""
+    what = json.dumps([endpoint.host, endpoint.model, _SYSTEM_PROMPT, prompt])
     name = hashlib.sha256(what.encode()).hexdigest()
     return cache_folder() / "descriptions" / f"{name}.json"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """The stored answer; None when there is none that can be read."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -259,10 +262,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _keep(path: Path, entry: dict[str, Any]) -> None:
+def _ask_once(name: str, prompt: str, endpoint: Endpoint, path: Path) -> dict[str, Any]:
+    """Ask and store the answer, unless another process of this node has just done so."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, entry)
+        with node_lock(path):
+            entry = _read(path)
+            if entry is None:
+                entry = _ask(name, prompt, endpoint)
+                write_json(path, entry)
+            return entry
     except OSError as error:
         raise UserError(
             f"answers cannot be kept in {path.parent} ({error}); set FEDRAY_CACHE to a folder that "
@@ -287,12 +295,12 @@ def read_classes(text: str) -> list[str]:
         raise UserError(f"--classes: '{text}' holds no class names; expected cat,dog or a file")
     seen: dict[str, str] = {}
     for name in names:
-        if normalise(name) in seen:
+        if canonical_name(name) in seen:
             raise UserError(
-                f"--classes: '{seen[normalise(name)]}' and '{name}' are the same name; "
+                f"--classes: '{seen[canonical_name(name)]}' and '{name}' are the same name; "
                 "remove one of them"
             )
-        seen[normalise(name)] = name
+        seen[canonical_name(name)] = name
     return names
 
 
@@ -315,6 +323,29 @@ def _classes_in(path: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code, 2 for what the user can mend."""
+    return guard(_main, _parser().parse_args(arguments))
+
+
+def _main(chosen: argparse.Namespace) -> int:
+    out: Path = chosen.out
+    endpoint = Endpoint.from_environment()
+    classes = read_classes(chosen.classes)
+    if not out.parent.is_dir():
+        raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
+    log = partial(print, flush=True)
+    try:
+        found = generate_descriptions(classes, endpoint, chosen.dataset, log)
+        write_json(out, found)
+    except KeyboardInterrupt:
+        print("interrupted; answers so far are kept", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        raise UserError(f"--out: {out} cannot be written: {error}") from None
+    print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fedray.language.generate",
         description="Ask a large language model for descriptions of classes.",
@@ -322,27 +353,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--classes", required=True, help="cat,dog or a file: JSON, or one a line")
     parser.add_argument("--out", required=True, type=Path, help="the JSON file to write")
-    parser.add_argument("--dataset", help="what the pictures are, for the question")
-    chosen = parser.parse_args(arguments)
-    out: Path = chosen.out
-    try:
-        endpoint = Endpoint.from_environment()
-        classes = read_classes(chosen.classes)
-        if not out.parent.is_dir():
-            raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
-        found = describe(classes, endpoint, chosen.dataset, lambda line: print(line, flush=True))
-        try:
-            write_json(out, found)
-        except OSError as error:
-            raise UserError(f"--out: {out} cannot be written: {error}") from None
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; answers so far are kept", file=sys.stderr)
-        return 130
-    print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
-    return 0
+    parser.add_argument("--dataset", help="what the pictures are, for the prompt")
+    add_debug(parser)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Context tokens: where they go and how they start."""
+"""Context tokens: where they go, and their initial values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def insert_prompts(
     first token ([CLS] or [SOS]) is replaced too.
 
     Args:
-        embeddings: word embeddings [C*k, n, d'], the k texts of a class side by side.
+        embeddings: word embeddings [C*k, n, d'], the k texts of a class next to each other.
         prompts: v [C, m, d']; m = 0 changes nothing.
         k: texts per class.
         keep_special: replace positions 1..m and keep position 0.
@@ -35,7 +35,7 @@ def insert_prompts(
 
     Raises:
         UserError: when the shortest text has fewer tokens than are to be replaced.
-        ValueError: when the shapes do not belong together.
+        ValueError: when the shapes do not fit.
 
     Paper: FedTSP Eq. (4).
     """
@@ -56,12 +56,12 @@ def insert_prompts(
             f"({length} tokens{kept}); set algorithm.prompt_length to {length - first} or less, or "
             "a text.style with longer texts"
         )
-    own = prompts.to(embeddings.dtype).unsqueeze(1).expand(-1, k, -1, -1).flatten(0, 1)
-    return torch.cat([embeddings[:, :first], own, embeddings[:, first + m :]], dim=1)
+    per_text = prompts.to(embeddings.dtype).unsqueeze(1).expand(-1, k, -1, -1).flatten(0, 1)
+    return torch.cat([embeddings[:, :first], per_text, embeddings[:, first + m :]], dim=1)
 
 
 def initial_prompts(classes: int, m: int, width: int, generator: torch.Generator) -> Tensor:
-    """Fresh prompts v [C, m, d'], each number from N(0, 0.02²).
+    """Initial prompts v [C, m, d'], each number from N(0, 0.02²).
 
     Args:
         classes: C.

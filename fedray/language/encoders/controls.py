@@ -4,67 +4,118 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from fedray.config import Frozen
 from fedray.errors import UserError
-from fedray.language.encoders.base import TokenlessEncoder
-from fedray.language.encoders.spec import EncoderSpec
-
-DIM = 384
+from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
 
 
-def identity(spec: EncoderSpec) -> str:
-    """Names the control, its width and its seed."""
-    return f"{spec.name}:{spec.dim or DIM}:{spec.seed}"
+class ControlParams(Frozen):
+    """Width and seed of vectors without language."""
+
+    dim: int = Field(384, ge=2, le=8192)
+    """Width of the vectors."""
+    seed: int = Field(0, ge=0)
+    """What the numbers are drawn from."""
 
 
 class ControlEncoder(TokenlessEncoder):
-    """Vectors that tell texts apart and carry none of their meaning.
-
-    random: each distinct text has its own Gaussian direction, N(0, 1/d) per number, drawn from
-    the seed and the text. orthogonal: the i-th distinct text has the i-th of a fixed sequence of
-    orthonormal rows. Equal texts have equal vectors.
+    """Vectors that differ between texts and carry none of their meaning; equal for equal texts.
 
     Args:
-        spec: name, dim and seed.
+        choice: name, width and seed.
     """
 
-    def __init__(self, spec: EncoderSpec) -> None:
-        super().__init__(spec.name)
-        self.spec = spec
-        self.dim = spec.dim or DIM
-        self.identity = identity(spec)
+    def __init__(self, choice: EncoderChoice[ControlParams]) -> None:
+        super().__init__(choice.name)
+        self.dim = choice.params.dim
+        self.seed = choice.params.seed
+        self.identity = choice.identity()
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Vectors [T, d] for texts.
 
         Raises:
-            UserError: for orthogonal, when there are more distinct texts than dimensions.
+            UserError: when there are more distinct texts than vectors.
         """
         order = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        rows = self._random(list(order)) if self.spec.name == "random" else self._rows(len(order))
+        rows = self._vectors(list(order))
         chosen = torch.tensor([order[text] for text in texts])
         return torch.index_select(rows, 0, chosen).to(self._device)
 
-    def _random(self, texts: Sequence[str]) -> Tensor:
+    @abstractmethod
+    def _vectors(self, texts: Sequence[str]) -> Tensor:
+        """Vectors [U, d] for U distinct texts."""
+
+
+class RandomEncoder(ControlEncoder):
+    """Each distinct text has its own Gaussian direction, drawn from the seed and the text.
+
+    Each number is from N(0, 1/d).
+    """
+
+    def _vectors(self, texts: Sequence[str]) -> Tensor:
         drawn = []
         for text in texts:
-            seed = hashlib.blake2b(f"{self.spec.seed}/{text}".encode(), digest_size=8).digest()
+            seed = hashlib.blake2b(f"{self.seed}/{text}".encode(), digest_size=8).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
             drawn.append(torch.randn(self.dim, generator=generator))
         return torch.stack(drawn) / math.sqrt(self.dim)
 
-    def _rows(self, number: int) -> Tensor:
+
+class OrthogonalEncoder(ControlEncoder):
+    """The i-th distinct text has the i-th of orthonormal rows, which the seed fixes."""
+
+    def _vectors(self, texts: Sequence[str]) -> Tensor:
+        number = len(texts)
         if number > self.dim:
             raise UserError(
                 f"text.encoder=orthogonal has {self.dim} directions for {number} texts; set "
                 f"text.encoder.dim={number} (and model.feature_dim) or text.style=handcrafted"
             )
-        generator = torch.Generator().manual_seed(self.spec.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         gaussian = torch.randn(number, self.dim, generator=generator, dtype=torch.float64)
         q, r = torch.linalg.qr(gaussian.T)
         rows: Tensor = (q * r.diagonal().sign()).T  # signs as of the Gaussian, whatever the solver
         return rows.float()
+
+
+class ControlChoice(EncoderChoice[ControlParams]):
+    """What the controls have in common: there is nothing to load, and nothing worth a cache."""
+
+    Params = ControlParams
+    paper = "-"
+    promptable = False
+    cached = False
+
+    def identity(self) -> str:
+        """Names the control, its width and its seed."""
+        return f"{self.name}:{self.params.dim}:{self.params.seed}"
+
+
+@encoders.add
+class RandomChoice(ControlChoice):
+    """A random direction for each text: a control without language."""
+
+    name = "random"
+
+    def build(self) -> RandomEncoder:
+        """The encoder."""
+        return RandomEncoder(self)
+
+
+@encoders.add
+class OrthogonalChoice(ControlChoice):
+    """Orthonormal directions, one for each text: a control without language."""
+
+    name = "orthogonal"
+
+    def build(self) -> OrthogonalEncoder:
+        """The encoder."""
+        return OrthogonalEncoder(self)

@@ -1,4 +1,4 @@
-"""Text towers of CLIP models, through open_clip, taken apart so that prompts can go in."""
+"""Text towers of CLIP models, through open_clip, run block by block so that prompts can go in."""
 
 from __future__ import annotations
 
@@ -7,37 +7,31 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedray.config import Frozen
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
+    EncoderChoice,
     TextEncoder,
     Tokens,
     as_stored,
+    encoders,
     freeze,
     pick,
     same_bits,
     warn_cut,
 )
-from fedray.language.encoders.openclip_weights import Source, draw, fill, locate
-from fedray.language.encoders.spec import EncoderSpec
+from fedray.language.encoders.openclip_weights import WeightSource, draw, fill, locate
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
 # A stand-in, since open_clip builds towers in pairs.
 _SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
 
 
-def find(spec: EncoderSpec) -> Source:
-    """Where the text tower of `text.encoder` comes from.
-
-    Raises:
-        UserError: when architecture, tag or file do not exist, or do not belong together.
-    """
-    return locate(spec, "text.encoder", MODEL_DEFAULT)
-
-
 class OpenClipText(TextEncoder):
-    """open_clip's own kind of text tower.
+    """open_clip's standard text tower (`TextTransformer`).
 
     Token embeddings, then positions, the transformer, the final layer norm, one position,
     the projection: equal to `encode_text` when nothing is replaced. Where the tower is causal and
@@ -118,12 +112,14 @@ class OpenClipText(TextEncoder):
     def shares_prefixes(self) -> bool:
         """Whether `encode_after` is possible: the tower is causal and of the usual blocks."""
         blocks = self._tower.transformer.resblocks
-        return self._cuts and all(type(own).__name__ == "ResidualAttentionBlock" for own in blocks)
+        return self._cuts and all(
+            type(block).__name__ == "ResidualAttentionBlock" for block in blocks
+        )
 
     def encode_after(
         self, prefixes: Tensor, rest: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Outputs of texts that begin alike, without computing the beginning again for each.
+        """Outputs of texts with a common prefix, which is computed once for all of them.
 
         In a causal tower the positions of a common beginning never see what follows, so they are
         computed once for all T texts: exact, and most of the work where prompts are long. The last
@@ -187,19 +183,65 @@ class OpenClipText(TextEncoder):
             warn_cut(texts, [len(self._tokenizer.encode(text)) + 2 for text in texts], limit)
 
 
-class OpenClipEncoder(OpenClipText):
-    """The text tower of a CLIP model; its image tower is never built.
+class OpenClipParams(Frozen):
+    """Which CLIP's text tower."""
 
-    Args:
-        spec: openclip.
+    model: str | None = Field(None, min_length=1)
+    """An architecture of open_clip, default ViT-B-32-quickgelu, or hf-hub:ORGANISATION/NAME."""
+    path: str | None = Field(None, min_length=1)
+    """A file of weights, or a folder with open_clip_config.json, instead of the hub."""
+    pretrained: str | None = Field(None, min_length=1)
+    """A tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn from
+    `seed`, which know no language."""
+    seed: int = Field(0, ge=0)
+    """With pretrained=random: what the weights are drawn from."""
 
-    Raises:
-        UserError: when the weights are not there, or the tower is not open_clip's own kind.
-    """
+    @model_validator(mode="after")
+    def _possible(self) -> OpenClipParams:
+        if self.path and self.pretrained:
+            raise ValueError(
+                "has both pretrained and path; keep text.encoder.path for a local file, "
+                "or text.encoder.pretrained for a tag"
+            )
+        if self.seed and self.pretrained != "random":
+            raise ValueError(
+                "seed is for text.encoder.pretrained=random; pretrained weights have no seed"
+            )
+        return self
 
-    def __init__(self, spec: EncoderSpec) -> None:
-        source = find(spec)
-        super().__init__(_build(source), source.tokenizer(), source.identity)
+
+@encoders.add
+class OpenClipChoice(EncoderChoice[OpenClipParams]):
+    """The text tower of a CLIP model, by tag or file, through open_clip."""
+
+    name = "openclip"
+    Params = OpenClipParams
+    paper = "Radford et al., CLIP, ICML 2021; Ilharco et al., OpenCLIP, 2021"
+
+    def source(self) -> WeightSource:
+        """Where the tower comes from.
+
+        Raises:
+            UserError: when architecture, tag or file do not exist, or do not belong together.
+        """
+        return locate(self.params, "text.encoder", MODEL_DEFAULT)
+
+    def identity(self) -> str:
+        """Names architecture and content of the weights.
+
+        Raises:
+            UserError: as `source`.
+        """
+        return self.source().identity
+
+    def build(self) -> OpenClipText:
+        """Load the text tower; the image tower is never built.
+
+        Raises:
+            UserError: when the weights are not there, or the tower is not open_clip's own kind.
+        """
+        source = self.source()
+        return OpenClipText(_build_tower(source), source.tokenizer(), source.identity)
 
 
 def run_blocks(
@@ -227,9 +269,10 @@ def run_blocks(
 
 def replaced(hidden: Tensor, prompt: Tensor, start: int) -> Tensor:
     """[T, n, w] with a prompt [l, w] or [T, l, w] in place of l positions from `start` on."""
-    own = prompt.to(hidden.dtype).expand(len(hidden), -1, -1)
-    at = start % hidden.shape[1]
-    return torch.cat([hidden[:, :at], own, hidden[:, at + own.shape[1] :]], dim=1)
+    prompts = prompt.to(hidden.dtype).expand(len(hidden), -1, -1)
+    first = start % hidden.shape[1]
+    behind = first + prompts.shape[1]
+    return torch.cat([hidden[:, :first], prompts, hidden[:, behind:]], dim=1)
 
 
 def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,8 +321,8 @@ def _attended(block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tens
     return added
 
 
-def check_text_tower(source: Source, text: dict[str, Any], config: dict[str, Any]) -> None:
-    """Refuse what `OpenClipText` cannot take apart.
+def check_text_tower(source: WeightSource, text: dict[str, Any], config: dict[str, Any]) -> None:
+    """Refuse what `OpenClipText` cannot run.
 
     Raises:
         UserError: for a text tower of another kind than open_clip's own.
@@ -294,7 +337,7 @@ def check_text_tower(source: Source, text: dict[str, Any], config: dict[str, Any
         raise UserError(f"{source.key}.model={source.model} reads no position; give another model")
 
 
-def _build(source: Source) -> Any:
+def _build_tower(source: WeightSource) -> Any:
     """An `open_clip` TextTransformer with the weights of `source`, in float32."""
     import open_clip
 

