@@ -1,89 +1,168 @@
-"""Image augmentation of a local step: every image of a batch by draws of its own, without a loop.
-
-An augmentation says which source pixel each pixel of the result shows; outside is black.
-"""
+"""Image augmentation of local training, vectorised: independent draws for each image of a batch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-__all__ = ["AUGMENTATIONS", "augment"]
+from fedray.config import Component, Frozen
+from fedray.data.configurable import Configurable, build
+from fedray.registry import Registry
 
-PADDING = 4
-"""Black pixels around an image that `flip_crop` crops from."""
-MAX_ANGLE = 30.0
-"""Degrees that `flip_rotate` turns at most, either way."""
+__all__ = ["NO_AUGMENTATION", "Augmentation", "augmentations", "build_augmentation"]
 
 
-class _Coordinates(NamedTuple):
+class Augmentation(Configurable, ABC):
+    """What training images go through, anew in every batch; made from its typed parameters."""
+
+    paper: ClassVar[str] = "-"
+    """Where it is from."""
+    is_identity: ClassVar[bool] = False
+    """Whether it changes nothing, so that frozen features of the images may be kept."""
+
+    @abstractmethod
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Augment a batch.
+
+        Args:
+            images: uint8 [B, channels, H, W], left as it is.
+            generator: CPU generator of every draw, so that all devices see the same ones.
+
+        Returns:
+            uint8 [B, channels, H, W].
+        """
+
+
+augmentations: Registry[type[Augmentation]] = Registry("augmentation", "fedray.data.augment")
+
+
+def build_augmentation(component: Component) -> Augmentation:
+    """Make the augmentation that `data.augment` names.
+
+    Raises:
+        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
+    """
+    augmentation: Augmentation = build(component, "augmentation", "data.augment")
+    return augmentation
+
+
+@augmentations.add
+class NoAugmentation(Augmentation):
+    """Images as they are."""
+
+    name = "none"
+    is_identity = True
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images themselves; nothing is drawn."""
+        del generator
+        return images
+
+
+NO_AUGMENTATION = NoAugmentation()
+"""The augmentation that changes nothing."""
+
+
+class Coordinates(NamedTuple):
     """Source row and column of every pixel of B results, int64, each broadcast to [B, H, W]."""
 
     rows: Tensor
     columns: Tensor
 
 
-def augment(images: Tensor, how: str, random: torch.Generator) -> Tensor:
-    """Augment a batch for training.
+class GeometricAugmentation(Augmentation):
+    """An augmentation by coordinates: the source pixel of each pixel; outside is black."""
 
-    Args:
-        images: uint8 [B, channels, H, W], left as it is.
-        how: none, or a key of `AUGMENTATIONS`.
-        random: CPU generator of every draw, so that all devices see the same ones.
+    @abstractmethod
+    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
+        """Draw where each pixel of the results comes from; arguments as in `__call__`."""
 
-    Returns:
-        uint8 [B, channels, H, W].
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Gather the source pixels; see `Augmentation`."""
+        _, channels, height, width = images.shape
+        rows, columns = self.coordinates(images, generator)
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        pixel = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
+        pixel = pixel.unsqueeze(1).expand(-1, channels, -1)
+        moved = images.flatten(2).gather(2, pixel).view(images.shape)
+        return moved.masked_fill_(~inside.unsqueeze(1), 0)
+
+
+class FlipCropParams(Frozen):
+    """Parameters of `flip_crop`."""
+
+    padding: int = Field(4, ge=0, le=512)
+    """Black pixels added on every side before the crop; 0: flips alone."""
+
+
+@augmentations.add
+class FlipCrop(GeometricAugmentation):
+    """Pad, crop back at a random position, and flip left to right with probability 1/2.
+
+    He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, Section 4.2 (CIFAR-10,
+    4 pixels a side).
     """
-    if how == "none":
-        return images
-    count, channels, height, width = images.shape
-    rows, columns = AUGMENTATIONS[how](count, height, width, images.device, random)
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    place = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).flatten(1)
-    place = place.unsqueeze(1).expand(-1, channels, -1)
-    moved = images.flatten(2).gather(2, place).view(images.shape)
-    return moved.masked_fill_(~inside.unsqueeze(1), 0)
+
+    name = "flip_crop"
+    paper = "He et al., CVPR 2016"
+    Params = FlipCropParams
+    params: FlipCropParams
+
+    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
+        """Draw the shifts of rows and columns, then the flips."""
+        count, _, height, width = images.shape
+        padding, device = self.params.padding, images.device
+        shift = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator).to(device)
+        columns = _flipped_columns(count, width, device, generator) + shift[1]
+        rows = torch.arange(height, device=device) + shift[0]
+        return Coordinates(rows.unsqueeze(2), columns.unsqueeze(1))
 
 
-def _flip_crop(
-    count: int, height: int, width: int, device: torch.device, random: torch.Generator
-) -> _Coordinates:
-    """Pad by 4 and crop back at random, then flip left to right every other time."""
-    shift = torch.randint(-PADDING, PADDING + 1, (2, count, 1), generator=random).to(device)
-    columns = _flipped(count, width, device, random) + shift[1]
-    rows = torch.arange(height, device=device) + shift[0]
-    return _Coordinates(rows.unsqueeze(2), columns.unsqueeze(1))
+class FlipRotateParams(Frozen):
+    """Parameters of `flip_rotate`."""
+
+    max_angle: float = Field(30.0, ge=0, le=180)
+    """Degrees; the angle is uniform between minus and plus this."""
 
 
-def _flip_rotate(
-    count: int, height: int, width: int, device: torch.device, random: torch.Generator
-) -> _Coordinates:
-    """Flip left to right every other time, then turn by up to 30 degrees about the centre."""
-    columns = _flipped(count, width, device, random)
-    angles = (torch.rand(count, 1, 1, generator=random) * 2 - 1) * math.radians(MAX_ANGLE)
-    sine, cosine = angles.sin().to(device), angles.cos().to(device)
-    y = (torch.arange(height, device=device) - (height - 1) / 2).unsqueeze(1)
-    x = torch.arange(width, device=device) - (width - 1) / 2
-    row = (cosine * y - sine * x + (height - 1) / 2).round().long()
-    column = (cosine * x + sine * y + (width - 1) / 2).round().long()
-    # a turned place outside the image stays outside whichever way the image is flipped
-    source = columns.gather(1, column.clamp(0, width - 1).flatten(1)).view(column.shape)
-    return _Coordinates(row, torch.where((column >= 0) & (column < width), source, -1))
+@augmentations.add
+class FlipRotate(GeometricAugmentation):
+    """Flip left to right with probability 1/2, and rotate by a random angle about the centre.
+
+    What FedGLCL's experiments train with (30 degrees); pixels are taken by the nearest neighbour.
+    """
+
+    name = "flip_rotate"
+    paper = "Yan et al., FedGLCL, ICLR 2025"
+    Params = FlipRotateParams
+    params: FlipRotateParams
+
+    def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
+        """Draw the flips, then the angles."""
+        count, _, height, width = images.shape
+        device = images.device
+        columns = _flipped_columns(count, width, device, generator)
+        unit = torch.rand(count, 1, 1, generator=generator) * 2 - 1
+        angles = unit * math.radians(self.params.max_angle)
+        sine, cosine = angles.sin().to(device), angles.cos().to(device)
+        y = (torch.arange(height, device=device) - (height - 1) / 2).unsqueeze(1)
+        x = torch.arange(width, device=device) - (width - 1) / 2
+        row = (cosine * y - sine * x + (height - 1) / 2).round().long()
+        column = (cosine * x + sine * y + (width - 1) / 2).round().long()
+        # a rotated pixel outside the image stays outside whichever way the image is flipped
+        source = columns.gather(1, column.clamp(0, width - 1).flatten(1)).view(column.shape)
+        return Coordinates(row, torch.where((column >= 0) & (column < width), source, -1))
 
 
-def _flipped(count: int, width: int, device: torch.device, random: torch.Generator) -> Tensor:
+def _flipped_columns(
+    count: int, width: int, device: torch.device, generator: torch.Generator
+) -> Tensor:
     """Columns [B, W] in their order or, with probability 1/2, backwards."""
-    backwards = (torch.rand(count, 1, generator=random) < 0.5).to(device)
-    forth = torch.arange(width, device=device)
-    return torch.where(backwards, width - 1 - forth, forth)
-
-
-AUGMENTATIONS: Mapping[
-    str, Callable[[int, int, int, torch.device, torch.Generator], _Coordinates]
-] = MappingProxyType({"flip_crop": _flip_crop, "flip_rotate": _flip_rotate})
-"""What `data.augment` may be called: the function from the batch's size and a generator."""
+    flip = (torch.rand(count, 1, generator=generator) < 0.5).to(device)
+    columns = torch.arange(width, device=device)
+    return torch.where(flip, width - 1 - columns, columns)

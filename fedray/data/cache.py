@@ -1,6 +1,6 @@
 """Decoded images exist once per node: written by the first process that needs them, then mapped.
 
-The folder is $FEDRAY_CACHE, else ~/.cache/fedray; it may be removed at any time between runs.
+They are stored in `fedray.files.cache_folder`, which may be removed at any time between runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedray.data.imageset import Domains, ImageSet
 from fedray.errors import UserError
+from fedray.files import cache_folder, node_lock
 
 _FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -38,12 +39,6 @@ class _Making:
 
 
 _making: ContextVar[_Making | None] = ContextVar("_making", default=None)
-
-
-def cache_folder() -> Path:
-    """The folder of everything that can be made again: $FEDRAY_CACHE, else ~/.cache/fedray."""
-    chosen = os.environ.get("FEDRAY_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fedray"
 
 
 def source_key(source: str, root: Path | None, files: Iterable[Path], **options: Any) -> str:
@@ -90,33 +85,18 @@ def cached(key: str, load: Callable[[], ImageSet]) -> ImageSet:
     found = _open(folder)
     if found is not None:
         return found
-    from filelock import FileLock
-
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{folder}.lock")
-        lock.acquire()
-    except OSError as error:
-        raise _unwritable(error) from None
-    try:
+    with _locked(folder):
         found = _open(folder)
         if found is None:
             _log.info("decoding images once into %s", folder)
-            with _beside(folder) as making:
-                images = load()
-                try:
-                    _write(images, making, folder)
-                except OSError as error:
-                    raise _unwritable(error) from None
+            _make(folder, load)
             found = _open(folder)
-    finally:
-        lock.release()
     if found is None:
         raise UserError(f"{folder} cannot be read back; set FEDRAY_CACHE to another folder")
     return found
 
 
-def room(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Give an array for the pixels of a whole image set; its values are yet to be set.
 
     While `cached` decodes, it maps the file that the images will be read from, so that they need
@@ -140,10 +120,31 @@ def room(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return making.pixels
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the node's lock on `folder`; only a failure to take it is about the cache folder."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(node_lock(folder))
+        except OSError as error:
+            raise _unwritable(error) from None
+        yield
+
+
+def _make(folder: Path, load: Callable[[], ImageSet]) -> None:
+    """Decode into `folder`; the caller holds the lock."""
+    with _temporary(folder) as making:
+        images = load()
+        try:
+            _write(images, making, folder)
+        except OSError as error:
+            raise _unwritable(error) from None
+
+
 def _unwritable(error: OSError) -> UserError:
     return UserError(
         f"decoded images cannot be written below {cache_folder()} ({error}); "
-        "set FEDRAY_CACHE to a folder with room that can be written"
+        "set FEDRAY_CACHE to a folder with free space that can be written"
     )
 
 
@@ -175,8 +176,8 @@ def _open(folder: Path) -> ImageSet | None:
 
 
 @contextmanager
-def _beside(folder: Path) -> Iterator[_Making]:
-    """Make a folder beside, to be filled and renamed; the caller holds the lock."""
+def _temporary(folder: Path) -> Iterator[_Making]:
+    """Make a folder next to `folder`, to be filled and renamed; the caller holds the lock."""
     try:
         for left in folder.parent.glob(f"{folder.name}.tmp-*"):
             shutil.rmtree(left, ignore_errors=True)

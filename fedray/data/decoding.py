@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.data.cache import room
+from fedray.data.cache import allocate
 from fedray.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def decode(
         resampling: how they are scaled.
 
     Returns:
-        uint8 [n, channels, H, W]; inside `cached` it is mapped (see `room`).
+        uint8 [n, channels, H, W]; inside `cached` it is mapped (see `allocate`).
 
     Raises:
         UserError: when an image cannot be decoded or holds more than 8 bits a channel, or when
@@ -95,16 +95,16 @@ def decode_masks(
 
     found = []
     for image, mask in zip(images, masks, strict=True):
-        with _open(image, str(image)) as pictured, _open(mask, str(mask)) as labelled:
+        with _open(image, str(image)) as opened, _open(mask, str(mask)) as labelled:
             if labelled.mode not in _INDEXED:
                 raise UserError(
                     f"{mask} has pixels of mode {labelled.mode}, expected one class id a pixel: "
                     "save it as 8-bit grey or with a palette"
                 )
-            if labelled.size != pictured.size:
+            if labelled.size != opened.size:
                 raise UserError(
                     f"{mask} has {labelled.width}x{labelled.height} pixels, its image {image} "
-                    f"{pictured.width}x{pictured.height}; make them equal"
+                    f"{opened.width}x{opened.height}; make them equal"
                 )
             ids = _array(labelled, str(mask), image_size, Image.Resampling.NEAREST)
         if ids.max() >= classes:
@@ -134,7 +134,7 @@ def _decode(
     threads = _threads() if width * height >= _WORTH_THREADS else 1
     if image_size is not None:
         width = height = image_size
-    images = room((len(encoded), channels, height, width))
+    images = allocate((len(encoded), channels, height, width))
 
     def fill(start: int) -> None:
         for i in range(start, min(start + _CHUNK, len(encoded))):
@@ -201,7 +201,7 @@ def _array(
     resampling: Image.Resampling,
     mode: str | None = None,
 ) -> NDArray[np.uint8]:
-    """Pixels of one opened image, [H, W] or [H, W, 3], in `mode`, or in its own for None."""
+    """Pixels of one opened image, [H, W] or [H, W, 3], in `mode`, or unconverted for None."""
     from PIL import Image
 
     try:

@@ -7,23 +7,32 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fedray.config import validate
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains, ImageSet
-from fedray.data.partitions import FewShotProtocol, Indices, partitions
+from fedray.data.partitions import (
+    Annotations,
+    AnyPartition,
+    FewShotProtocol,
+    Indices,
+    Partition,
+    Pools,
+)
 from fedray.errors import UserError
+
+StreamFor: TypeAlias = Callable[[str], np.random.Generator]
+"""Gives the random stream of a purpose."""
 
 
 @dataclass(frozen=True, eq=False)
-class SharedTest:
-    """Test images that every client's model is examined on, among classes of their own.
+class EvalSet:
+    """Test images that every client's model is evaluated on, with the classes to choose from.
 
     Attributes:
         index: positions of the images, sorted.
-        classes: the classes that an answer is chosen from; they hold all the images' labels.
+        classes: the class subset that a prediction is chosen from; it holds all their labels.
     """
 
     index: Indices
@@ -36,9 +45,9 @@ class FederatedData:
 
     Attributes:
         images: all images; usually mapped from disk.
-        train: N sorted int64 arrays of positions in `images`, what each client learns from.
+        train: N sorted int64 arrays of positions in `images`, what each client trains on.
         test: likewise, what each client tests on.
-        shared_tests: what all clients' models are examined on besides, by name.
+        eval_sets: shared evaluation sets by name, which all clients' models are evaluated on too.
         base: how many classes, the first ones, are trained on; None for all.
         validation: likewise, what each client validates on, or None where nobody does.
     """
@@ -46,7 +55,7 @@ class FederatedData:
     images: ImageSet
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
-    shared_tests: Mapping[str, SharedTest] = field(default_factory=dict)
+    eval_sets: Mapping[str, EvalSet] = field(default_factory=dict)
     base: int | None = None
     validation: tuple[Indices, ...] | None = None
 
@@ -62,15 +71,16 @@ class FederatedData:
 
     @property
     def novel_names(self) -> tuple[str, ...]:
-        """Names of the classes that are only asked for, whose labels follow."""
+        """Names of the novel classes, which are only evaluated on; their labels follow."""
         return () if self.base is None else self.images.class_names[self.base :]
 
     @cached_property
     def used(self) -> Indices:
         """Positions of all images that some client trains, tests or validates on, sorted."""
-        shared = [exam.index for exam in self.shared_tests.values()]
-        own = [*self.train, *self.test, *(self.validation or ())]
-        return np.unique(np.concatenate([*own, *shared]))
+        shared = [eval_set.index for eval_set in self.eval_sets.values()]
+        return np.unique(
+            np.concatenate([part for parts in (*self._parts, shared) for part in parts])
+        )
 
     def client_domains(self) -> dict[str, list[int]] | None:
         """The clients of each domain, if every client's images are of one domain; else None."""
@@ -78,15 +88,15 @@ class FederatedData:
             return None
         names, ids = self.images.domains.names, self.images.domains.ids
         clients: dict[str, list[int]] = {}
-        for client, own in enumerate(self.train):
-            found = np.unique(ids[own])
+        for client, train in enumerate(self.train):
+            found = np.unique(ids[train])
             if len(found) > 1:
                 return None
             clients.setdefault(names[int(found[0])], []).append(client)
         return clients
 
     def histogram(self) -> Indices:
-        """Images by client and class, training and test together: int64 [N, C]."""
+        """Images by client and class, training and test in sum: int64 [N, C]."""
         return self.train_histogram() + self._count(self.test)
 
     def train_histogram(self) -> Indices:
@@ -174,169 +184,195 @@ def local_split(
 
 def federate(
     images: ImageSet,
-    partition_name: str,
-    partition_params: Mapping[str, Any],
+    partition: AnyPartition,
     clients: int,
-    test_fraction: float,
-    samples: int | None,
-    rng_for: Callable[[str], np.random.Generator],
+    rng_for: StreamFor,
     *,
     test: Literal["local", "official"] = "local",
+    test_fraction: float = 0.25,
+    samples: int | None = None,
     test_samples: int | None = None,
     imbalance: float = 1.0,
     shots: int | None = None,
     novel: bool = False,
 ) -> FederatedData:
-    """Deal images to clients, and say what each of them tests on.
+    """Partition images over clients, and define what each of them tests on.
 
     Official validation images are left to the few-shot protocols, which validate on them.
 
-    With `test="local"` the official training and test images are dealt together, and each client
-    keeps some of its own for testing (FedTSP supplementary C.4; HtFLlib). With "official" only
-    training images are dealt to learn from, and the official test images are dealt by the clients'
-    training counts of each class and domain: together the clients' tests are the official one.
-    A few-shot protocol draws from the official training and test images; with "local", from a
-    random part of both together and the `test_fraction` that is left.
+    With `test="local"` the official training and test images are pooled and partitioned, and each
+    client keeps a part of its images for testing (FedTSP supplementary C.4; HtFLlib). With
+    "official" only training images are partitioned, and the official test images are divided by
+    the clients' training counts of each class and domain: the clients' tests add up to the
+    official one. A few-shot protocol draws from the official training and test images; with
+    "local", from a random part of both and the `test_fraction` that is left.
 
     Args:
-        images: what is dealt.
-        partition_name: a partition's name.
-        partition_params: its knobs, checked here.
+        images: what is partitioned.
+        partition: how, with its parameters (`build_partition`).
         clients: N.
-        test_fraction: share of each client's images that it tests on, if local.
-        samples: deal only so many images, drawn at random; None deals all.
         rng_for: gives the stream for "subset", "shots", "imbalance", "partition", "split" and
             "test_subset".
         test: where the clients' tests come from.
+        test_fraction: share of each client's images that it tests on, if local.
+        samples: partition only so many images, drawn at random; None takes all.
         test_samples: use only so many official test images, drawn at random; None uses all.
-        imbalance: rho of `long_tailed`, which what is dealt becomes after `samples`; with
+        imbalance: rho of `long_tailed`, which what is partitioned becomes after `samples`; with
             test="official" the test is not touched.
-        shots: of what is dealt keep at most so many images of each class; None keeps all.
-        novel: train on the first half of the classes, and examine everybody on all official test
+        shots: of what is partitioned keep at most so many images of each class; None keeps all.
+        novel: train on the first half of the classes, and evaluate all clients on all official test
             images of these ("base") and of the others ("novel"); needs test="official".
 
     Raises:
-        UserError: for an unknown partition or knob, or when the images cannot serve the clients.
+        UserError: when the images cannot serve the clients.
     """
-    partition = partitions.get(partition_name)
-    params = validate(partition.Params, dict(partition_params), "data.partition")
-    if issubclass(partition, FewShotProtocol):
+    selection = _Selection(images, rng_for, samples, test_samples)
+    if isinstance(partition, FewShotProtocol):
         thinned = {"imbalance": imbalance > 1, "shots": shots is not None, "novel": novel}
-        for key in (key for key, asked in thinned.items() if asked):
-            raise UserError(
-                f"data.{key} thins out what is dealt, but data.partition={partition_name} draws "
-                f"few images for each client itself; leave data.{key} out"
-            )
-        pools = _pools(images, test, test_fraction, samples, test_samples, rng_for)
-        return _few_shot(partition(), params, images, pools, clients, rng_for("partition"))
-    pool = _positions(images, TRAIN, TEST) if test == "local" else _positions(images, TRAIN)
+        _refuse_thinning(partition, thinned)
+        pools = selection.pools(test, test_fraction)
+        return _few_shot(images, partition, pools, clients, rng_for("partition"))
     base = base_classes(len(images.class_names)) if novel else None
-    if base is not None:
-        pool = pool[np.asarray(images.labels)[pool] < base]
-    chosen = _subset(pool, samples, rng_for("subset"), "data.samples", images.source)
-    if imbalance > 1:
-        labels = np.asarray(images.labels)[chosen]
-        chosen = chosen[long_tailed(labels, imbalance, rng_for("imbalance"))]
-    if shots is not None:
-        labels = np.asarray(images.labels)[chosen]
-        chosen = chosen[few_shots(labels, shots, rng_for("shots"))]
-    domains = images.domains
-    if domains is not None:
-        domains = Domains(domains.names, domains.ids[chosen])
-    owned = partition(domains).split(
-        np.asarray(images.labels)[chosen], clients, params, rng_for("partition")
-    )
-    if test == "official":
-        train = tuple(chosen[own] for own in owned)
-        official = _official(images, test_samples, rng_for("test_subset"))
-        if base is None:
-            return FederatedData(images, train, _deal_test(images, train, official))
-        exams = {
-            name: SharedTest(official[np.isin(np.asarray(images.labels)[official], own)], own)
-            for name, own in (
-                ("base", range(base)),
-                ("novel", range(base, len(images.class_names))),
-            )
-        }
-        own_test = _deal_test(images, train, exams["base"].index)
-        return FederatedData(images, train, own_test, exams, base)
-    rng = rng_for("split")
-    learn, keep = zip(
-        *(
-            local_split(chosen[own], rng, test_fraction=test_fraction, owner=f"client {client}")
-            for client, own in enumerate(owned)
-        ),
-        strict=True,
-    )
-    return FederatedData(images, learn, keep)
-
-
-def _pools(
-    images: ImageSet,
-    test: Literal["local", "official"],
-    test_fraction: float,
-    samples: int | None,
-    test_samples: int | None,
-    rng_for: Callable[[str], np.random.Generator],
-) -> tuple[Indices, Indices]:
-    """The images that a few-shot protocol draws from, to learn from and to test on."""
+    chosen = selection.training((TRAIN, TEST) if test == "local" else (TRAIN,), base)
+    chosen = _thinned(images.labels, chosen, imbalance, shots, rng_for)
+    parts = _partitioned(images, chosen, partition, clients, rng_for("partition"))
     if test == "local":
-        both = _positions(images, TRAIN, TEST)
-        chosen = _subset(both, samples, rng_for("subset"), "data.samples", images.source)
-        return local_split(
-            chosen, rng_for("split"), test_fraction=test_fraction, owner=images.source
+        return _with_local_tests(images, parts, test_fraction, rng_for("split"))
+    return _with_official_tests(images, parts, selection.official_test(), base)
+
+
+@dataclass(frozen=True, eq=False)
+class _Selection:
+    """Draws the images that are used at all; attributes as `federate`'s arguments."""
+
+    images: ImageSet
+    rng_for: StreamFor
+    samples: int | None
+    test_samples: int | None
+
+    def training(self, origins: tuple[int, ...], base: int | None = None) -> Indices:
+        """`samples` of the images of these official splits, of the first `base` classes."""
+        pool = _positions(self.images, *origins)
+        if base is not None:
+            pool = pool[np.asarray(self.images.labels)[pool] < base]
+        return self._subset(pool, self.samples, "subset", "data.samples")
+
+    def official_test(self) -> Indices:
+        """`test_samples` of the official test images.
+
+        Raises:
+            UserError: when there are none, or too few.
+        """
+        official = _positions(self.images, TEST)
+        if not len(official):
+            raise UserError(
+                f"data.test=official, but {self.images.source} has no official test images; "
+                "set data.test=local"
+            )
+        return self._subset(official, self.test_samples, "test_subset", "data.test_samples")
+
+    def pools(self, test: Literal["local", "official"], test_fraction: float) -> Pools:
+        """The images that a few-shot protocol draws from."""
+        validation = _positions(self.images, VALIDATION)
+        if test == "official":
+            return Pools(self.training((TRAIN,)), self.official_test(), validation)
+        train, held = local_split(
+            self.training((TRAIN, TEST)),
+            self.rng_for("split"),
+            test_fraction=test_fraction,
+            owner=self.images.source,
         )
-    chosen = _subset(
-        _positions(images, TRAIN), samples, rng_for("subset"), "data.samples", images.source
-    )
-    return chosen, _official(images, test_samples, rng_for("test_subset"))
+        return Pools(train, held, validation)
+
+    def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
+        """So many of the pool, drawn at random and sorted."""
+        if count is None:
+            return pool
+        if count > len(pool):
+            raise UserError(
+                f"{key}={count}, but {self.images.source} has {len(pool)} images; "
+                f"lower {key} or leave it out"
+            )
+        return np.sort(self.rng_for(purpose).permutation(pool)[:count])
+
+
+def _refuse_thinning(protocol: FewShotProtocol, thinned: Mapping[str, bool]) -> None:
+    for key in (key for key, asked in thinned.items() if asked):
+        raise UserError(
+            f"data.{key} thins out what is partitioned, but data.partition={protocol.name} draws "
+            f"few images for each client itself; leave data.{key} out"
+        )
 
 
 def _few_shot(
-    protocol: FewShotProtocol[Any],
-    params: Any,
     images: ImageSet,
-    pools: tuple[Indices, Indices],
+    protocol: FewShotProtocol,
+    pools: Pools,
     clients: int,
     rng: np.random.Generator,
 ) -> FederatedData:
-    labels = np.asarray(images.labels)
-    official = _positions(images, VALIDATION)
-    train, validation, test = protocol.splits(labels, *pools, official, clients, params, rng)
+    train, validation, test = protocol.splits(np.asarray(images.labels), pools, clients, rng)
     return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
+
+
+def _thinned(
+    labels: Indices, chosen: Indices, imbalance: float, shots: int | None, rng_for: StreamFor
+) -> Indices:
+    """The chosen positions that a long tail, then a number of shots, leave."""
+    labels = np.asarray(labels)
+    if imbalance > 1:
+        chosen = chosen[long_tailed(labels[chosen], imbalance, rng_for("imbalance"))]
+    if shots is not None:
+        chosen = chosen[few_shots(labels[chosen], shots, rng_for("shots"))]
+    return chosen
+
+
+def _partitioned(
+    images: ImageSet,
+    chosen: Indices,
+    partition: Partition,
+    clients: int,
+    rng: np.random.Generator,
+) -> tuple[Indices, ...]:
+    """Each client's part of the chosen positions."""
+    domains = images.domains
+    if domains is not None:
+        domains = Domains(domains.names, domains.ids[chosen])
+    annotations = Annotations(np.asarray(images.labels)[chosen], domains)
+    return tuple(chosen[part] for part in partition.split(annotations, clients, rng))
+
+
+def _with_local_tests(
+    images: ImageSet, parts: Sequence[Indices], test_fraction: float, rng: np.random.Generator
+) -> FederatedData:
+    """Every client keeps a random share of its images for its test."""
+    splits = [
+        local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}")
+        for client, part in enumerate(parts)
+    ]
+    train, test = zip(*splits, strict=True)
+    return FederatedData(images, train, test)
+
+
+def _with_official_tests(
+    images: ImageSet, train: tuple[Indices, ...], official: Indices, base: int | None
+) -> FederatedData:
+    """Divide the official test; with `base` classes, its images of these, and share all."""
+    if base is None:
+        return FederatedData(images, train, _partition_test(images, train, official))
+    labels = np.asarray(images.labels)[official]
+    subsets = {"base": range(base), "novel": range(base, len(images.class_names))}
+    eval_sets = {
+        name: EvalSet(official[np.isin(labels, classes)], classes)
+        for name, classes in subsets.items()
+    }
+    test = _partition_test(images, train, eval_sets["base"].index)
+    return FederatedData(images, train, test, eval_sets, base)
 
 
 def _positions(images: ImageSet, *origins: int) -> Indices:
     """Positions of the images of these official splits, sorted."""
     return np.flatnonzero(np.isin(images.origin, origins)).astype(np.int64, copy=False)
-
-
-def _official(images: ImageSet, count: int | None, rng: np.random.Generator) -> Indices:
-    """The official test images, or so many of them.
-
-    Raises:
-        UserError: when there are none, or too few.
-    """
-    official = _positions(images, TEST)
-    if not len(official):
-        raise UserError(
-            f"data.test=official, but {images.source} has no official test images; "
-            "set data.test=local"
-        )
-    return _subset(official, count, rng, "data.test_samples", images.source)
-
-
-def _subset(
-    pool: Indices, count: int | None, rng: np.random.Generator, key: str, source: str
-) -> Indices:
-    """So many of the pool, drawn at random and sorted."""
-    if count is None:
-        return pool
-    if count > len(pool):
-        raise UserError(
-            f"{key}={count}, but {source} has {len(pool)} images; lower {key} or leave it out"
-        )
-    return np.sort(rng.permutation(pool)[:count])
 
 
 def base_classes(classes: int) -> int:
@@ -393,26 +429,28 @@ def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indice
     return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
 
 
-def _deal_test(
+def _partition_test(
     images: ImageSet, train: Sequence[Indices], official: Indices
 ) -> tuple[Indices, ...]:
-    """Deal test images by the clients' training counts of each domain and class.
+    """Divide test images by the clients' training counts of each domain and class.
 
-    Those of a class that nobody learns in a domain go to the domain's clients by all they own
-    there; those of a domain that nobody has, to everyone by all they own.
+    Those of a class that no client trains on in a domain go to the domain's clients in proportion
+    to their images there; those of a domain that no client has, to all clients in proportion to
+    their images.
     """
-    kinds = np.asarray(images.labels).astype(np.int64)
-    domain = np.zeros_like(kinds) if images.domains is None else images.domains.ids.astype(np.int64)
-    kinds = domain * len(images.class_names) + kinds
+    labels = np.asarray(images.labels).astype(np.int64)
+    ids = None if images.domains is None else images.domains.ids.astype(np.int64)
+    domain = np.zeros_like(labels) if ids is None else ids
+    kind = domain * len(images.class_names) + labels
     owner = np.empty(len(official), np.int64)
-    for kind in np.unique(kinds[official]):
-        place = np.flatnonzero(kinds[official] == kind)
-        at = domain[official[place[0]]]
-        counts = np.array([(kinds[own] == kind).sum() for own in train])
+    for k in np.unique(kind[official]):
+        members = np.flatnonzero(kind[official] == k)
+        counts = np.array([(kind[part] == k).sum() for part in train])
         if not counts.any():
-            counts = np.array([(domain[own] == at).sum() for own in train])
+            here = domain[official[members[0]]]
+            counts = np.array([(domain[part] == here).sum() for part in train])
         if not counts.any():
-            counts = np.array([len(own) for own in train])
-        ends = np.floor(np.cumsum(counts) / counts.sum() * len(place) + 0.5).astype(np.int64)
-        owner[place] = np.searchsorted(ends, np.arange(len(place)), side="right")
+            counts = np.array([len(part) for part in train])
+        ends = np.floor(np.cumsum(counts) / counts.sum() * len(members) + 0.5).astype(np.int64)
+        owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     return tuple(np.sort(official[owner == client]) for client in range(len(train)))

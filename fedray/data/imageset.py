@@ -1,4 +1,4 @@
-"""A decoded, labelled set of images: what every source gives and every partition deals."""
+"""A decoded, labelled set of images: what every source gives and every partition divides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 TRAIN, TEST, VALIDATION = 0, 1, 2
 """Values of `ImageSet.origin`: which official split an image comes from.
 
-An image of VALIDATION is never dealt to learn from or to test on.
+An image of VALIDATION is neither partitioned nor tested on.
 """
 
 
@@ -124,11 +124,11 @@ class ImageSet:
 
 
 def dominant_classes(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """The class of most pixels of each mask, the background aside: what partitions deal by.
+    """The class of most pixels of each mask, without the background: the label that partitions use.
 
     Args:
         masks: uint8 [n, H, W], class of each pixel; 0 is the background.
-        classes: C, the background among them.
+        classes: C, the background included.
 
     Returns:
         int64 [n]; 0 where a mask is all background. Of equals the lower one counts.

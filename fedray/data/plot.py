@@ -1,18 +1,31 @@
-"""A partition, drawn."""
+"""A plot of a partition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def draw_partition(
-    histogram: NDArray[np.int64], class_names: Sequence[str], path: Path | str
-) -> None:
-    """Draw how many images of each class each client holds, as a PNG.
+Histogram = NDArray[np.int64]
+
+
+class _Layout(NamedTuple):
+    """What depends on the size of the table; lengths in inches."""
+
+    cell: float
+    numbered: bool
+    named: bool
+
+
+def plot_partition(histogram: Histogram, class_names: Sequence[str], path: Path | str) -> None:
+    """Plot how many images of each class each client holds, as a PNG.
 
     Classes run down, clients to the right; a cell is darker the more images it stands for, white
     is none. Small tables have their numbers written in.
@@ -25,58 +38,88 @@ def draw_partition(
     Raises:
         ValueError: when the names do not fit the histogram.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
-
     clients, classes = histogram.shape
     if len(class_names) != classes:
         raise ValueError(f"{len(class_names)} class names for {classes} classes")
-    longest = max(len(name) for name in class_names)
-    labelled = classes <= 100
-    cell = 0.42 if max(clients, classes) <= 30 else 0.13
-    width = min(max(4.5, clients * cell), 16)
-    height = min(max(2.2, classes * cell), 16)
-    margin = 0.6 + 0.085 * longest * labelled
+    small = max(clients, classes) <= 30
+    layout = _Layout(cell=0.42 if small else 0.13, numbered=small, named=classes <= 100)
+    figure = _figure(clients, class_names, layout)
+    axes = figure.add_subplot()
+    mesh = _draw_cells(axes, histogram)
+    if layout.numbered:
+        _write_counts(axes, histogram)
+    _label_clients(axes, clients)
+    _label_classes(axes, class_names, layout)
+    axes.tick_params(length=2)
+    axes.set_title(_title(histogram), fontsize=10)
+    figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _figure(clients: int, class_names: Sequence[str], layout: _Layout) -> Figure:
+    """An empty figure, as wide and high as its cells and names need, within limits."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    width = min(max(4.5, clients * layout.cell), 16)
+    height = min(max(2.2, len(class_names) * layout.cell), 16)
+    margin = 0.6 + 0.085 * max(len(name) for name in class_names) * layout.named
     figure = Figure((width + margin + 1.2, height + 1.2), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    counts = np.ma.masked_equal(histogram.T, 0)
-    top = max(int(histogram.max()), 1)
+    return figure
+
+
+def _draw_cells(axes: Axes, histogram: Histogram) -> Any:
+    from matplotlib.colors import PowerNorm
+
     mesh = axes.pcolormesh(
-        counts,
+        np.ma.masked_equal(histogram.T, 0),
         cmap="Blues",
-        norm=PowerNorm(0.5, vmin=0, vmax=top),
+        norm=PowerNorm(0.5, vmin=0, vmax=max(int(histogram.max()), 1)),
         edgecolors="#e6e6e6",
-        linewidth=0.4 if max(clients, classes) <= 200 else 0,
+        linewidth=0.4 if max(histogram.shape) <= 200 else 0,
     )
     axes.invert_yaxis()
-    if cell > 0.2:
-        for client, k in zip(*np.nonzero(histogram), strict=True):
-            count = int(histogram[client, k])
-            axes.text(
-                client + 0.5,
-                k + 0.5,
-                str(count),
-                ha="center",
-                va="center",
-                fontsize=7 if top < 10_000 else 6,
-                color="white" if count > 0.36 * top else "#222222",
-            )
+    return mesh
+
+
+def _write_counts(axes: Axes, histogram: Histogram) -> None:
+    top = max(int(histogram.max()), 1)
+    for client, k in zip(*np.nonzero(histogram), strict=True):
+        count = int(histogram[client, k])
+        axes.text(
+            client + 0.5,
+            k + 0.5,
+            str(count),
+            ha="center",
+            va="center",
+            fontsize=7 if top < 10_000 else 6,
+            color="white" if count > 0.36 * top else "#222222",
+        )
+
+
+def _label_clients(axes: Axes, clients: int) -> None:
+    """Ticks at about 25 clients; steps are 1, 2 or a multiple of 5."""
     step = max(1, round(clients / 25))
     ticks = np.arange(0, clients, step if step in (1, 2) else max(5, round(step / 5) * 5))
     axes.set_xticks(ticks + 0.5, [str(tick) for tick in ticks], fontsize=8)
-    if labelled:
-        axes.set_yticks(np.arange(classes) + 0.5, class_names, fontsize=8 if cell > 0.2 else 6.5)
-    else:
-        shown = np.arange(0, classes, max(5, classes // 100 * 5))
-        axes.set_yticks(shown + 0.5, [str(k) for k in shown], fontsize=8)
-    axes.tick_params(length=2)
-    sizes = histogram.sum(1)
     axes.set_xlabel("client")
-    axes.set_ylabel("" if labelled else "class")
+
+
+def _label_classes(axes: Axes, class_names: Sequence[str], layout: _Layout) -> None:
+    """Every class by its name, or some by their numbers where there are many."""
+    classes = len(class_names)
+    if layout.named:
+        size = 8 if layout.numbered else 6.5
+        axes.set_yticks(np.arange(classes) + 0.5, class_names, fontsize=size)
+        return
+    shown = np.arange(0, classes, max(5, classes // 100 * 5))
+    axes.set_yticks(shown + 0.5, [str(k) for k in shown], fontsize=8)
+    axes.set_ylabel("class")
+
+
+def _title(histogram: Histogram) -> str:
+    sizes = histogram.sum(1)
     least, most = sizes.min(), sizes.max()
     size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    axes.set_title(f"{sizes.sum():,} images, {clients} clients with {size} each", fontsize=10)
-    figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
-    figure.savefig(path, format="png", metadata={"Software": None})
+    return f"{sizes.sum():,} images, {len(histogram)} clients with {size} each"

@@ -1,4 +1,4 @@
-"""A split of one's own: a JSON file that says which images are for training and which for testing.
+"""Split files: JSON with the training and the test images.
 
 It holds `train` and `test`, lists of paths, either alone or once for every domain:
 `{"amazon": {"train": ["amazon/mug/frame_0001.jpg", ...], "test": [...]}, ...}`.
@@ -21,7 +21,7 @@ from fedray.errors import UserError
 _NAMES = {"train": TRAIN, "test": TEST}
 
 
-def locate(root: Path, split: str) -> Path:
+def find_split_file(root: Path, split: str) -> Path:
     """Find the split file below the data's root.
 
     Raises:

@@ -19,12 +19,12 @@ def hold_out(
     """Take a share of each client's training images out for validation, at random.
 
     Args:
-        data: who owns what.
+        data: the partitioned images.
         fraction: of a client's training images, between 0 and 1.
         rng_for: gives the stream for "validation".
 
     Raises:
-        UserError: when a client would have no image left to learn from or to validate on, or the
+        UserError: when a client would have no image left to train on or to validate on, or the
             partition already gave it some to validate on.
     """
     if data.validation is not None:
@@ -33,17 +33,15 @@ def hold_out(
             "validation images; leave data.validation_fraction out"
         )
     rng = rng_for("validation")
-    train, validation = zip(
-        *(
-            local_split(
-                own,
-                rng,
-                test_fraction=fraction,
-                owner=f"client {client}",
-                key="data.validation_fraction",
-            )
-            for client, own in enumerate(data.train)
-        ),
-        strict=True,
-    )
+    splits = [
+        local_split(
+            part,
+            rng,
+            test_fraction=fraction,
+            owner=f"client {client}",
+            key="data.validation_fraction",
+        )
+        for client, part in enumerate(data.train)
+    ]
+    train, validation = zip(*splits, strict=True)
     return replace(data, train=train, validation=validation)

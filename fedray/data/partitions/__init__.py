@@ -1,112 +1,123 @@
-"""How images are dealt to clients: one module per partition.
+"""Partitions of images over clients: one module each.
 
-A partition is a pure function of (labels, clients, parameters, random stream). It gives every image
-to exactly one client. A few-shot protocol says what clients learn from, validate and test on; it
-may leave images out and give one to several clients.
+A partition is a pure function of (annotations, clients, parameters, random stream). It gives every
+image to exactly one client. A few-shot protocol defines what clients train, validate and test on;
+it may leave images out and give one to several clients.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.config import Frozen
+from fedray.config import Component
+from fedray.data.configurable import Configurable, build
 from fedray.data.imageset import Domains
 from fedray.errors import UserError
-from fedray.plugins import Registry
+from fedray.registry import Registry
 
 __all__ = [
+    "Annotations",
+    "AnyPartition",
+    "ClientSplits",
     "FewShotProtocol",
     "Indices",
     "Partition",
-    "Splits",
+    "Pools",
+    "build_partition",
     "collect",
     "partitions",
     "require_samples",
 ]
 
 Indices = NDArray[np.int64]
-P = TypeVar("P", bound=Frozen)
 
 
-class Partition(ABC, Generic[P]):
-    """One way of dealing; a subclass has a `name`, `Params` and `split`.
+class Annotations(NamedTuple):
+    """What is known of n images that are to be partitioned.
 
-    Args:
-        domains: of the images that are dealt, where the source knows any.
+    Attributes:
+        labels: int64 [n], each image's class.
+        domains: of the same images, where the source knows any.
     """
 
-    def __init__(self, domains: Domains | None = None) -> None:
-        self.domains = domains
+    labels: Indices
+    domains: Domains | None = None
 
-    name: ClassVar[str]
-    """What `data.partition.name` calls it."""
-    Params: ClassVar[type[Frozen]]
-    """Its knobs, `data.partition.*`."""
+
+class Partition(Configurable, ABC):
+    """Gives every image to one client; a subclass has a `name`, a `paper` and `split`.
+
+    Made from its typed parameters (`Params`), which are `data.partition.*`.
+    """
+
+    paper: ClassVar[str]
+    """Where it is from, in a few words; "-" for what has no source."""
 
     @abstractmethod
     def split(
-        self, labels: Indices, clients: int, params: P, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Deal n images to N clients.
+        """Partition n images over N clients.
 
         Args:
-            labels: int64 [n], class of each image.
+            annotations: of the n images.
             clients: N.
-            params: the knobs.
             rng: the only source of randomness.
 
         Returns:
-            N sorted int64 arrays; together they hold 0..n-1, each once.
+            N sorted int64 arrays, a partition of 0..n-1.
 
         Raises:
             UserError: when n images cannot serve N clients so.
         """
 
 
-class Splits(NamedTuple):
-    """What each of N clients learns from, validates and tests on: sorted int64 arrays."""
+class Pools(NamedTuple):
+    """The images that a few-shot protocol draws from: disjoint positions in the source.
+
+    Attributes:
+        train: images to train on, or to validate on where `validation` is empty.
+        test: images to test on.
+        validation: the source's own validation images; often none.
+    """
+
+    train: Indices
+    test: Indices
+    validation: Indices
+
+
+class ClientSplits(NamedTuple):
+    """What each of N clients trains, validates and tests on: sorted int64 arrays."""
 
     train: list[Indices]
     validation: list[Indices]
     test: list[Indices]
 
 
-class FewShotProtocol(ABC, Generic[P]):
-    """A few-shot way of dealing; a subclass has a `name`, `Params` and `splits`.
+class FewShotProtocol(Configurable, ABC):
+    """Draws few images for each client; a subclass has a `name`, a `paper` and `splits`.
 
-    Inside a client the three parts share no image; two clients may have the same.
+    Made from its typed parameters (`Params`), which are `data.partition.*`. Inside a client the
+    three splits share no image; two clients may have the same.
     """
 
-    name: ClassVar[str]
-    """What `data.partition.name` calls it."""
-    Params: ClassVar[type[Frozen]]
-    """Its knobs, `data.partition.*`."""
+    paper: ClassVar[str]
+    """Where it is from, in a few words."""
 
     @abstractmethod
     def splits(
-        self,
-        labels: Indices,
-        train: Indices,
-        test: Indices,
-        validation: Indices,
-        clients: int,
-        params: P,
-        rng: np.random.Generator,
-    ) -> Splits:
+        self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
+    ) -> ClientSplits:
         """Draw every client's images.
 
         Args:
             labels: int64 [n], class of each image of the source.
-            train: positions of the images that may be learnt from, or validated on where
-                `validation` is empty.
-            test: positions of those that may be tested on, none of them in `train`.
-            validation: positions of the source's own validation images, in neither; often none.
+            pools: positions of the images that may be drawn.
             clients: N.
-            params: the knobs.
             rng: the only source of randomness.
 
         Raises:
@@ -114,9 +125,20 @@ class FewShotProtocol(ABC, Generic[P]):
         """
 
 
-partitions: Registry[Partition[Any] | FewShotProtocol[Any]] = Registry(
-    "partition", "fedray.data.partitions"
-)
+AnyPartition: TypeAlias = Partition | FewShotProtocol
+"""What `data.partition` may name."""
+
+partitions: Registry[type[AnyPartition]] = Registry("partition", "fedray.data.partitions")
+
+
+def build_partition(component: Component) -> AnyPartition:
+    """Make the partition or few-shot protocol that `data.partition` names.
+
+    Raises:
+        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
+    """
+    partition: AnyPartition = build(component, "partition", "data.partition")
+    return partition
 
 
 def collect(owner: Indices, clients: int) -> list[Indices]:

@@ -1,4 +1,4 @@
-"""What the Dirichlet partitions share: each class is cut among clients by one Dirichlet draw."""
+"""What the Dirichlet partitions share: each class is divided by one Dirichlet draw."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def redraw_until(
         counts = _draw(totals, clients, alpha, rng, official=official)
         short = int((counts.sum(1) < min_samples).sum())
         if not short:
-            return deal(classes, counts, rng)
+            return assign_images(classes, counts, rng)
         fewest = min(fewest, short)
     raise UserError(
         f"data.partition: at least {fewest} of {clients} clients got fewer than {min_samples} "
@@ -58,23 +58,23 @@ def redraw_until(
     )
 
 
-def deal_evenly(
+def partition_evenly(
     labels: Indices, clients: int, alpha: float, rng: np.random.Generator
 ) -> list[Indices]:
-    """Deal so that every client gets n//N or n//N + 1 images (see `fedtsp_dirichlet`)."""
+    """Partition so that every client gets n//N or n//N + 1 images (see `fedtsp_dirichlet`)."""
     n = len(labels)
     require_samples(n, clients)
     classes, totals = class_totals(labels)
-    room = np.full(clients, n // clients, np.int64)
-    room[: n % clients] += 1
+    capacity = np.full(clients, n // clients, np.int64)
+    capacity[: n % clients] += 1
     counts = np.zeros((clients, len(totals)), np.int64)
     for c in rng.permutation(len(totals)):
-        counts[:, c] = _pour(int(totals[c]), _dirichlet(clients, alpha, rng), room, rng)
-        room -= counts[:, c]
-    return deal(classes, counts, rng)
+        counts[:, c] = _fill(int(totals[c]), _dirichlet(clients, alpha, rng), capacity, rng)
+        capacity -= counts[:, c]
+    return assign_images(classes, counts, rng)
 
 
-def deal(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
+def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
     """Give each client that many random images of each class.
 
     Args:
@@ -108,14 +108,14 @@ def _draw(
     counts = np.zeros((clients, len(totals)), np.int64)
     held = np.zeros(clients, np.int64)
     for c, total in enumerate(totals):
-        shares = _among(held < full, _dirichlet(clients, alpha, rng), rng)
+        shares = _restricted(held < full, _dirichlet(clients, alpha, rng), rng)
         counts[:, c] = _cut(int(total), shares, 0.0 if official else rng.random())
         held += counts[:, c]
     return counts
 
 
-def _among(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Generator) -> Floats:
-    """Shares of the allowed clients alone.
+def _restricted(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Generator) -> Floats:
+    """Shares of the allowed clients alone, not normalised.
 
     When all of theirs are zero in floating point (tiny alpha), one of them gets everything, which
     is the limit of the Dirichlet at alpha -> 0.
@@ -141,15 +141,15 @@ def _cut(total: int, shares: Floats, offset: float) -> Indices:
     return counts
 
 
-def _pour(total: int, shares: Floats, room: Indices, rng: np.random.Generator) -> Indices:
-    """Pour `total` images by shares; what does not fit spills over to those with room.
+def _fill(total: int, shares: Floats, capacity: Indices, rng: np.random.Generator) -> Indices:
+    """Divide `total` images by shares; what exceeds a client's capacity spills over to others.
 
     Each pass places everything or fills a client, so there are at most N passes.
     """
-    got = np.zeros_like(room)
+    got = np.zeros_like(capacity)
     while total:
-        wanted = _cut(total, _among(got < room, shares, rng), rng.random())
-        added = np.minimum(wanted, room - got)
+        wanted = _cut(total, _restricted(got < capacity, shares, rng), rng.random())
+        added = np.minimum(wanted, capacity - got)
         got += added
         total -= int(added.sum())
     return got

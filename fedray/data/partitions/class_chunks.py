@@ -1,4 +1,4 @@
-"""Label skew without overlap: every client has classes of its own (FedMGP's base-to-novel)."""
+"""Label skew without overlap: every class belongs to one client."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 from pydantic import Field
 
 from fedray.config import Frozen
-from fedray.data.partitions import Indices, Partition, collect, partitions
+from fedray.data.partitions import Annotations, Indices, Partition, collect, partitions
 from fedray.errors import UserError
 
 
 class ClassChunksParams(Frozen):
-    """Knobs of `class_chunks`."""
+    """Parameters of `class_chunks`."""
 
     class_seed: int = Field(2023, ge=0)
     """What the classes are shuffled with; independent of the experiment's seed, as in the official
@@ -19,20 +19,24 @@ class ClassChunksParams(Frozen):
 
 
 @partitions.add
-class ClassChunks(Partition[ClassChunksParams]):
-    """The m classes are shuffled and cut into chunks of round(m/N); the last client has the rest.
+class ClassChunks(Partition):
+    """Label skew: shuffled classes are cut into chunks of round(m/N); the last client has the rest.
 
-    Python's rounding, as in the official code: 25 classes give 10 clients 2 each, the last 7.
+    FedMGP's base-to-novel protocol. Python's rounding, as in the official code: 25 classes give 10
+    clients 2 each, the last 7.
     """
 
     name = "class_chunks"
+    paper = "Bo et al., FedMGP, NeurIPS 2025"
     Params = ClassChunksParams
+    params: ClassChunksParams
 
     def split(
-        self, labels: Indices, clients: int, params: ClassChunksParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Deal whole classes; see `Partition.split`."""
+        """Assign whole classes; see `Partition.split`."""
         del rng
+        labels = annotations.labels
         classes = np.unique(labels)
         each = round(len(classes) / clients)
         if each < 1 or each * (clients - 1) >= len(classes):
@@ -41,8 +45,7 @@ class ClassChunks(Partition[ClassChunksParams]):
                 f"{max(each, 1)} for {clients} clients; set data.clients to another number, for "
                 f"example {max(1, len(classes) // max(each, 1))}"
             )
-        own = np.random.default_rng(params.class_seed)
-        shuffled = own.permutation(classes)
+        shuffled = np.random.default_rng(self.params.class_seed).permutation(classes)
         chunk = np.minimum(np.arange(len(classes)) // each, clients - 1)
         holder = np.empty(int(classes[-1]) + 1, np.int64)
         holder[shuffled] = chunk

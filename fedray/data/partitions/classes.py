@@ -7,21 +7,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedray.config import Frozen
-from fedray.data.partitions import Indices, Partition, partitions
-from fedray.data.partitions._per_class import class_totals, deal
+from fedray.data.partitions import Annotations, Indices, Partition, partitions
+from fedray.data.partitions._per_class import assign_images, class_totals
 from fedray.errors import UserError
 
 
 class ClassesParams(Frozen):
-    """Knobs of `classes`."""
+    """Parameters of `classes`."""
 
     classes_per_client: int = Field(2, ge=1)
     """k: the number of classes that every client holds."""
 
 
 @partitions.add
-class ClassesPerClient(Partition[ClassesParams]):
-    """Every client holds k classes; a class's images are divided equally among its holders.
+class ClassesPerClient(Partition):
+    """Label skew: every client holds k classes, each divided equally among its holders.
 
     Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022, Section IV-A, `#C=k`, as its
     code draws it: client i holds class i mod C and k - 1 others at random. The holders of a class
@@ -29,32 +29,35 @@ class ClassesPerClient(Partition[ClassesParams]):
     differ by how many share their classes.
 
     Where the code would leave a class without a holder (N < C) and lose its images, the classes
-    left over are first dealt at random to clients with room; so N k >= C is needed.
+    left over are first assigned at random to clients that hold fewer than k; so N k >= C is needed.
     """
 
     name = "classes"
+    paper = "Li et al., ICDE 2022"
     Params = ClassesParams
+    params: ClassesParams
 
     def split(
-        self, labels: Indices, clients: int, params: ClassesParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
         """Choose the holders, then divide every class; see `Partition.split`."""
+        labels = annotations.labels
         classes, totals = class_totals(labels)
-        holds = _holders(len(totals), clients, params.classes_per_client, rng)
+        holds = _holders(len(totals), clients, self.params.classes_per_client, rng)
         _check_totals(np.unique(labels), totals, holds.sum(0))
         counts = np.zeros(holds.shape, np.int64)
         for c, total in enumerate(totals):
             holders = np.flatnonzero(holds[:, c])
             counts[holders, c] = total // len(holders)
             counts[holders[: total % len(holders)], c] += 1
-        return deal(classes, counts, rng)
+        return assign_images(classes, counts, rng)
 
 
 def _holders(classes: int, clients: int, each: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Who holds which class: bool [N, C] with k a row and at least one a column."""
     if each > classes:
         raise UserError(
-            f"data.partition.classes_per_client={each}, but the images that are dealt have "
+            f"data.partition.classes_per_client={each}, but the images that are partitioned have "
             f"{classes} classes; lower data.partition.classes_per_client"
         )
     if clients * each < classes:
@@ -69,9 +72,9 @@ def _holders(classes: int, clients: int, each: int, rng: np.random.Generator) ->
     orphans = np.arange(clients, classes)
     slots = rng.permutation(np.repeat(everyone, each - 1))
     holds[slots[: len(orphans)], orphans] = True
-    for own in holds:
-        room = each - own.sum()
-        own[rng.choice(np.flatnonzero(~own), room, replace=False)] = True
+    for held in holds:
+        missing = each - held.sum()
+        held[rng.choice(np.flatnonzero(~held), missing, replace=False)] = True
     return holds
 
 

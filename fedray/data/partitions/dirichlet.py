@@ -6,43 +6,47 @@ import numpy as np
 from pydantic import Field
 
 from fedray.config import Frozen
-from fedray.data.partitions import Indices, Partition, partitions
+from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.partitions._per_class import redraw_until
 
 
 class DirichletParams(Frozen):
-    """Knobs of `dirichlet`."""
+    """Parameters of `dirichlet`."""
 
     alpha: float = Field(0.5, gt=0, le=1e6)
     """Concentration: large is near uniform, small gives each class to few clients."""
     min_samples: int = Field(10, ge=1)
-    """Least images of every client, training and test together."""
+    """Least images of every client, training and test in sum."""
     max_draws: int = Field(10_000, ge=1)
     """How often the whole partition is redrawn to reach `min_samples`."""
 
 
 @partitions.add
-class Dirichlet(Partition[DirichletParams]):
-    """For each class k, p ~ Dir(alpha 1_N) says which share of its images each client gets.
+class Dirichlet(Partition):
+    """Label skew: each class is divided by shares p ~ Dir(alpha 1_N); sizes vary freely.
 
-    Sizes vary freely (Hsu et al. 2019 per class; Yurochkin et al. 2019). With a soft cap on the
-    sizes, as in NIID-Bench and HtFLlib, it is `fedtsp_dirichlet` with `variant: official`.
+    Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019; Hsu
+    et al., "Measuring the Effects of Non-Identical Data Distribution", 2019, per class. With a soft
+    cap on the sizes, as in NIID-Bench and HtFLlib, it is `fedtsp_dirichlet` with `variant:
+    official`.
     """
 
     name = "dirichlet"
+    paper = "Yurochkin et al., ICML 2019"
     Params = DirichletParams
+    params: DirichletParams
 
     def split(
-        self, labels: Indices, clients: int, params: DirichletParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
         """Draw until everyone has `min_samples`; see `Partition.split`."""
         return redraw_until(
-            labels,
+            annotations.labels,
             clients,
-            params.alpha,
+            self.params.alpha,
             rng,
-            min_samples=params.min_samples,
-            max_draws=params.max_draws,
+            min_samples=self.params.min_samples,
+            max_draws=self.params.max_draws,
             official=False,
             name=self.name,
         )

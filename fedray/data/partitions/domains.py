@@ -4,59 +4,67 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedray.data.partitions import Indices, Partition, partitions
+from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.partitions._per_class import redraw_until
 from fedray.data.partitions.dirichlet import DirichletParams
 from fedray.errors import UserError
 
 
 class DomainsParams(DirichletParams):
-    """Knobs of `domains`: those of `dirichlet`, inside every domain that has several clients."""
+    """Parameters of `domains`: those of `dirichlet`, for domains that have several clients."""
 
 
 @partitions.add
-class DomainClients(Partition[DomainsParams]):
-    """Client i holds images of domain i // (N/D); with N = D all of them (FedBN, FedGLCL).
+class DomainClients(Partition):
+    """Feature skew: client i holds images of domain i // (N/D); with N = D all of them.
 
-    With several clients a domain, its images are dealt to them class by class by Dir(alpha).
+    Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR
+    2021 (N = D); also FedGLCL. With several clients per domain, its images are divided among them
+    class by class by Dir(alpha).
     """
 
     name = "domains"
+    paper = "Li et al., FedBN, ICLR 2021"
     Params = DomainsParams
+    params: DomainsParams
 
     def split(
-        self, labels: Indices, clients: int, params: DomainsParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Deal domain by domain, in the order of their names; see `Partition.split`."""
-        if self.domains is None:
+        """Divide domain by domain, in the order of their names; see `Partition.split`."""
+        labels, domains = annotations
+        if domains is None:
             raise UserError(
                 "data.partition=domains, but the source knows no domains; use data with a folder "
                 "or a column `domain` for each, or another partition"
             )
-        ids = self.domains.ids
-        present = np.unique(ids)
-        each, rest = divmod(clients, len(present))
-        if rest or not each:
-            names = ", ".join(self.domains.names[i] for i in present)
-            raise UserError(
-                f"data.clients={clients} cannot be dealt evenly to {len(present)} domains "
-                f"({names}); set data.clients to a multiple of {len(present)}"
-            )
-        owned: list[Indices] = []
+        present = np.unique(domains.ids)
+        per_domain = _clients_per_domain(clients, [domains.names[i] for i in present])
+        parts: list[Indices] = []
         for domain in present:
-            members = np.flatnonzero(ids == domain).astype(np.int64)
-            if each == 1:
-                owned.append(members)
+            members = np.flatnonzero(domains.ids == domain).astype(np.int64)
+            if per_domain == 1:
+                parts.append(members)
                 continue
-            parts = redraw_until(
+            inside = redraw_until(
                 labels[members],
-                each,
-                params.alpha,
+                per_domain,
+                self.params.alpha,
                 rng,
-                min_samples=params.min_samples,
-                max_draws=params.max_draws,
+                min_samples=self.params.min_samples,
+                max_draws=self.params.max_draws,
                 official=False,
-                name=f"domain {self.domains.names[domain]}",
+                name=f"domain {domains.names[domain]}",
             )
-            owned += [members[part] for part in parts]
-        return owned
+            parts += [members[part] for part in inside]
+        return parts
+
+
+def _clients_per_domain(clients: int, domains: list[str]) -> int:
+    per_domain, rest = divmod(clients, len(domains))
+    if rest or not per_domain:
+        raise UserError(
+            f"data.clients={clients} cannot be divided evenly among {len(domains)} domains "
+            f"({', '.join(domains)}); set data.clients to a multiple of {len(domains)}"
+        )
+    return per_domain

@@ -17,12 +17,12 @@ import numpy as np
 from pydantic import Field, StrictBool
 
 from fedray.config import Frozen
-from fedray.data.partitions import FewShotProtocol, Indices, Splits, partitions
+from fedray.data.partitions import ClientSplits, FewShotProtocol, Indices, Pools, partitions
 from fedray.errors import UserError
 
 
 class DominantClassParams(Frozen):
-    """Knobs of `dominant_class`."""
+    """Parameters of `dominant_class`."""
 
     shots: int = Field(16, ge=1)
     """Images of a class in a client's pool, at most; what the dominant class keeps."""
@@ -35,97 +35,110 @@ class DominantClassParams(Frozen):
 
 
 @partitions.add
-class DominantClass(FewShotProtocol[DominantClassParams]):
-    """Client i draws from a stream of its own, which does not depend on how many there are."""
+class DominantClass(FewShotProtocol):
+    """Few-shot label skew: some classes are missing, one is dominant (DP2FL).
+
+    Client i draws from its own stream, which does not depend on how many clients there are.
+    """
 
     name = "dominant_class"
+    paper = "DP2FL, arXiv:2504.16357"
     Params = DominantClassParams
+    params: DominantClassParams
 
     def splits(
-        self,
-        labels: Indices,
-        train: Indices,
-        test: Indices,
-        validation: Indices,
-        clients: int,
-        params: DominantClassParams,
-        rng: np.random.Generator,
-    ) -> Splits:
+        self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
+    ) -> ClientSplits:
         """Draw client by client; see `FewShotProtocol.splits`."""
-        learnt, validated, tested = [], [], []
-        shares = [train] * clients
+        result = ClientSplits([], [], [])
         streams = rng.spawn(clients)
-        if params.disjoint:
-            shares = _deal_evenly(labels, train, clients, rng)
+        shares = [pools.train] * clients
+        if self.params.disjoint:
+            shares = _disjoint_shares(labels, pools.train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
-            own, held = _draw(labels, share, validation, params, stream)
-            learnt.append(own)
-            validated.append(held)
-            tested.append(proportional(labels, own, test, stream))
-        return Splits(learnt, validated, tested)
+            mine = pools._replace(train=share)
+            train, validation = _draw_client(labels, mine, self.params, stream)
+            result.train.append(train)
+            result.validation.append(validation)
+            result.test.append(proportional(labels, train, pools.test, stream))
+        return result
 
 
-def _deal_evenly(
+def _disjoint_shares(
     labels: Indices, train: Indices, clients: int, rng: np.random.Generator
 ) -> list[Indices]:
     """An equal part of every class for every client, drawn at random."""
-    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    shares: list[list[Indices]] = [[] for _ in range(clients)]
     for c in np.unique(labels[train]):
-        cut = np.array_split(rng.permutation(train[labels[train] == c]), clients)
-        for own, part in zip(parts, cut, strict=True):
-            own.append(part)
-    return [np.concatenate(own) for own in parts]
+        parts = np.array_split(rng.permutation(train[labels[train] == c]), clients)
+        for share, part in zip(shares, parts, strict=True):
+            share.append(part)
+    return [np.concatenate(share) for share in shares]
 
 
-def _draw(
-    labels: Indices,
-    share: Indices,
-    official: Indices,
-    params: DominantClassParams,
-    rng: np.random.Generator,
+def _draw_client(
+    labels: Indices, pools: Pools, params: DominantClassParams, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """One client's training and validation images."""
-    classes = np.unique(labels[share])
+    classes = np.unique(labels[pools.train])
     count = len(classes) - round(params.excluded * len(classes))
     kept = np.sort(rng.permutation(classes)[: max(1, count)])
     dominant = rng.choice(kept)
-    most = max(1, round(1 / params.kept_share))
-    own: list[Indices] = []
-    held: list[Indices] = []
+    train: list[Indices] = []
+    validation: list[Indices] = []
     for c in kept:
-        images = rng.permutation(share[labels[share] == c])
-        validation = most if c == dominant else 1
-        if len(official):
-            apart = rng.permutation(official[labels[official] == c])
-            if len(apart) < validation:
-                raise UserError(
-                    f"data.partition=dominant_class finds {len(apart)} of the source's validation "
-                    f"images of class {c} for a client, which validates on {validation} of them; "
-                    "raise data.partition.kept_share"
-                )
-            images = np.concatenate([images, apart[:validation]])
-        if len(images) <= validation:
-            instead = " or set data.partition.disjoint=false" if params.disjoint else ""
-            raise UserError(
-                f"data.partition=dominant_class finds {len(images)} training images of class {c} "
-                f"for a client, which validates on {validation} of them and needs more to learn "
-                f"from; use more images{instead}"
-            )
-        pool = min(params.shots, len(images) - validation)
+        held = max(1, round(1 / params.kept_share)) if c == dominant else 1
+        images = _class_pool(labels, pools, c, held, params, rng)
+        pool = min(params.shots, len(images) - held)
         shots = pool if c == dominant else max(1, round(params.kept_share * pool))
-        own.append(images[:shots])
-        held.append(images[len(images) - validation :])
-    return np.sort(np.concatenate(own)), np.sort(np.concatenate(held))
+        train.append(images[:shots])
+        validation.append(images[len(images) - held :])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(validation))
 
 
-def proportional(labels: Indices, own: Indices, test: Indices, rng: np.random.Generator) -> Indices:
-    """The largest random part of `test` with the class proportions p_c of `own`.
+def _class_pool(
+    labels: Indices,
+    pools: Pools,
+    c: int,
+    held: int,
+    params: DominantClassParams,
+    rng: np.random.Generator,
+) -> Indices:
+    """A client's shuffled images of class c; the last `held` of them are for validation.
+
+    Raises:
+        UserError: when there are not enough of them.
+    """
+    images = rng.permutation(pools.train[labels[pools.train] == c])
+    if len(pools.validation):
+        official = rng.permutation(pools.validation[labels[pools.validation] == c])
+        if len(official) < held:
+            raise UserError(
+                f"data.partition=dominant_class finds {len(official)} of the source's validation "
+                f"images of class {c} for a client, which validates on {held} of them; "
+                "raise data.partition.kept_share"
+            )
+        images = np.concatenate([images, official[:held]])
+    if len(images) <= held:
+        instead = " or set data.partition.disjoint=false" if params.disjoint else ""
+        raise UserError(
+            f"data.partition=dominant_class finds {len(images)} training images of class {c} "
+            f"for a client, which validates on {held} of them and needs more to train on; use "
+            f"more images{instead}"
+        )
+    return images
+
+
+def proportional(
+    labels: Indices, train: Indices, test: Indices, rng: np.random.Generator
+) -> Indices:
+    """The largest random part of `test` with the class proportions p_c of `train`.
 
     n_c = floor(t p_c) with t = min_c N_c / p_c over the classes that `test` has any image of.
 
     Args:
         labels: int64 [n], class of each image of the source.
-        own: positions of a client's training images.
+        train: positions of a client's training images.
         test: positions of the images that may be tested on.
         rng: random stream.
 
@@ -133,19 +146,19 @@ def proportional(labels: Indices, own: Indices, test: Indices, rng: np.random.Ge
         Sorted positions.
 
     Raises:
-        UserError: when `test` has no image of any class of `own`.
+        UserError: when `test` has no image of any class of `train`.
     """
-    classes, counts = np.unique(labels[own], return_counts=True)
-    there = np.array([(labels[test] == c).sum() for c in classes])
-    if not there.any():
+    classes, counts = np.unique(labels[train], return_counts=True)
+    available = np.array([(labels[test] == c).sum() for c in classes])
+    if not available.any():
         raise UserError(
             f"there is no test image of any of a client's {len(classes)} classes; use more test "
             "images or set data.test=local"
         )
-    seen = there > 0
-    times = (there[seen] / counts[seen]).min()
+    tested = available > 0
+    times = (available[tested] / counts[tested]).min()
     drawn = [
         rng.permutation(test[labels[test] == c])[: int(times * count + 1e-9)]
-        for c, count in zip(classes[seen], counts[seen], strict=True)
+        for c, count in zip(classes[tested], counts[tested], strict=True)
     ]
     return np.sort(np.concatenate(drawn))

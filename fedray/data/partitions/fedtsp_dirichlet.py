@@ -8,17 +8,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedray.config import Frozen
-from fedray.data.partitions import Indices, Partition, partitions, require_samples
-from fedray.data.partitions._per_class import deal_evenly, redraw_until
+from fedray.data.partitions import Annotations, Indices, Partition, partitions, require_samples
+from fedray.data.partitions._per_class import partition_evenly, redraw_until
 
 
 class FedTSPDirichletParams(Frozen):
-    """Knobs of `fedtsp_dirichlet`."""
+    """Parameters of `fedtsp_dirichlet`."""
 
     alpha: float = Field(0.1, gt=0, le=1e6)
     """Concentration (FedTSP: 0.1): large is near uniform, small gives few classes a client."""
     variant: Literal["exact", "official"] = "exact"
-    """exact: "evenly distributed" as the paper says; official: as its code does."""
+    """exact: "evenly distributed", as in the paper; official: as in its code."""
     min_samples: int | None = Field(None, ge=1)
     """Least images of every client. None: 40, or n/N/2 if less, where sizes are drawn."""
     max_draws: int | None = Field(None, ge=1)
@@ -32,8 +32,8 @@ class FedTSPDirichletParams(Frozen):
 
 
 @partitions.add
-class FedTSPDirichlet(Partition[FedTSPDirichletParams]):
-    """Label skew by class-wise Dirichlet shares, with about equal sizes.
+class FedTSPDirichlet(Partition):
+    """Label skew: each class is divided by shares p ~ Dir(alpha 1_N); sizes are about equal.
 
     Both variants draw p ~ Dir(alpha 1_N) for each class and cut its shuffled images at the
     cumulated shares. They differ in what bounds a client's size:
@@ -44,23 +44,26 @@ class FedTSPDirichlet(Partition[FedTSPDirichletParams]):
       n/N/2)). Sizes are not equal. Cuts are rounded down, so that the last client gets the rest
       of every class. With `min_samples: 10` it is NIID-Bench's routine.
     - `exact`: the same cap made hard. Clients have n//N images, the first n mod N one more; what
-      exceeds a client's room spills over to the others in proportion to their shares. The class
-      order is drawn at random, so that no class is always dealt last, into what room is left.
+      exceeds a client's capacity spills over to the others in proportion to their shares. The class
+      order is drawn at random, so that no class always comes last, when little capacity is left.
       Nothing is redrawn, so it never fails where n >= N.
     """
 
     name = "fedtsp_dirichlet"
+    paper = "Wu et al., FedTSP, CVPR 2026"
     Params = FedTSPDirichletParams
+    params: FedTSPDirichletParams
 
     def split(
-        self, labels: Indices, clients: int, params: FedTSPDirichletParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Deal by the chosen variant; see `Partition.split`."""
+        """Divide by the chosen variant; see `Partition.split`."""
+        labels, params = annotations.labels, self.params
         if params.variant == "exact":
             require_samples(
                 len(labels), clients, params.min_samples or 1, key="data.partition.min_samples"
             )
-            return deal_evenly(labels, clients, params.alpha, rng)
+            return partition_evenly(labels, clients, params.alpha, rng)
         least = params.min_samples
         if least is None:
             least = max(1, int(min(10 / (1 - 0.75), len(labels) / clients / 2)))

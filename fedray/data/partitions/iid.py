@@ -1,30 +1,35 @@
-"""Images dealt at random, without skew."""
+"""Images divided at random, without skew."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fedray.config import Frozen
-from fedray.data.partitions import Indices, Partition, collect, partitions, require_samples
-
-
-class IidParams(Frozen):
-    """There is nothing to choose."""
+from fedray.data.partitions import (
+    Annotations,
+    Indices,
+    Partition,
+    collect,
+    partitions,
+    require_samples,
+)
 
 
 @partitions.add
-class Iid(Partition[IidParams]):
-    """Every client gets n//N or n//N + 1 images drawn uniformly."""
+class Iid(Partition):
+    """No skew: every client gets n//N or n//N + 1 images drawn uniformly.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Section 3 (IID).
+    """
 
     name = "iid"
-    Params = IidParams
+    paper = "McMahan et al., AISTATS 2017"
 
     def split(
-        self, labels: Indices, clients: int, params: IidParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Deal a shuffled pack one by one; see `Partition.split`."""
-        del params
-        n = len(labels)
+        """Assign shuffled images in turn; see `Partition.split`."""
+        n = len(annotations.labels)
         require_samples(n, clients)
         owner = np.empty(n, np.int64)
         owner[rng.permutation(n)] = np.arange(n) % clients

@@ -1,4 +1,4 @@
-"""Label skew by shards: sorted by label, cut, dealt (McMahan et al. 2017)."""
+"""Label skew by shards: sorted by label, cut, assigned at random."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import numpy as np
 from pydantic import Field
 
 from fedray.config import Frozen
-from fedray.data.partitions import Indices, Partition, collect, partitions
+from fedray.data.partitions import Annotations, Indices, Partition, collect, partitions
 from fedray.errors import UserError
 
 
 class ShardsParams(Frozen):
-    """Knobs of `shards`."""
+    """Parameters of `shards`."""
 
     shards_per_client: int = Field(2, ge=1)
     """S: shards that each client gets; about as many classes, each shard one or two."""
 
 
 @partitions.add
-class Shards(Partition[ShardsParams]):
-    """Images sorted by label are cut into N*S shards; each client gets S of them at random.
+class Shards(Partition):
+    """Label skew: images sorted by label are cut into N*S shards; each client gets S at random.
 
-    Shards have n//(N*S) images, the first n mod (N*S) one more, so that none is left over.
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Section 3 (pathological non-IID). Shards have n//(N*S) images, the first n mod
+    (N*S) one more, so that none is left over.
     """
 
     name = "shards"
+    paper = "McMahan et al., AISTATS 2017"
     Params = ShardsParams
+    params: ShardsParams
 
     def split(
-        self, labels: Indices, clients: int, params: ShardsParams, rng: np.random.Generator
+        self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Cut and deal; see `Partition.split`."""
+        """Cut, then assign the shards; see `Partition.split`."""
+        labels, params = annotations.labels, self.params
         n, shards = len(labels), clients * params.shards_per_client
         if shards > n:
             raise UserError(

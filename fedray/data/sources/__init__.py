@@ -5,22 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
+from fedray.config import Component
 from fedray.data import splits
 from fedray.data.cache import cached, source_key
+from fedray.data.configurable import Configurable, build
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.errors import UserError
-from fedray.plugins import Registry
+from fedray.registry import Registry
 
-__all__ = ["Source", "load_images", "official_split", "sources"]
+__all__ = ["Source", "build_source", "load_images", "official_split", "sources"]
 
 
-class Source(ABC):
-    """One place that images come from; a subclass says which files and how they are decoded."""
+class Source(Configurable, ABC):
+    """One data source; a subclass defines its files and how they are decoded.
 
-    name: ClassVar[str]
-    """What `data.source` calls it."""
+    Made from its typed parameters (`Params`), which are those of `data.source`; most have none.
+    """
 
     def load(
         self,
@@ -34,22 +36,24 @@ class Source(ABC):
         """Give the images, decoded once per node and mapped read-only.
 
         Args:
-            root: the folder of the data; None where the source has a place of its own.
-            image_size: pixels per side; None keeps the source's own size.
-            channels: 1 grey, 3 RGB; None keeps the source's own.
+            root: the folder of the data; None where the source needs none or has a default.
+            image_size: pixels per side; None keeps the original size.
+            channels: 1 grey, 3 RGB; None keeps the original ones.
             download: whether files that are missing may be fetched.
-            split: a JSON file below the root that says which images are for training and which for
-                testing, instead of the official split (see `splits`).
+            split: a split file below the root, instead of the official split (see `splits`).
 
         Raises:
             UserError: when files are missing or wrong; it says which and what to do.
         """
-        root = self.locate(root, download=download)
-        files, options = self.files(root), {"image_size": image_size, "channels": channels}
+        root = self.find_root(root, download=download)
+        files = self.files(root)
+        options: dict[str, Any] = {"image_size": image_size, "channels": channels}
+        if params := self.params.model_dump(mode="json"):
+            options["params"] = params
         if split is None:
             key = source_key(self.name, root, files, **options)
             return cached(key, lambda: self.decode(root, image_size=image_size, channels=channels))
-        file = splits.locate(root, split)
+        file = splits.find_split_file(root, split)
         key = source_key(self.name, root, [*files, file], **options, split=split)
 
         def decode() -> ImageSet:
@@ -59,7 +63,7 @@ class Source(ABC):
 
         return cached(key, decode)
 
-    def locate(self, root: Path | None, *, download: bool) -> Path:
+    def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must be there.
 
         Raises:
@@ -72,7 +76,7 @@ class Source(ABC):
             raise UserError(f"data.root={root} is not a folder; set data.root to where the data is")
         return root
 
-    def whence(self, root: Path) -> str:
+    def download_hint(self, root: Path) -> str:
         """Where the data comes from that `root` should hold: the end of a sentence, or nothing."""
         del root
         return ""
@@ -98,11 +102,21 @@ class Source(ABC):
         )
 
 
-sources: Registry[Source] = Registry("data source", "fedray.data.sources")
+sources: Registry[type[Source]] = Registry("data source", "fedray.data.sources")
+
+
+def build_source(component: Component) -> Source:
+    """Make the source that `data.source` names.
+
+    Raises:
+        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
+    """
+    source: Source = build(component, "data source", "data.source")
+    return source
 
 
 def load_images(
-    source: str,
+    source: str | Component,
     root: Path | None = None,
     *,
     image_size: int | None = None,
@@ -110,14 +124,24 @@ def load_images(
     download: bool = False,
     split: str | None = None,
 ) -> ImageSet:
-    """Give the images of the source called `source`; arguments as in `Source.load`.
+    """Give the images of a source; every process on a node may call it.
 
-    Every process on a node may call it: the images are decoded once and mapped by all.
+    The images are decoded once and mapped by all.
+
+    Args:
+        source: its name, or its name with its parameters.
+        root: the folder of the data; None where the source needs none or has a default.
+        image_size: pixels per side; None keeps the original size.
+        channels: 1 grey, 3 RGB; None keeps the original ones.
+        download: whether files that are missing may be fetched.
+        split: a split file below the root, instead of the official split (see `splits`).
 
     Raises:
-        UserError: when there is no such source, or its files are missing or wrong.
+        UserError: when there is no such source, a parameter is wrong, or its files are missing or
+            wrong.
     """
-    return sources.get(source)().load(
+    component = Component(name=source) if isinstance(source, str) else source
+    return build_source(component).load(
         root, image_size=image_size, channels=channels, download=download, split=split
     )
 

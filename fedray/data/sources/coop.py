@@ -1,4 +1,4 @@
-"""CoOp's ten data sets with its splits, from a folder laid out as its DATASETS.md says.
+"""CoOp's ten data sets with its splits, from a folder in the layout of its DATASETS.md.
 
 Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022,
 https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md. What prompt methods compare on.
@@ -36,11 +36,11 @@ class _Set(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The file that tells the set."""
+        """The file by which the data set is recognised."""
         return f"split_zhou_{self.name}.json" if self.split_id else "images_variant_train.txt"
 
     @property
-    def whence(self) -> str:
+    def download_hint(self) -> str:
         """Where to get it."""
         split = f" and {self.split} from {_DRIVE}{self.split_id}" if self.split_id else ""
         return f"get {self.name} from {self.source}{split}, as {_GUIDE} says"
@@ -120,16 +120,17 @@ class _Row(NamedTuple):
 
 @sources.add
 class CoOp(Source):
-    """One of the ten sets; root is its folder (oxford_pets), and its split file tells which it is.
+    """One of CoOp's ten data sets, with its split and class names; root is its folder.
 
-    Classes are the split file's labels, in their order, with spaces for the underscores in their
-    names. CoOp's val is for validation alone: nobody learns from it or is tested on it, and only
-    few-shot protocols use it. Images are scaled bicubically, as CLIP's preprocessing does.
+    The split file in the folder (oxford_pets, ...) identifies the set. Classes are the split file's
+    labels, in their order, with spaces for the underscores in their names. CoOp's val is for
+    validation alone: nobody trains or is tested on it, and only few-shot protocols use it. Images
+    are scaled bicubically, as CLIP's preprocessing does.
     """
 
     name = "coop"
 
-    def locate(self, root: Path | None, *, download: bool) -> Path:
+    def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`.
 
         Raises:
@@ -137,12 +138,14 @@ class CoOp(Source):
         """
         if root is not None and not root.is_dir():
             raise _missing(root)
-        return super().locate(root, download=download)
+        return super().find_root(root, download=download)
 
-    def whence(self, root: Path) -> str:
+    def download_hint(self, root: Path) -> str:
         """The archive and the split file of the set that the folder is called after."""
         known = next((known for known in _SETS if known.home == root.name), None)
-        return f"; {known.whence}" if known else f"; {_GUIDE} says where CoOp's sets come from"
+        return (
+            f"; {known.download_hint}" if known else f"; {_GUIDE} says where CoOp's sets come from"
+        )
 
     def files(self, root: Path) -> list[Path]:
         """The split file, or the official lists, and every image.
@@ -156,7 +159,7 @@ class CoOp(Source):
         if lost:
             raise UserError(
                 f"data.source=coop: {lost[0]} is not there, nor are {len(lost) - 1} more of the "
-                f"{len(images)} images that {found.name}'s split names; {found.whence}"
+                f"{len(images)} images that {found.name}'s split names; {found.download_hint}"
             )
         return [*_lists(root, found), *images]
 
@@ -186,10 +189,12 @@ class CoOp(Source):
 
 
 def _missing(root: Path) -> UserError:
-    """What to say when `root` holds no set, as far as its name tells which was meant."""
+    """The error message when `root` holds no set; names the one that its name suggests."""
     for known in _SETS:
         if root.name == known.home:
-            return UserError(f"data.source=coop: {root / known.split} is not there; {known.whence}")
+            return UserError(
+                f"data.source=coop: {root / known.split} is not there; {known.download_hint}"
+            )
     return UserError(
         f"data.source=coop: data.root={root} is not the folder of one of CoOp's data sets, such as "
         f"{', '.join(known.home for known in _SETS)} with split_zhou_<Name>.json (fgvc_aircraft: "
@@ -205,20 +210,20 @@ def _find(root: Path) -> _Set:
     if len(found) > 1:
         raise UserError(
             f"data.source=coop: {root} holds both {found[0].split} and {found[1].split}; every "
-            "data set needs a folder of its own"
+            "data set needs a separate folder"
         )
     return found[0]
 
 
 def _lists(root: Path, found: _Set) -> list[Path]:
-    """The files that say which image is what."""
+    """The files with the images' classes."""
     if found.split_id:
         return [root / found.split]
     variants = [f"images_variant_{part}.txt" for part in _ORIGINS]
     lists = [root / name for name in ("variants.txt", *variants)]
     for path in lists:
         if not path.is_file():
-            raise UserError(f"data.source=coop: {path} is not there; {found.whence}")
+            raise UserError(f"data.source=coop: {path} is not there; {found.download_hint}")
     return lists
 
 
@@ -228,7 +233,7 @@ def _rows(root: Path, found: _Set) -> Iterator[_Row]:
     seen = set()
     for path, label, name, origin in listed:
         if path in seen:
-            raise UserError(f"{root / found.split} names '{path}' twice; {found.whence}")
+            raise UserError(f"{root / found.split} names '{path}' twice; {found.download_hint}")
         seen.add(path)
         yield _Row(root / found.images / path, label, name, origin)
 

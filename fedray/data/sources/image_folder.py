@@ -18,7 +18,7 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pg
 
 @sources.add
 class ImageFolder(Source):
-    """ROOT/<class>/*.png, or ROOT/{train,test}/<class>/*.png.
+    """Images in one folder per class: ROOT/<class>/*.png, or ROOT/{train,test}/<class>/*.png.
 
     Class names are the folders' names in alphabetical order.
 
@@ -47,10 +47,11 @@ class ImageFolder(Source):
 
 @sources.add
 class DomainFolder(ImageFolder):
-    """ROOT/<domain>/<class>/*.png, or ROOT/<domain>/{train,test}/<class>/*.png.
+    """Images in a folder per domain and class: ROOT/<domain>/<class>/*.png.
 
-    The layout of Office-Caltech-10 and DomainNet: domains and classes are the folders' names in
-    alphabetical order; a class need not be in every domain.
+    Or ROOT/<domain>/{train,test}/<class>/*.png. The layout of Office-Caltech-10 and DomainNet:
+    domains and classes are the folders' names in alphabetical order; a class need not be in every
+    domain.
     """
 
     name = "domain_folder"
@@ -130,5 +131,5 @@ def _decoded(
 
 
 def folders_of(parent: Path) -> list[Path]:
-    """The folders in a folder, sorted; hidden ones aside."""
+    """The folders in a folder, sorted; without hidden ones."""
     return sorted(p for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -24,10 +24,11 @@ class _Row(NamedTuple):
 
 @sources.add
 class MaskFolder(Source):
-    """For dense prediction; a mask is a PNG with its image's name, a pixel's value its class.
+    """Images with masks for dense prediction: ROOT/<domain>/{train,test}/{images,masks}/*.png.
 
-    classes.json is a list of the classes' names, the background first. Domains are the folders
-    below the root. An image's label is its dominant class.
+    A mask is a PNG with its image's name, a pixel's value its class. ROOT/classes.json is a list of
+    the classes' names, the background first. Domains are the folders below the root. An image's
+    label is its dominant class.
     """
 
     name = "mask_folder"

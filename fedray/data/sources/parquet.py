@@ -22,12 +22,12 @@ _LABEL_COLUMNS = ("label", "fine_label")
 
 @sources.add
 class Parquet(Source):
-    """Every `*.parquet` below the root, for example `train-00000-of-00001.parquet`.
+    """Parquet files of the Hugging Face convention: every `*.parquet` below the root.
 
-    Columns: `image` (or `img`), a struct of `bytes` (an encoded image) and `path`; `label` (or
-    `fine_label`), an integer; `domain`, a string, where there are domains. Without that column,
-    files that all lie in two or more different folders below the root, which are not named after
-    splits, have these folders as domains.
+    For example `train-00000-of-00001.parquet`. Columns: `image` (or `img`), a struct of `bytes` (an
+    encoded image) and `path`; `label` (or `fine_label`), an integer; `domain`, a string, where
+    there are domains. Without that column, files that all lie in two or more different folders
+    below the root, which are not named after splits, have these folders as domains.
 
     The official split is what the file's name, or a folder above it, starts with (train, test,
     validation); any other file is training data. In a split file an image is called as its `path`
@@ -122,7 +122,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _origin(root: Path, path: Path) -> int:
-    """The official split that a file's name or a folder above it tells; TRAIN if none does."""
+    """The official split in a file's name or in that of a folder above it; TRAIN if in none."""
     for part in reversed(path.relative_to(root).parts):
         split = official_split(re.split(r"[-_.]", part)[0])
         if split is not None:

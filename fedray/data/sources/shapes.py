@@ -29,17 +29,18 @@ Floats = NDArray[np.float64]
 
 @sources.add
 class Shapes(Source):
-    """160 training and 40 test images of each style, one to three shapes in each; always the same.
+    """Synthetic coloured shapes with masks in four styles: 800 RGB images of 32x32, no download.
 
-    The styles are domains with one task. A shape's class is its outline; it also has a typical hue,
+    160 training and 40 test images of each style, one to three shapes in each; always the same. The
+    styles are domains with one task. A shape's class is its outline; it also has a typical hue,
     which every style shifts, so that a circle of one may look like a square of another. Ground,
-    brightness and noise are the style's own. An image's label is its dominant shape. By default
+    brightness and noise depend on the style. An image's label is its dominant shape. By default
     32 pixels and RGB; in grey the outline alone is left.
     """
 
     name = "shapes"
 
-    def locate(self, root: Path | None, *, download: bool) -> Path:
+    def find_root(self, root: Path | None, *, download: bool) -> Path:
         """This module's folder: nothing is read but how to draw."""
         del root, download
         return Path(__file__).parent
@@ -122,13 +123,13 @@ def _colour(style: str, kind: int, rng: np.random.Generator) -> Floats:
 
 
 def _outline(name: str, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """The pixels [size, size] inside a shape of random place, size and turn."""
+    """The pixels [size, size] inside a shape of random position, size and rotation."""
     radius = rng.uniform(0.18, 0.3)
     centre = rng.uniform(radius, 1 - radius, 2)
-    turn = rng.uniform(-0.5, 0.5)
+    angle = rng.uniform(-0.5, 0.5)
     y, x = (np.mgrid[:size, :size] + 0.5) / size - centre[:, None, None]
-    u = (np.cos(turn) * x + np.sin(turn) * y) / radius
-    v = (np.cos(turn) * y - np.sin(turn) * x) / radius
+    u = (np.cos(angle) * x + np.sin(angle) * y) / radius
+    v = (np.cos(angle) * y - np.sin(angle) * x) / radius
     if name == "circle":
         inside = u**2 + v**2 <= 0.75
     elif name == "square":

@@ -8,20 +8,21 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fedray.data.cache import cache_folder
 from fedray.data.decoding import Encoded, Resampling, decode
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
 from fedray.data.sources import Source, sources
 from fedray.data.sources.coop import CARS_URL
 from fedray.errors import UserError
+from fedray.files import cache_folder, node_lock
 
-Splits: TypeAlias = Mapping[int, Mapping[str, Any]]
+OfficialSplits: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""For each official split, the arguments with which torchvision reads it."""
 
 _VGG = "https://www.robots.ox.ac.uk/~vgg/data"
-_ONE: Splits = {TRAIN: {}}
-_TWO: Splits = {TRAIN: {"split": "train"}, TEST: {"split": "test"}}
-_THREE: Splits = {**_TWO, VALIDATION: {"split": "val"}}
-_PETS: Splits = {TRAIN: {"split": "trainval"}, TEST: {"split": "test"}}
+_ONE: OfficialSplits = {TRAIN: {}}
+_TWO: OfficialSplits = {TRAIN: {"split": "train"}, TEST: {"split": "test"}}
+_THREE: OfficialSplits = {**_TWO, VALIDATION: {"split": "val"}}
+_PETS: OfficialSplits = {TRAIN: {"split": "trainval"}, TEST: {"split": "test"}}
 
 
 class _TorchVision(Source):
@@ -35,11 +36,11 @@ class _TorchVision(Source):
     """Where they come from."""
     fetches: ClassVar[bool] = True
     """Whether torchvision can fetch them."""
-    splits: ClassVar[Splits] = {TRAIN: {"train": True}, TEST: {"train": False}}
+    splits: ClassVar[OfficialSplits] = {TRAIN: {"train": True}, TEST: {"train": False}}
     """What the class takes to read each official split."""
     resampling: ClassVar[Resampling] = "bilinear"
 
-    def locate(self, root: Path | None, *, download: bool) -> Path:
+    def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`, or the cache when None; fetch what is missing when that is allowed.
 
         Raises:
@@ -55,11 +56,8 @@ class _TorchVision(Source):
                 f"files there (from {self.url}), {'' if self.fetches else 'or '}set data.root to "
                 f"the folder that holds {Path(self.folder).parts[0]}, {more}"
             )
-        from filelock import FileLock
-
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            with FileLock(root / f".{self.name}.lock"):
+            with node_lock(root / f".{self.name}"):
                 self._open(root, download=True)
         except (OSError, RuntimeError) as error:
             raise UserError(
@@ -68,7 +66,7 @@ class _TorchVision(Source):
             ) from None
         return root
 
-    def whence(self, root: Path) -> str:
+    def download_hint(self, root: Path) -> str:
         """The page of the data set."""
         return f"; its files are from {self.url}, to be put into {root / self.folder}"
 
@@ -85,7 +83,7 @@ class _TorchVision(Source):
         parts = self._read(root)
         rows = [self._rows(part) for part in parts]
         encoded = [image for images, _ in rows for image in images]
-        labels = [np.asarray(own, np.int64) for _, own in rows]
+        labels = [np.asarray(ids, np.int64) for _, ids in rows]
 
         def where(i: int) -> str:
             image = encoded[i]
@@ -102,7 +100,7 @@ class _TorchVision(Source):
             ),
             labels=np.concatenate(labels),
             class_names=self._names(parts[0]),
-            origin=np.repeat(np.array([*self.splits], np.int8), [len(own) for own in labels]),
+            origin=np.repeat(np.array([*self.splits], np.int8), [len(ids) for ids in labels]),
         )
 
     def _rows(self, part: Any) -> tuple[Sequence[Encoded], Sequence[int]]:
