@@ -1,0 +1,1 @@
+"""What is measured in a round, one file each."""

@@ -1,0 +1,72 @@
+"""Accuracy of models besides the participants' own: the global one, newcomers', a method's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedray.evaluation.metrics import Evaluated, Measure, metrics
+from fedray.evaluation.score import Score, pooled
+from fedray.records import Metric
+
+
+@metrics.add
+class GlobalModel(Measure):
+    """Accuracy of the one global model over all clients' test images."""
+
+    name = "global_model"
+    metrics = (Metric("global_accuracy"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """Where all clients predict with one model."""
+        if not evaluated.has_global_model or not evaluated.tested:
+            return {}
+        return {"global_accuracy": pooled(list(evaluated.tested.values()))}
+
+
+@metrics.add
+class Newcomers(Measure):
+    """Accuracy of the clients that join late, on their own test splits, also before they join."""
+
+    name = "newcomers"
+    metrics = (Metric("new_accuracy"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """The mean over these clients."""
+        return mean_over_models("new", [[score] for score in evaluated.newcomers.values()])
+
+
+@metrics.add
+class CrossEvaluations(Measure):
+    """Models that a method asks to be tested elsewhere than where they were trained.
+
+    <name>_accuracy: mean over these models of the accuracy on all images that each was tested on
+    (DP2FL Tables 2 to 4: global, others, union).
+    """
+
+    name = "cross_evaluations"
+    metrics = (Metric("{model}_accuracy"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """By the names that the method gives."""
+        found: dict[str, float] = {}
+        for name, models in evaluated.cross_evaluations.items():
+            found |= mean_over_models(name, models)
+        return found
+
+
+def mean_over_models(name: str, models: Sequence[Sequence[Score]]) -> dict[str, float]:
+    """<name>_accuracy: the mean over models of the accuracy on all images of each.
+
+    Args:
+        name: of the metric.
+        models: for each model its scores on one or several clients' test splits.
+
+    Returns:
+        Empty where no model was tested on an image.
+    """
+    tested = [scores for scores in models if any(score.total for score in scores)]
+    if not tested:
+        return {}
+    return {f"{name}_accuracy": float(np.mean([pooled(scores) for scores in tested]))}

@@ -1,0 +1,127 @@
+"""The registry of what is measured in a round, and what the measures see."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from fedray.errors import FedrayError
+from fedray.evaluation.score import Score
+from fedray.records import Metric
+from fedray.registry import Registry
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What measures need to know of the data.
+
+    Attributes:
+        domains: the clients of each domain, where clients have one.
+        majority: each client's majority classes, by its training images.
+        dense_classes: in dense prediction the classes' names, the background first.
+    """
+
+    domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    majority: Sequence[Collection[int]] = ()
+    dense_classes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One round as the measures see it.
+
+    Attributes:
+        facts: of the data.
+        scores: of the clients that have joined, on their own test splits; empty where the round
+            was not evaluated.
+        newcomers: of the clients that come later.
+        has_global_model: whether all clients predict with one model.
+        cross_evaluations: by name, for each model its scores on clients' test splits.
+        fine_tuned: for each client its scores before and after each epoch of fine-tuning.
+        train_losses: of the clients that trained.
+    """
+
+    facts: DataFacts
+    scores: Mapping[int, Score] = field(default_factory=dict)
+    newcomers: Mapping[int, Score] = field(default_factory=dict)
+    has_global_model: bool = False
+    cross_evaluations: Mapping[str, Sequence[Sequence[Score]]] = field(default_factory=dict)
+    fine_tuned: Sequence[Sequence[Score]] = ()
+    train_losses: Sequence[float] = ()
+
+    @cached_property
+    def tested(self) -> dict[int, Score]:
+        """The scores of the clients that have test images, by client in order."""
+        return {client: score for client, score in sorted(self.scores.items()) if score.total}
+
+
+class Measure(ABC):
+    """Something that is measured in a round: one or several metrics of one computation."""
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+    """What it may give."""
+
+    @abstractmethod
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """The metrics that apply to this round, by name; none where it does not."""
+
+
+metrics: Registry[type[Measure]] = Registry("metric", "fedray.evaluation.measures")
+
+
+def add_declared(
+    found: dict[str, float], given: Mapping[str, float], declared: Sequence[Metric], giver: str
+) -> None:
+    """Add numbers, each of which must have been declared.
+
+    Args:
+        found: what they are added to.
+        given: the numbers by name.
+        declared: what they mean.
+        giver: who gives them, for messages.
+
+    Raises:
+        FedrayError: when one is not declared, and as `add_metric`.
+    """
+    for name, value in given.items():
+        if not any(metric.matches(name) for metric in declared):
+            raise FedrayError(f"{giver} gives '{name}', which it has not declared")
+        add_metric(found, name, value)
+
+
+def measure(evaluated: Evaluated) -> dict[str, float]:
+    """What all registered measures find in a round.
+
+    Raises:
+        FedrayError: when one of them gives a number that it has not declared, or that another
+            one has given.
+    """
+    found: dict[str, float] = {}
+    for entry in metrics.entries():
+        given = entry().compute(evaluated)
+        add_declared(found, given, entry.metrics, f"metric {entry.name}")
+    return found
+
+
+def add_metric(found: dict[str, float], name: str, value: float) -> None:
+    """Add a number that nothing else may have given.
+
+    Raises:
+        FedrayError: when it is there already: a measured number is never replaced; or when it is
+            not a finite number.
+    """
+    if name in found:
+        raise FedrayError(f"the metric '{name}' is measured already; give yours another name")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise FedrayError(f"the metric '{name}' is {value!r}, expected a finite number")
+    found[name] = value
+
+
+def declared_metrics() -> tuple[Metric, ...]:
+    """What the numbers of all registered measures mean."""
+    return tuple(metric for entry in metrics.entries() for metric in entry.metrics)

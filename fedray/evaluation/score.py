@@ -1,0 +1,80 @@
+"""How many answers were right: what clients send back from a test."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Score:
+    """Correct answers of one client's model on some images; a client may have none to test on.
+
+    Attributes:
+        correct: images guessed rightly; in dense prediction pixels.
+        total: images, or pixels.
+        classes: (correct, total) of each class, in the labels' order; empty where not counted.
+        eval_sets: on images that all clients share, by name.
+        predicted: how often each class was guessed; empty where not counted.
+    """
+
+    correct: int
+    total: int
+    classes: tuple[tuple[int, int], ...] = ()
+    eval_sets: Mapping[str, Score] = field(default_factory=dict)
+    predicted: tuple[int, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct answers."""
+        return self.correct / self.total
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean over the classes that have images of F1 = 2 TP / (images + predictions).
+
+        The micro-average over all classes is the accuracy, since every image has one label and one
+        prediction.
+        """
+        found = [
+            2 * right / (images + guesses)
+            for (right, images), guesses in zip(self.classes, self.predicted, strict=True)
+            if images
+        ]
+        return sum(found) / len(found)
+
+    @classmethod
+    def by_class(
+        cls, correct: Sequence[int], total: Sequence[int], predicted: Sequence[int] = ()
+    ) -> Score:
+        """Of the correct answers, the images and the predictions of each class."""
+        classes = tuple(zip(correct, total, strict=True))
+        return cls(sum(correct), sum(total), classes, predicted=tuple(predicted))
+
+    def within(self, classes: Collection[int]) -> Score:
+        """Only the images of `classes`."""
+        parts = [self.classes[c] for c in sorted(classes)]
+        return Score(sum(right for right, _ in parts), sum(images for _, images in parts))
+
+
+def pooled(scores: Sequence[Score]) -> float:
+    """Correct of all / images of all."""
+    return sum(s.correct for s in scores) / sum(s.total for s in scores)
+
+
+def overlap(guesses: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Images or pixels of each class that were guessed rightly, are truly so, and were guessed so.
+
+    Args:
+        guesses: int64 [n].
+        labels: int64 [n].
+        classes: C.
+
+    Returns:
+        int64 [3, C].
+    """
+    right = labels[guesses == labels]
+    return torch.stack([torch.bincount(p, minlength=classes) for p in (right, labels, guesses)])

@@ -1,0 +1,94 @@
+"""Tests of one client's model, run where the client runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+
+from fedray.core import (
+    Algorithm,
+    Client,
+    ClientState,
+    EvalSet,
+    LocalContext,
+    LocalTraining,
+    fit,
+)
+from fedray.evaluation.protocols import ClassSubset, FineTuned
+from fedray.evaluation.score import Score, overlap
+from fedray.models import head_tensors
+
+Test: TypeAlias = Callable[[Algorithm, Client, ClientState, Any], tuple[Score, ...]]
+
+
+def own_test(
+    algorithm: Algorithm, client: Client, state: ClientState, down: Any
+) -> tuple[Score, ...]:
+    """The client's model, as it starts its next round, on its own test split."""
+    return (score(algorithm, algorithm.begin(client, state, down)),)
+
+
+def fine_tuned(
+    algorithm: Algorithm, client: Client, state: ClientState, down: Any
+) -> tuple[Score, ...]:
+    """Fine-tune after the last round and test; nothing of it is kept.
+
+    Returns:
+        The scores before, and after each epoch.
+
+    Paper: FedTSP supplementary C.4, the -FT rows.
+    """
+    local = algorithm.begin(client, state, down)
+    before = score(algorithm, local)
+    if isinstance(algorithm, FineTuned):
+        turns = algorithm.fine_tune(local)
+    else:
+        assert isinstance(algorithm, LocalTraining)
+        turns = fine_tune_head(algorithm, local)
+    return (before, *(score(algorithm, tuned) for tuned in turns))
+
+
+TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": fine_tuned})
+"""The tests by name, as executors are asked for them; part of their random streams' purpose."""
+
+
+def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[LocalContext]:
+    """Train the head alone under the method's loss, `finetune_epochs` times an epoch."""
+    head = head_tensors(local.model)
+    for epoch in range(algorithm.setting.finetune_epochs):
+        client = local.client.with_schedule(1 + epoch, epochs=1)
+        fit(
+            replace(local, client=client, trainable=head),
+            lambda batch: algorithm.loss(local.model(batch.inputs), batch, local),
+        )
+        yield local
+
+
+@torch.no_grad()
+def score(algorithm: Algorithm, local: LocalContext) -> Score:
+    """Test a model on the client's own test split, in evaluation mode.
+
+    With evaluation sets for all clients, on these too.
+    """
+    client = local.client
+    shared: dict[str, Score] = {}
+    for name, eval_set in client.eval_sets.items():
+        assert isinstance(local.model, ClassSubset)
+        with local.model.class_subset(eval_set.classes):
+            shared[name] = _on(algorithm, local, eval_set)
+    everything = EvalSet(client.test, range(client.setting.num_classes))
+    return replace(_on(algorithm, local, everything), eval_sets=shared)
+
+
+def _on(algorithm: Algorithm, local: LocalContext, eval_set: EvalSet) -> Score:
+    local.model.eval()
+    columns = len(eval_set.classes)
+    counts = torch.zeros(3, columns, dtype=torch.int64, device=local.client.device)
+    for batch in local.client.batches(eval_set.samples):
+        logits = algorithm.predict(local.model(batch.inputs), local)
+        counts += overlap(logits.argmax(dim=1), batch.labels - eval_set.classes.start, columns)
+    return Score.by_class(*counts.tolist())
