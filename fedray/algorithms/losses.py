@@ -1,4 +1,4 @@
-"""Losses on logits that several methods share."""
+"""Losses and similarities that several methods share."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def softmax_loss(logits: Tensor, labels: Tensor, *, exclude_target: bool = False
     """
     if not exclude_target:
         return F.cross_entropy(logits, labels)
-    own = F.one_hot(labels, logits.shape[1]).bool()
-    others = torch.logsumexp(logits.masked_fill(own, -torch.inf), dim=1)
-    return (others - logits[own]).mean()
+    target = F.one_hot(labels, logits.shape[1]).bool()
+    others = torch.logsumexp(logits.masked_fill(target, -torch.inf), dim=1)
+    return (others - logits[target]).mean()
+
+
+def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """Cosines [A, B] between the rows of a [A, d] and b [B, d]; zero vectors give 0, not NaN.
+
+    In float32 under autocast too, which would multiply in bfloat16: divided by a temperature of
+    0.01, its rounding is a third of a logit.
+    """
+    with torch.autocast(a.device.type, enabled=False):
+        a, b = (F.normalize(x.float(), dim=1, eps=1e-8) for x in (a, b))
+        return a @ b.T

@@ -6,7 +6,7 @@ AISTATS 2017, arXiv:1602.05629.
     Algorithm 1, server line -> weighted_mean
 
 Methods with a global model build on this class: they say which tensors are shared, which
-parameters learn, what regularises, or how the server moves.
+parameters are trainable, what regularises, or how the server updates the model.
 
 Buffers: running statistics are averaged like weights; integer counters take the maximum. On the
 wire both are statistics, which no codec, clipping or noise touches: a variance stays positive.
@@ -19,23 +19,33 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import Payload, travels
-from fedray.config import Frozen
-from fedray.models import Classifier, ClassifierOutput, buffer_names, tensor_names
+from fedray.core import (
+    Client,
+    ClientState,
+    Downlinks,
+    HyperParameters,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    Requires,
+    Server,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+    payload_field,
+)
+from fedray.models import Classifier, buffer_names, tensor_names
 
 
 @dataclass(frozen=True)
 class GlobalModel(Payload):
-    """The shared part of a model: what learns, and running statistics and counters."""
+    """The shared part of a model: its parameters, and running statistics and counters."""
 
-    weights: Mapping[str, Tensor] = travels("weights")
-    buffers: Mapping[str, Tensor] = travels("statistics")
+    weights: Mapping[str, Tensor] = payload_field("weights")
+    buffers: Mapping[str, Tensor] = payload_field("statistics")
 
     @classmethod
     def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **rest: Any) -> Self:
@@ -46,8 +56,8 @@ class GlobalModel(Payload):
             tensors: by name; one that is not of the model is a weight.
             rest: the other fields of the payload.
         """
-        buffers = _only(tensors, buffer_names(model))
-        weights = _only(tensors, tensors.keys() - buffers.keys())
+        buffers = select(tensors, buffer_names(model))
+        weights = select(tensors, tensors.keys() - buffers.keys())
         return cls(weights=weights, buffers=buffers, **rest)
 
     @property
@@ -60,99 +70,87 @@ class GlobalModel(Payload):
 class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and how many images trained it."""
 
-    samples: int = travels("statistics")
-
-
-@dataclass(frozen=True)
-class PromptModel(GlobalModel):
-    """The shared part of a model whose weights are prompts, counted as such."""
-
-    weights: Mapping[str, Tensor] = travels("prompts")
-
-
-@dataclass(frozen=True)
-class TrainedPromptModel(TrainedModel):
-    """The shared part of a client's trained prompts, and how many images trained them."""
-
-    weights: Mapping[str, Tensor] = travels("prompts")
+    samples: int = payload_field("statistics")
 
 
 @algorithms.add
-class FedAvg(Algorithm):
-    """Whole models up and down; clients keep nothing."""
+class FedAvg(LocalTraining):
+    """Whole models are communicated and averaged; clients are stateless."""
 
     name = "fedavg"
+    title = "FedAvg"
     paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
-    shares = "whole models"
-    dense = True
-    one_model = True
-    down: ClassVar[type[GlobalModel]] = GlobalModel
-    up: ClassVar[type[TrainedModel]] = TrainedModel
-    """As what the shared part travels."""
+    travels = "models"
+    requires = Requires(dense=True)
+    one_model: ClassVar[bool] = True
+    """Whether all clients predict with the global model."""
+    down_type: ClassVar[type[GlobalModel]] = GlobalModel
+    up_type: ClassVar[type[TrainedModel]] = TrainedModel
+    """Payload types of the shared part, server to client and client to server."""
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """What all methods with a global model have."""
 
         weights: Literal["samples", "uniform"] = "samples"
         """Weights of the mean: n_k/n (paper), or equal."""
 
+    hp: HParams
+
     # --- what a method may say of itself ---------------------------------------------------------
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """The tensors that travel and are averaged; the others stay with the client."""
+        """The tensors that are communicated and averaged; the others stay with the client."""
         return tensor_names(model)
 
     def personal(self, model: Classifier) -> Collection[str]:
         """The tensors that stay with the client: all that are not shared."""
         return tensor_names(model) - frozenset(self.shared(model))
 
-    def supervised_loss(
-        self, output: ClassifierOutput, labels: Tensor, state: ClientState
-    ) -> Tensor:
-        """What is learnt from the labels; a method adds its regulariser to it."""
-        return F.cross_entropy(output.logits, labels)
+    def has_global_model(self, state: ServerState) -> bool:
+        """Whether all clients predict with one model now (`evaluation.protocols`)."""
+        return self.one_model
 
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
         """The shared part of the initial weights of the one architecture that all clients have."""
-        return _only(server.initial(server.architecture), self.shared(server.model))
+        initial = server.initial(server.architecture)
+        return {"model": select(initial, self.shared(server.model))}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model, the same for all."""
-        return dict.fromkeys(clients, self.down.of(server.model, state))
+        return dict.fromkeys(clients, self.down_type.of(server.model, state["model"]))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The mean of the participants' weights; without any, everything stays."""
-        return weighted_mean(shares_of(uplinks, self.hp.weights), uplinks) if uplinks else state
+        if not uplinks:
+            return state
+        mean = weighted_mean(client_weights(uplinks, self.hp.weights), uplinks)
+        return {**state, "model": mean}
 
     # --- client ----------------------------------------------------------------------------------
 
     def init_client(self, client: Client) -> ClientState:
         """The initial values of what is not shared."""
-        own = self.personal(client.skeleton.model)
-        return ClientState(_only(client.initial(), own) if own else {})
+        personal = self.personal(client.skeleton.model)
+        return ClientState(select(client.initial(), personal) if personal else {})
 
-    def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
-        """The global model, with the client's own part."""
-        return {**state.model, **down.model}
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """The global model, with the client's personal part."""
+        model = client.load({**state.model, **down.model})
+        return LocalContext(client, model, state, down)
 
-    def local_loss(self, model: Classifier, batch: Batch, down: Any, state: ClientState) -> Tensor:
-        """The supervised loss; FedAvg has no other."""
-        return self.supervised_loss(model(batch.images), batch.labels, state)
-
-    def uplink(self, client: Client, model: Classifier, down: GlobalModel) -> TrainedModel:
-        """The shared part of the trained model."""
-        shared = _only(client.weights(model), self.shared(model))
-        return self.up.of(model, shared, samples=len(client.train))
-
-    def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
-        """What is not shared, and the memory as it was."""
-        own = self.personal(model)
-        return ClientState(_only(client.save(model), own) if own else {}, state.memory)
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+        """Upload the shared part; keep the personal one, and the memory as it was."""
+        client, model = local.client, local.model
+        shared = select(trained.tensors, self.shared(model))
+        personal = self.personal(model)
+        kept = select(client.save(model), personal) if personal else {}
+        update = self.up_type.of(model, shared, samples=len(client.train))
+        return update, ClientState(kept, local.state.memory)
 
 
-def shares_of(uplinks: Mapping[int, TrainedModel], how: str) -> dict[int, float]:
+def client_weights(uplinks: Mapping[int, Any], how: str) -> dict[int, float]:
     """p_k of each participant: n_k/n by samples, or 1/K; they sum to 1."""
     sizes = {k: float(u.samples) if how == "samples" else 1.0 for k, u in uplinks.items()}
     total = sum(sizes.values())
@@ -160,25 +158,37 @@ def shares_of(uplinks: Mapping[int, TrainedModel], how: str) -> dict[int, float]
 
 
 def weighted_mean(
-    shares: Mapping[int, float], uplinks: Mapping[int, TrainedModel]
+    weights: Mapping[int, float], uplinks: Mapping[int, GlobalModel]
 ) -> dict[str, Tensor]:
     """The mean w = sum_k p_k w_k over the participants, in client order (Algorithm 1).
 
     Args:
-        shares: p_k by client.
+        weights: p_k by client.
         uplinks: weights and buffers by client.
     """
-    models = {client: upload.model for client, upload in uplinks.items()}
+    return mean_tensors(weights, {client: upload.model for client, upload in uplinks.items()})
+
+
+def mean_tensors(
+    weights: Mapping[int, float], uploads: Mapping[int, Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
+    """The mean over clients of the tensors of each name, in client order; counters' maximum.
+
+    Args:
+        weights: p_k by client.
+        uploads: tensors by client and name.
+    """
     mean: dict[str, Tensor] = {}
-    for name, tensor in next(iter(models.values())).items():
+    for name, tensor in next(iter(uploads.values())).items():
         if not tensor.is_floating_point():
-            mean[name] = torch.stack([model[name] for model in models.values()]).amax(0)
+            mean[name] = torch.stack([upload[name] for upload in uploads.values()]).amax(0)
             continue
         mean[name] = torch.zeros_like(tensor)
-        for client, model in models.items():
-            mean[name].add_(model[name], alpha=shares[client])
+        for client, upload in uploads.items():
+            mean[name].add_(upload[name], alpha=weights[client])
     return mean
 
 
-def _only(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """The tensors of these names, in their order."""
     return {name: tensor for name, tensor in tensors.items() if name in names}

@@ -1,4 +1,4 @@
-"""FedConcat: clusters of alike clients train encoders, which one classifier reads side by side.
+"""FedConcat: clusters of similar clients train encoders; one classifier takes their concatenation.
 
 Diao, Li and He, "Exploiting Label Skews in Federated Learning with Model Concatenation", AAAI 2024,
 arXiv:2312.06290.
@@ -10,19 +10,20 @@ arXiv:2312.06290.
 
 Three stages: clients send their label distributions, and K-means makes G clusters of them; then
 `cluster_rounds` rounds of FedAvg inside each cluster; then the G encoders are frozen, sent once to
-everybody, and the remaining rounds train one classifier on their concatenated features, a few
-batches each, averaged without weights. Frozen means computed once: clients keep the features of
-their images, not the encoders.
+all clients, and the remaining rounds train one classifier on their concatenated features, a few
+batches each, averaged without weights. The encoders are frozen, so their features are computed
+once: clients store the features of their images, not the encoders.
 
 Until the encoders have reached a client it predicts with its cluster's model. So before the third
 stage there is no global accuracy, and local accuracies are those of the clusters' models.
 
 Deviations:
-    - By default the classifier starts as the clusters' heads side by side, their biases summed; the
-      official code has that for CIFAR-100 and Tiny-ImageNet, and a random start for the others.
+    - By default the classifier's initial weights are the clusters' heads, concatenated, with the
+      sum of their biases; the official code has that for CIFAR-100 and Tiny-ImageNet, and random
+      weights for the others.
     - The largest cluster's bound is kept by an optimal assignment in each step of K-means, not by a
       greedy one, and no cluster is empty.
-    - The classifier learns from images as they are, whatever `data.augment` says.
+    - The classifier is trained on images without augmentation, whatever `data.augment` says.
     - A client whose label distribution has not arrived counts as one with equal shares.
 
 Buffers: as in FedAvg, inside each cluster; frozen encoders are in evaluation mode.
@@ -33,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -41,26 +42,41 @@ from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Downlinks, Exchange, Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, shares_of, weighted_mean
-from fedray.algorithms.fedlc import class_counts
-from fedray.algorithms.prototypes import features_of
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState, Samples, Skeleton
-from fedray.comm import Payload, travels
+from fedray.algorithms.averaging.fedavg import (
+    FedAvg,
+    GlobalModel,
+    client_weights,
+    select,
+    weighted_mean,
+)
+from fedray.core import (
+    Client,
+    ClientState,
+    Downlinks,
+    Exchange,
+    LocalContext,
+    Payload,
+    Samples,
+    Server,
+    ServerState,
+    Skeleton,
+    Tensors,
+    Uplinks,
+    algorithms,
+    payload_field,
+)
+from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
-from fedray.evaluation import Score
 from fedray.models import (
     BackboneClassifier,
+    ImageFeatures,
     buffer_names,
     head_tensors,
     initialise,
     tensor_names,
 )
 
-HEAD = ("head.weight", "head.bias")
-CLUSTERS, REACHED = "clusters", "reached"
-TRAIN, TEST = "features.train", "features.test"
+WEIGHT, BIAS = "head.weight", "head.bias"
 RESTARTS = 10
 """Starts of K-means, of which the best counts."""
 STEPS = 100
@@ -71,19 +87,22 @@ STEPS = 100
 class LabelDistribution(Payload):
     """The share of each class among a client's training images [C]."""
 
-    shares: Tensor = travels("statistics", "C")
+    shares: Tensor = payload_field("statistics", "C")
 
 
 @dataclass(frozen=True)
-class Encoders(GlobalModel):
-    """The clusters' encoders: weights and buffers by "cluster/tensor"."""
+class Encoders(Payload):
+    """The clusters' encoders: weights and buffers by cluster and name."""
+
+    weights: Mapping[str, Mapping[str, Tensor]] = payload_field("weights")
+    buffers: Mapping[str, Mapping[str, Tensor]] = payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class Receipt(Payload):
     """The encoders have arrived, and so many images have features now."""
 
-    images: int = travels("statistics")
+    images: int = payload_field("statistics")
 
 
 @dataclass(frozen=True)
@@ -93,12 +112,16 @@ class ConcatenatedHead(GlobalModel):
 
 @algorithms.add
 class FedConcat(FedAvg):
-    """FedAvg in clusters, then one classifier; clients remember features of their images."""
+    """FedAvg in clusters, then one classifier; clients store the features of their images.
+
+    The server's state: each cluster's model, `{"clusters": {"0": {...}, ...}}`; `assignment`, the
+    cluster of each client [N]; `reached`, who has the encoders [N]; from the third stage on `head`.
+    """
 
     name = "fedconcat"
+    title = "FedConcat"
     paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
-    shares = "label distributions once; whole models in clusters; encoders once; classifiers"
-    one_model = False  # not of the clients' architecture, and not from the start: `has_one_model`
+    travels = "label distributions once; models in clusters; encoders once; classifiers"
 
     class HParams(FedAvg.HParams):
         """FedConcat's hyper-parameters; one cluster in every round is FedAvg."""
@@ -114,13 +137,16 @@ class FedConcat(FedAvg):
         head_batches: int = Field(3, ge=1)
         """Batches of each client in a round of the classifier. Paper: 3."""
         head_init: Literal["clusters", "random"] = "clusters"
-        """The classifier's start: the clusters' heads, or random."""
+        """The classifier's initial weights: the clusters' heads, or random."""
+
+    hp: HParams
 
     @property
     def cluster_rounds(self) -> int:
         """Rounds inside the clusters."""
-        asked: int | None = self.hp.cluster_rounds
-        return ceil(self.setting.rounds / 2) if asked is None else asked
+        if self.hp.cluster_rounds is None:
+            return ceil(self.setting.rounds / 2)
+        return self.hp.cluster_rounds
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -140,94 +166,80 @@ class FedConcat(FedAvg):
                 f"algorithm.cluster_rounds={self.cluster_rounds} of rounds={self.setting.rounds}; "
                 "lower it, or raise rounds, so that the classifier is trained after them"
             )
-        weights = super().init_server(server)
-        state = {f"{g}/{n}": t.clone() for g in range(self.hp.clusters) for n, t in weights.items()}
-        return {**state, REACHED: torch.zeros(self.setting.clients, dtype=torch.bool)}
+        model = super().init_server(server)["model"]
+        return {
+            "clusters": {str(g): model for g in range(self.hp.clusters)},
+            "reached": torch.zeros(self.setting.clients, dtype=torch.bool),
+        }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Ask everybody for its label distribution, and make the clusters."""
+        """Collect the clients' label distributions and cluster them."""
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
         classes, clients = self.setting.num_classes, len(exchange.everyone)
-        points = np.full((clients, classes), 1 / classes)  # whoever did not answer counts as even
+        points = np.full((clients, classes), 1 / classes)  # uniform for those that did not reply
         for client, answer in answers.items():
             points[client] = answer.shares.numpy()
         count, largest = self.hp.clusters, clients
         if self.hp.largest is not None:
             largest = max(int(self.hp.largest * clients / count), ceil(clients / count))
         random = exchange.server.streams.numpy("fedconcat")
-        return {**state, CLUSTERS: torch.from_numpy(cluster(points, count, largest, random))}
+        assignment = torch.from_numpy(cluster(points, count, largest, random))
+        return {**state, "assignment": assignment}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """A round inside the clusters, or of the classifier on their frozen encoders."""
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
-        state = self._with_head(state, exchange.server)
-        missing = [c for c in exchange.everyone if not state[REACHED][c]]
-        if missing:
-            down = dict.fromkeys(missing, self._encoders(state, exchange.server))
-            receipts = exchange.call("receive_encoders", down)
-            reached = state[REACHED].clone()
-            reached[list(receipts)] = True
-            state = {**state, REACHED: reached}
-        ready = [c for c in exchange.participants if state[REACHED][c]]
+        if "head" not in state:
+            state = {**state, "head": self._initial_head(state, exchange.server)}
+        state = self._send_encoders(state, exchange)
+        ready = [c for c in exchange.participants if state["reached"][c]]
         uplinks = exchange.call("train_head", self.downlink(state, ready, exchange.server))
         if not uplinks:
             return state
-        return {**state, **weighted_mean(shares_of(uplinks, "uniform"), uplinks)}
+        return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), uplinks)}
+
+    def _send_encoders(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Send the encoders to all clients that have not received them yet."""
+        missing = [c for c in exchange.everyone if not state["reached"][c]]
+        if not missing:
+            return state
+        down = dict.fromkeys(missing, _encoders(state, exchange.server))
+        receipts = exchange.call("receive_encoders", down)
+        reached = state["reached"].clone()
+        reached[list(receipts)] = True
+        return {**state, "reached": reached}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The classifier to those who have the encoders, to others their cluster's model."""
-        models = [
-            GlobalModel.of(server.model, self._cluster(state, g)) for g in range(self.hp.clusters)
-        ]
-        if not self._has_head(state):
-            return {c: models[int(state[CLUSTERS][c])] for c in clients}
-        head = ConcatenatedHead({name: state[name] for name in HEAD}, {})
-        return {c: head if state[REACHED][c] else models[int(state[CLUSTERS][c])] for c in clients}
+        models = [GlobalModel.of(server.model, model) for model in state["clusters"].values()]
+        down = {c: models[int(state["assignment"][c])] for c in clients}
+        if "head" in state:
+            head = ConcatenatedHead(state["head"], {})
+            down |= {c: head for c in clients if state["reached"][c]}
+        return down
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The mean of each cluster's participants; a cluster without any stays."""
-        moved: dict[str, Tensor] = {}
+        clusters = dict(state["clusters"])
         for g in range(self.hp.clusters):
-            own = {c: upload for c, upload in uplinks.items() if state[CLUSTERS][c] == g}
-            if own:
-                mean = weighted_mean(shares_of(own, self.hp.weights), own)
-                moved |= {f"{g}/{name}": tensor for name, tensor in mean.items()}
-        return {**state, **moved}
+            members = {c: upload for c, upload in uplinks.items() if state["assignment"][c] == g}
+            if members:
+                weights = client_weights(members, self.hp.weights)
+                clusters[str(g)] = weighted_mean(weights, members)
+        return {**state, "clusters": clusters}
 
-    def has_one_model(self, state: ServerState) -> bool:
+    def has_global_model(self, state: ServerState) -> bool:
         """From the third stage on, or with one cluster."""
-        return self._has_head(state) or self.hp.clusters == 1
+        return "head" in state or self.hp.clusters == 1
 
-    def _has_head(self, state: ServerState) -> bool:
-        return HEAD[0] in state
-
-    def _encoders(self, state: ServerState, server: Server) -> Encoders:
-        buffers = buffer_names(server.model)
-        weights = tensor_names(server.model) - buffers - head_tensors(server.model)
-        every = range(self.hp.clusters)
-        return Encoders(
-            *(
-                {f"{g}/{n}": state[f"{g}/{n}"] for g in every for n in sorted(names)}
-                for names in (weights, buffers)
-            )
-        )
-
-    def _cluster(self, state: ServerState, cluster: int) -> dict[str, Tensor]:
-        prefix = f"{cluster}/"
-        return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-
-    def _with_head(self, state: ServerState, server: Server) -> ServerState:
-        """The state with the classifier; its start, when the third stage begins."""
-        if self._has_head(state):
-            return state
-        models = [self._cluster(state, g) for g in range(self.hp.clusters)]
-        weight, bias = concatenated_head(models)
+    def _initial_head(self, state: ServerState, server: Server) -> Tensors:
+        weight, bias = concatenated_head(list(state["clusters"].values()))
         if self.hp.head_init == "random":
             head = nn.Linear(weight.shape[1], weight.shape[0])
             initialise(head, server.streams.torch("fedconcat_head"))
             weight, bias = head.weight.detach(), head.bias.detach()
-        return {**state, HEAD[0]: weight, HEAD[1]: bias}
+        return {WEIGHT: weight, BIAS: bias}
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -235,65 +247,78 @@ class FedConcat(FedAvg):
         self, client: Client, state: ClientState, down: None
     ) -> tuple[LabelDistribution, ClientState]:
         """How the client's training images spread over the classes."""
-        counts = class_counts(client).double()
+        counts = client.class_counts().double()
         return LabelDistribution(counts / counts.sum()), state
 
     def receive_encoders(
         self, client: Client, state: ClientState, down: Encoders
     ) -> tuple[Receipt, ClientState]:
-        """Compute the features of all own images, once, and forget the encoders."""
-        head = {name: client.skeleton.tensors[name] for name in HEAD}
-        found: dict[str, list[Tensor]] = {TRAIN: [], TEST: []}
-        for g in range(self.hp.clusters):
-            model = client.load({**self._cluster(down.model, g), **head})
-            found[TRAIN].append(features_of(client, model, client.train))
-            found[TEST].append(features_of(client, model, client.test))
-        memory = {name: torch.cat(parts, dim=1).cpu() for name, parts in found.items()}
-        images = sum(len(features) for features in memory.values())
-        return Receipt(images), ClientState(state.model, {**state.memory, **memory})
+        """Compute the features of all the client's images, once; the encoders are not stored."""
+        head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
+        parts: dict[str, list[Tensor]] = {"train": [], "test": []}
+        for g, weights in down.weights.items():
+            model = client.load({**weights, **down.buffers[g], **head})
+            parts["train"].append(client.features(model, client.train))
+            parts["test"].append(client.features(model, client.test))
+        features = {split: torch.cat(found, dim=1).cpu() for split, found in parts.items()}
+        images = sum(len(found) for found in features.values())
+        memory = {**state.memory, "features": features}
+        return Receipt(images), ClientState(state.model, memory)
 
     def train_head(
         self, client: Client, state: ClientState, down: ConcatenatedHead
     ) -> tuple[Payload | None, ClientState]:
         """Train the classifier on a few batches of features."""
+        local = self.begin(client, state, down)
         few = self.hp.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
         drawn = torch.randperm(len(client.train), generator=random)[:few].numpy()
-        reading = self._reading(client, state, down)
-        part = replace(reading.train, index=reading.train.index[drawn])
-        return self.client_update(replace(reading, train=part).again(0, epochs=1), state, down)
+        train = local.client.train
+        part = replace(local.client, train=replace(train, index=train.index[drawn]))
+        local = replace(local, client=part.with_schedule(epochs=1))
+        return self.finish(local, self.train(local))
 
-    def evaluate(self, client: Client, state: ClientState, down: GlobalModel) -> Score:
-        """Test the classifier on the kept features, or the cluster's model on images."""
-        return super().evaluate(self._reading(client, state, down), state, down)
-
-    def finetune(
-        self, client: Client, state: ClientState, down: GlobalModel
-    ) -> tuple[None, ClientState]:
-        """As `Algorithm.finetune`, of the classifier on features where there is one."""
-        return super().finetune(self._reading(client, state, down), state, down)
-
-    def _reading(self, client: Client, state: ClientState, down: GlobalModel) -> Client:
-        """The client that goes with what was sent: on features, or on images."""
-        return on_features(client, state) if isinstance(down, ConcatenatedHead) else client
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """The classifier on the kept features, or the cluster's model on images."""
+        if isinstance(down, ConcatenatedHead):
+            client = on_features(client, state.memory["features"])
+        return super().begin(client, state, down)
 
 
-def on_features(client: Client, state: ClientState) -> Client:
-    """A client whose images are their frozen features, and whose model is a head alone."""
-    width = state.memory[TRAIN].shape[1]
+def on_features(client: Client, features: Mapping[str, Tensor]) -> Client:
+    """A client whose images are their frozen features, and whose model is a head alone.
+
+    Args:
+        client: the client.
+        features: of its "train" [n, G d] and "test" [m, G d] images.
+    """
+    width = features["train"].shape[1]
     head = BackboneClassifier(nn.Identity(), width, width, client.setting.num_classes)
-    plain = client.again(0, augment="none").setting
+    setting = client.with_schedule(augment=NO_AUGMENTATION).setting
     return replace(
         client,
-        train=_in_place_of(client.train, state.memory[TRAIN]),
-        test=_in_place_of(client.test, state.memory[TEST]),
-        setting=replace(plain, feature_dim=width),
+        train=_in_place_of(client.train, features["train"]),
+        test=_in_place_of(client.test, features["test"]),
+        setting=replace(setting, feature_dim=width),
         skeleton=Skeleton(head.to(client.device)),
     )
 
 
 def _in_place_of(samples: Samples, features: Tensor) -> Samples:
-    return Samples(features.numpy(), samples.all_labels[samples.index], np.arange(len(samples)))
+    labels = samples.all_labels[samples.index]
+    return Samples(features.numpy(), labels, np.arange(len(samples)), ImageFeatures)
+
+
+def _encoders(state: ServerState, server: Server) -> Encoders:
+    """The clusters' models without their heads."""
+    buffers = buffer_names(server.model)
+    weights = tensor_names(server.model) - buffers - head_tensors(server.model)
+    return Encoders(
+        *(
+            {g: select(model, names) for g, model in state["clusters"].items()}
+            for names in (weights, buffers)
+        )
+    )
 
 
 def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -305,8 +330,8 @@ def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, T
     Returns:
         Weight [C, G d] and bias [C].
     """
-    weight = torch.cat([model[HEAD[0]] for model in models], dim=1)
-    return weight, torch.stack([model[HEAD[1]] for model in models]).sum(dim=0)
+    weight = torch.cat([model[WEIGHT] for model in models], dim=1)
+    return weight, torch.stack([model[BIAS] for model in models]).sum(dim=0)
 
 
 def cluster(
@@ -326,17 +351,17 @@ def cluster(
     best, least = np.zeros(len(points), dtype=np.int64), np.inf
     for _ in range(RESTARTS):
         centres = points[random.choice(len(points), count, replace=False)]
-        own = np.full(len(points), -1)
+        members = np.full(len(points), -1)
         for _ in range(STEPS):
             costs = ((points[:, None] - centres[None]) ** 2).sum(axis=2)
-            before, own = own, assign(costs, largest)
-            total = float(costs[np.arange(len(points)), own].sum())
-            if np.array_equal(own, before):
+            before, members = members, assign(costs, largest)
+            total = float(costs[np.arange(len(points)), members].sum())
+            if np.array_equal(members, before):
                 break
-            centres = np.stack([points[own == g].mean(axis=0) for g in range(count)])
+            centres = np.stack([points[members == g].mean(axis=0) for g in range(count)])
         if total < least - 1e-12:
-            best, least = own, total
-    order = {g: place for place, g in enumerate(dict.fromkeys(best.tolist()))}
+            best, least = members, total
+    order = {g: number for number, g in enumerate(dict.fromkeys(best.tolist()))}
     return np.array([order[g] for g in best.tolist()], dtype=np.int64)
 
 
@@ -352,7 +377,7 @@ def assign(costs: np.ndarray, largest: int) -> np.ndarray:
     if sizes.min() > 0 and sizes.max() <= largest:
         return near
     slots = np.repeat(costs, largest, axis=1)
-    slots[:, ::largest] -= costs.sum() + 1  # the first place of every cluster is filled first
+    slots[:, ::largest] -= costs.sum() + 1  # the first slot of every cluster is filled first
     _, taken = linear_sum_assignment(slots)
     found: np.ndarray = taken // largest
     return found

@@ -5,11 +5,11 @@ Synthetic and Fixed Classifier", ICCV 2023, arXiv:2303.10058.
 
     ETF classifier -> simplex_etf
     balanced loss  -> balanced_loss
-    local fine-tuning (FedETF-Per) -> FedETF.finetuning
+    local fine-tuning (FedETF-Per) -> FedETF.fine_tune
 
 The model's head is the official code's `linear_proto`, from the features to C numbers. The simplex
-is sent once, before the first round. The scale s is learnt beside the model, by the same SGD, and
-averaged with it.
+is sent once, before the first round. The scale s is an extra parameter: the model's SGD trains it,
+and it is averaged like the weights.
 
 FedETF-Per: with `finetune_epochs` > 0 every client first trains the whole model as in a round, then
 alternates so many times between epochs of its own simplex, which is none afterwards, and epochs of
@@ -26,50 +26,54 @@ Buffers: as in FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.base import Exchange, ServerState
-from fedray.algorithms.beside import LearnsBeside, learn_beside
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.fedlc import COUNTS, class_counts
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import Payload, travels
-from fedray.models import Classifier, ClassifierOutput, head_tensors
-
-SIMPLEX = "simplex"
-SCALE = "etf.scale"
+from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    Exchange,
+    LocalContext,
+    Payload,
+    ServerState,
+    algorithms,
+    fit,
+    payload_field,
+)
+from fedray.models import ClassifierOutput, head_tensors
 
 
 @dataclass(frozen=True)
 class Simplex(Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
-    vectors: Tensor = travels("prototypes", "C C")
+    vectors: Tensor = payload_field("prototypes", "C C")
 
 
 @algorithms.add
-class FedETF(LearnsBeside):
-    """FedAvg of models under a fixed simplex; clients remember it and their class counts."""
+class FedETF(ExtraParameters):
+    """FedAvg of models under a fixed simplex; clients store it and their class counts."""
 
     name = "fedetf"
+    title = "FedETF"
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
-    shares = "whole models and a scale; the simplex once"
+    travels = "models and a scale; the simplex once"
 
     class HParams(FedAvg.HParams):
         """FedETF's hyper-parameters."""
 
         scale: float = Field(1.0, gt=0)
-        """s before the first round: the logits are s times cosines. Official code: 1."""
+        """s, its initial value: the logits are s times cosines. Official code: 1."""
         learn_scale: StrictBool = True
-        """Learn s and average it (paper); false keeps it, and nothing of it travels."""
+        """Whether s is trained and averaged (paper); false: it is constant and not sent."""
         per_epochs: int = Field(3, ge=1)
         """FedETF-Per: epochs of each half of an alternation. Official code: 3."""
         per_simplex_lr: float = Field(0.1, gt=0)
@@ -78,14 +82,16 @@ class FedETF(LearnsBeside):
         """FedETF-Per: learning rate of the head, with the experiment's momentum and weight decay.
         Official code: 0.05."""
 
+    hp: HParams
+
     # --- server ----------------------------------------------------------------------------------
 
-    def beside(self) -> dict[str, Tensor]:
-        """The scale s, while it learns."""
-        return {SCALE: torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
+    def extra_parameters(self) -> dict[str, Tensor]:
+        """The scale s, if it is trainable."""
+        return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the simplex, randomly turned, to everybody, once."""
+        """Send the simplex, randomly rotated, to all clients, once."""
         classes = self.setting.num_classes
         random = exchange.server.streams.torch("fedetf")
         draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
@@ -97,61 +103,75 @@ class FedETF(LearnsBeside):
 
     def init_client(self, client: Client) -> ClientState:
         """As FedAvg, and the class counts n_i."""
-        before = super().init_client(client)
-        return ClientState(before.model, {**before.memory, COUNTS: class_counts(client)})
+        state = super().init_client(client)
+        return ClientState(state.model, {**state.memory, "counts": client.class_counts()})
 
     def receive_simplex(
         self, client: Client, state: ClientState, down: Simplex
     ) -> tuple[None, ClientState]:
         """Keep the simplex."""
-        return None, ClientState(state.model, {**state.memory, SIMPLEX: down.vectors})
+        return None, ClientState(state.model, {**state.memory, "simplex": down.vectors})
 
-    def supervised_loss(
-        self, output: ClassifierOutput, labels: Tensor, state: ClientState
-    ) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The balanced loss of s times the cosines with the simplex."""
-        return balanced_loss(self._logits(output, state), labels, state.memory[COUNTS])
+        counts = local.state.memory["counts"]
+        return balanced_loss(self.scaled(output, local), batch.labels, counts)
 
-    def finetuning(
-        self, client: Client, model: Classifier, state: ClientState, down: Any
-    ) -> Iterator[ClientState]:
+    def scaled(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+        """The logits [B, C]: s times the cosines."""
+        cosines = corner_products(output.logits, local.state.memory["simplex"])
+        trained = local.extra.get("scale")  # only while it is trained
+        return cosines * (float(self.hp.scale) if trained is None else trained)
+
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+        """The cosines [B, C] with the simplex, without the classes' prior."""
+        return corner_products(output.logits, local.state.memory["simplex"])
+
+    def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
         """FedETF-Per: a round of local training, then simplex and head in turn.
 
         Yields:
-            After each of the `finetune_epochs` alternations, the state with the own simplex.
+            After each of the `finetune_epochs` alternations, the context with its simplex.
         """
-        tuned = self.train(client.again(1), model, state, down)
-        memory = {name: tensor.detach() for name, tensor in tuned.memory.items()}
-
-        def loss(model: Classifier, batch: Batch) -> Tensor:
-            return F.cross_entropy(self._logits(model(batch.images), live), batch.labels)
-
+        self.train(replace(local, client=local.client.with_schedule(1)))
         for turn in range(self.setting.finetune_epochs):
-            simplex = memory[SIMPLEX].to(client.device, copy=True)
-            live = ClientState(tuned.model, {**memory, SIMPLEX: simplex})
-            first = client.again(
-                2 + 2 * turn,
-                epochs=self.hp.per_epochs,
-                lr=self.hp.per_simplex_lr,
-                momentum=0.0,
-                weight_decay=0.0,
-            )
-            learn_beside(simplex, first.setting.training)
-            first.fit(model, loss, only=())
-            simplex.requires_grad_(False)
-            then = client.again(3 + 2 * turn, epochs=self.hp.per_epochs, lr=self.hp.per_head_lr)
-            then.fit(model, loss, only=head_tensors(model))
-            memory = {**memory, SIMPLEX: simplex}
-            yield live
+            local = with_simplex_copied(local)
+            self._tune_simplex(local, later=2 + 2 * turn)
+            self._tune_head(local, later=3 + 2 * turn)
+            yield local
 
-    def _logits(self, output: ClassifierOutput, state: ClientState) -> Tensor:
-        cosines = corner_products(output.logits, state.memory[SIMPLEX])
-        learnt = state.memory.get(SCALE)  # there only while it learns
-        return cosines * (float(self.hp.scale) if learnt is None else learnt)
+    def _tune_simplex(self, local: LocalContext, later: int) -> None:
+        client = local.client.with_schedule(
+            later,
+            epochs=self.hp.per_epochs,
+            lr=self.hp.per_simplex_lr,
+            momentum=0.0,
+            weight_decay=0.0,
+        )
+        simplex = {"simplex": local.state.memory["simplex"]}
+        context = replace(local, client=client, extra=simplex, trainable=())
+        fit(context, self._plain_loss(local))
 
-    def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
-        """The cosines [B, C] with the simplex, without the classes' prior."""
-        return corner_products(model(images).logits, state.memory[SIMPLEX])
+    def _tune_head(self, local: LocalContext, later: int) -> None:
+        client = local.client.with_schedule(
+            later, epochs=self.hp.per_epochs, lr=self.hp.per_head_lr
+        )
+        head = head_tensors(local.model)
+        context = replace(local, client=client, extra={}, trainable=head)
+        fit(context, self._plain_loss(local))
+
+    def _plain_loss(self, local: LocalContext) -> Callable[[Batch], Tensor]:
+        def loss(batch: Batch) -> Tensor:
+            return F.cross_entropy(self.scaled(local.model(batch.inputs), local), batch.labels)
+
+        return loss
+
+
+def with_simplex_copied(local: LocalContext) -> LocalContext:
+    """The context with a trainable copy of the simplex, on the client's device."""
+    simplex = local.state.memory["simplex"].to(local.client.device, copy=True)
+    state = ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
+    return replace(local, state=state)
 
 
 def simplex_etf(basis: Tensor) -> Tensor:

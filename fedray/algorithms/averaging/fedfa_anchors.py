@@ -1,4 +1,4 @@
-"""FedFA: one anchor per class holds features and classifiers of all clients together.
+"""FedFA: one anchor per class aligns the features and classifiers of all clients.
 
 Zhou et al., "FedFA: Federated Learning with Feature Anchors to Align Features and Classifiers for
 Heterogeneous Data", IEEE Transactions on Mobile Computing 2024, arXiv:2211.09299.
@@ -22,21 +22,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel, shares_of
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import travels
-from fedray.models import Classifier
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, client_weights
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    Downlinks,
+    LocalContext,
+    Server,
+    ServerState,
+    Uplinks,
+    algorithms,
+    fit,
+    payload_field,
+)
+from fedray.models import ClassifierOutput
 
-ANCHORS = "anchors"
 Divisor = Literal["all", "own"]
 
 
@@ -44,23 +52,24 @@ Divisor = Literal["all", "own"]
 class AnchoredModel(GlobalModel):
     """The global model and the anchors a [C, d]."""
 
-    anchors: Tensor = travels("prototypes", "C d")
+    anchors: Tensor = payload_field("prototypes", "C d")
 
 
 @dataclass(frozen=True)
 class AnchoredUpdate(TrainedModel):
     """A trained model and the client's anchors [C, d]."""
 
-    anchors: Tensor = travels("prototypes", "C d")
+    anchors: Tensor = payload_field("prototypes", "C d")
 
 
 @algorithms.add
 class FedFAAnchors(FedAvg):
-    """FedAvg of models and of feature anchors; clients keep nothing."""
+    """FedAvg of models and of feature anchors; clients are stateless."""
 
     name = "fedfa_anchors"
+    title = "FedFA (anchors)"
     paper = "Zhou et al., IEEE TMC 2024, arXiv:2211.09299"
-    shares = "whole models and feature anchors"
+    travels = "models and feature anchors"
 
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
@@ -70,10 +79,12 @@ class FedFAAnchors(FedAvg):
         calibration_lr: float = Field(0.001, ge=0)
         """Adam's learning rate in the calibration; 0 leaves it out. Official code: 0.001."""
         anchor_momentum: float = Field(0.5, ge=0, le=1)
-        """How much of an anchor stays in each epoch; 1 fixes the anchors. Official code: 0.5."""
+        """Momentum of an anchor's mean over epochs; 1 fixes the anchors. Official code: 0.5."""
         anchor_mean: Divisor = "all"
         """What the sum of batch means is divided by: all batches (official code: the mean of a
         rare class is too short), or those that hold the class."""
+
+    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -81,58 +92,57 @@ class FedFAAnchors(FedAvg):
         """The initial weights and anchors."""
         random = server.streams.torch("fedfa_anchors")
         classes, d = self.setting.num_classes, self.setting.feature_dim
-        return {**super().init_server(server), ANCHORS: initial_anchors(classes, d, random)}
+        return {**super().init_server(server), "anchors": initial_anchors(classes, d, random)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model and the anchors, the same for all."""
-        weights = {name: tensor for name, tensor in state.items() if name != ANCHORS}
-        down = AnchoredModel.of(server.model, weights, anchors=state[ANCHORS])
+        down = AnchoredModel.of(server.model, state["model"], anchors=state["anchors"])
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The means of weights and of anchors, with the same shares."""
+        """The means of models and of anchors, with the same weights."""
         if not uplinks:
             return state
-        shares = shares_of(uplinks, self.hp.weights)
+        weights = client_weights(uplinks, self.hp.weights)
         # As a sum of moves: what no client has moved stays as it is, to the last bit.
-        anchors = state[ANCHORS].clone()
+        anchors = state["anchors"].clone()
         for client, upload in uplinks.items():
-            anchors.add_(upload.anchors - state[ANCHORS], alpha=shares[client])
-        return {**super().server_update(state, uplinks, server), ANCHORS: anchors}
+            anchors.add_(upload.anchors - state["anchors"], alpha=weights[client])
+        return {**super().server_update(state, uplinks, server), "anchors": anchors}
 
     # --- client ----------------------------------------------------------------------------------
 
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """The supervised loss and λ times the anchor loss."""
+        loss = super().loss(output, batch, local)
+        if self.hp.lambda_ == 0:
+            return loss
+        anchors = local.down.anchors.to(local.client.device)
+        return loss + float(self.hp.lambda_) * anchor_loss(output.features, batch.labels, anchors)
+
     def client_update(
-        self, client: Client, state: ClientState, down: AnchoredModel
+        self, client: Client, state: ClientState, down: Any
     ) -> tuple[AnchoredUpdate, ClientState]:
-        """Train; after every batch calibrate the head, after every epoch move the own anchors."""
-        model = client.load(self.start(client, state, down))
-        anchors = down.anchors.to(client.device)
-        calibration = Calibration(model.head, anchors, self.hp.calibration_lr)
-        knobs, images = self.setting.training, len(client.train)
+        """Train; after every batch calibrate the head, after every epoch move the local anchors."""
+        local = self.begin(client, state, down)
+        anchors, config = down.anchors.to(client.device), self.setting.training
+        calibration = Calibration(local.model.head, anchors, self.hp.calibration_lr)
+        images = len(client.train)
         moving = MovingAnchors(
             anchors,
-            images - images % knobs.batch_size if knobs.drop_last else images,
+            images - images % config.batch_size if config.drop_last else images,
             self.hp.anchor_momentum,
             self.hp.anchor_mean,
         )
 
-        def loss(model: Classifier, batch: Batch) -> Tensor:
-            if moving.started:  # the step of the batch before has been taken
-                calibration.step()
-            output = model(batch.images)
+        def loss(batch: Batch) -> Tensor:
+            output = local.model(batch.inputs)
             moving.add(output.features, batch.labels)
-            value = self.supervised_loss(output, batch.labels, state)
-            if self.hp.lambda_ == 0:
-                return value
-            weight = float(self.hp.lambda_)
-            return value + weight * anchor_loss(output.features, batch.labels, anchors)
+            return self.loss(output, batch, local)
 
-        client.fit(model, loss)
-        calibration.step()
-        sent = self.uplink(client, model, down)
-        update = AnchoredUpdate(**vars(sent), anchors=moving.anchors)
-        return update, self.keep(client, model, state)
+        trained = fit(local, loss, after_batch=calibration.step)
+        update, kept = self.finish(local, trained)
+        return AnchoredUpdate(**vars(update), anchors=moving.anchors), kept
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
@@ -159,7 +169,7 @@ def anchor_loss(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
 
 
 class Calibration:
-    """Steps of Adam that make the head tell the anchors apart: CE(h(a_c), c) over all C.
+    """Steps of Adam by which the head classifies the anchors: CE(h(a_c), c) over all C.
 
     Args:
         head: `Linear(d, C)`, changed in place.
@@ -178,10 +188,8 @@ class Calibration:
         if self.adam is None:
             return
         self.adam.zero_grad()
-        # Inside a training step in bfloat16, autocast would go on with the head as it was before.
-        with torch.autocast(self.anchors.device.type, enabled=False):
-            loss = F.cross_entropy(self.head(self.anchors), self.classes)
-            loss.backward()  # type: ignore[no-untyped-call]
+        loss = F.cross_entropy(self.head(self.anchors), self.classes)
+        loss.backward()  # type: ignore[no-untyped-call]
         self.adam.step()
         self.adam.zero_grad()
 
@@ -195,7 +203,7 @@ class MovingAnchors:
     Args:
         anchors: e [C, d] at the beginning.
         images: how many images make an epoch.
-        momentum: how much stays.
+        momentum: how much of an anchor stays.
         over: divide by "all" batches, or by the class's "own".
 
     Attributes:
@@ -207,7 +215,6 @@ class MovingAnchors:
         self.images = images
         self.momentum = momentum
         self.over = over
-        self.started = False
         self._begin()
 
     def _begin(self) -> None:
@@ -218,7 +225,6 @@ class MovingAnchors:
     def add(self, features: Tensor, labels: Tensor) -> None:
         """Take in one batch, features [B, d] and labels [B]; at an epoch's end, move."""
         features = features.detach().float()
-        self.started = True
         counts = F.one_hot(labels, len(self.anchors)).sum(dim=0).unsqueeze(1)
         sums = torch.zeros_like(self.sums).index_add_(0, labels, features)
         self.sums += sums / counts.clamp_min(1)

@@ -5,14 +5,14 @@ Zhou and Konukoglu, "FedFA: Federated Feature Augmentation", ICLR 2023, arXiv:23
     channel statistics      -> channel_statistics
     federated variances     -> FedFAAugmentation.server_update, variance_over_clients
     fusion                  -> fusion_weights
-    augmentation of a batch -> augment
+    augmentation of a batch -> augment_maps
 
 The name says "augmentation" because another method is called FedFA too (feature anchors). The
 layers stand after every stage of convolutions and work in training alone; they have no parameters.
 
 Deviations:
     - V is a variance for each channel, as the paper has it. The official code takes one over
-      clients and channels together, which makes all fusion weights 1 (`scalar_variance`).
+      clients and channels jointly, which makes all fusion weights 1 (`scalar_variance`).
     - A client's running means stay with it. The official code averages them over clients, as it
       averages every buffer, so that they start every round alike.
     - A batch of one image, or maps of one pixel, have no variance: they pass as they are.
@@ -32,15 +32,20 @@ import torch
 from pydantic import Field, StrictBool
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
-from fedray.comm import travels
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.core import (
+    Client,
+    ClientState,
+    Downlinks,
+    Server,
+    ServerState,
+    Uplinks,
+    algorithms,
+    payload_field,
+)
 from fedray.errors import UserError
 from fedray.models import Classifier, convolution_stages
 
-RUNNING, VARIANCE = "running.", "variance."
 EPS = 1e-6
 
 
@@ -48,33 +53,36 @@ EPS = 1e-6
 class VariedModel(GlobalModel):
     """The global model, and V of every stage's means and deviations [channels]; none at first."""
 
-    variances: Mapping[str, Tensor] = travels("statistics")
+    variances: Mapping[str, Tensor] = payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class VariedUpdate(TrainedModel):
     """A trained model, and the running means of every stage's statistics [channels]."""
 
-    running: Mapping[str, Tensor] = travels("statistics")
+    running: Mapping[str, Tensor] = payload_field("statistics")
 
 
 @algorithms.add
 class FedFAAugmentation(FedAvg):
-    """FedAvg with feature augmentation; clients remember running means of channel statistics."""
+    """FedAvg with feature augmentation; clients store running means of channel statistics."""
 
     name = "fedfa_augmentation"
+    title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
-    shares = "whole models and channel statistics"
+    travels = "models and channel statistics"
 
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters."""
 
         probability: float = Field(0.5, ge=0, le=1)
-        """p, how often a stage's maps are augmented; 0 is FedAvg. Paper: 0.5."""
+        """p, probability that a stage's maps are augmented; 0 is FedAvg. Paper: 0.5."""
         momentum: float = Field(0.99, ge=0, le=1)
-        """How much of a running mean stays at each step. Official code: 0.99."""
+        """Momentum of the running means of channel statistics. Official code: 0.99."""
         scalar_variance: StrictBool = False
         """One variance over clients and channels (official code); false: one per channel."""
+
+    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -89,12 +97,11 @@ class FedFAAugmentation(FedAvg):
                 f"{self.name} augments the maps of convolutions, and {server.architecture} has "
                 "none; set model.group to a convolutional network, for example cnn2"
             )
-        return super().init_server(server)
+        return {**super().init_server(server), "variances": {}}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model and V, the same for all."""
-        own = _without(state, VARIANCE)
-        down = VariedModel.of(server.model, own, variances=_below(state, VARIANCE))
+        down = VariedModel.of(server.model, state["model"], variances=state["variances"])
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -102,36 +109,34 @@ class FedFAAugmentation(FedAvg):
         if not uplinks:
             return state
         uploads = list(uplinks.values())
-        variances = _below(state, VARIANCE)
+        variances = dict(state["variances"])
         for name in sorted({name for upload in uploads for name in upload.running}):
             known = [upload.running[name] for upload in uploads if name in upload.running]
             if len(known) > 1:
                 found = variance_over_clients(torch.stack(known), self.hp.scalar_variance)
                 variances[name] = found
-        renamed = {VARIANCE + name: value for name, value in variances.items()}
-        return {**super().server_update(state, uplinks, server), **renamed}
+        return {**super().server_update(state, uplinks, server), "variances": variances}
 
     # --- client ----------------------------------------------------------------------------------
 
     def client_update(
-        self, client: Client, state: ClientState, down: VariedModel
+        self, client: Client, state: ClientState, down: Any
     ) -> tuple[VariedUpdate, ClientState]:
         """Train with augmentation; what is uploaded and tested has none."""
-        model = client.load(self.start(client, state, down))
+        local = self.begin(client, state, down)
         layers = Augmentation(
             self.hp.probability,
             self.hp.momentum,
             self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
             down.variances,
-            _below(state.memory, RUNNING),
+            dict(state.memory.get("running", {})),
         )
-        with layers.on(model):
-            client.fit(model, lambda m, batch: self.local_loss(m, batch, down, state))
+        with layers.on(local.model):
+            trained = self.train(local)
+        update, kept = self.finish(local, trained)
         running = {name: value.cpu() for name, value in layers.running.items()}
-        sent = self.uplink(client, model, down)
-        kept = self.keep(client, model, state)
-        memory = {**kept.memory, **{RUNNING + name: value for name, value in running.items()}}
-        return VariedUpdate(**vars(sent), running=running), ClientState(kept.model, memory)
+        memory = {**kept.memory, "running": running}
+        return VariedUpdate(**vars(update), running=running), ClientState(kept.model, memory)
 
 
 @dataclass
@@ -155,7 +160,7 @@ class Augmentation:
 
     @contextmanager
     def on(self, model: Classifier) -> Iterator[None]:
-        """Put a layer after every stage of the model, and take them away again."""
+        """Register the augmentation after every stage of the model; removed on exit."""
         hooks = [
             end.register_forward_hook(partial(self._layer, stage))
             for stage, end in enumerate(convolution_stages(model))
@@ -174,12 +179,12 @@ class Augmentation:
         mean, std = channel_statistics(maps)
         alpha = self._draw(f"{stage}.std", std, 1.0)
         beta = self._draw(f"{stage}.mean", mean, 0.0)
-        return augment(maps, mean, std, alpha, beta)
+        return augment_maps(maps, mean, std, alpha, beta)
 
-    def _draw(self, name: str, statistic: Tensor, start: float) -> Tensor:
+    def _draw(self, name: str, statistic: Tensor, initial: float) -> Tensor:
         """Move the running mean, then draw [B, C] around the batch's statistics."""
         now = statistic.detach().mean(dim=0)
-        before = self.running.get(name, torch.full_like(now, start)).to(now)
+        before = self.running.get(name, torch.full_like(now, initial)).to(now)
         self.running[name] = self.momentum * before + (1 - self.momentum) * now
         weight = fusion_weights(self.variances.get(name, torch.ones_like(now)).to(now))
         spread = ((weight + 1) * (statistic.var(dim=0) + EPS)).sqrt()
@@ -210,7 +215,7 @@ def fusion_weights(variances: Tensor) -> Tensor:
     return len(g) * g / g.sum()
 
 
-def augment(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+def augment_maps(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """Alpha * (x - mu) / sigma + beta, channel by channel.
 
     Args:
@@ -222,11 +227,3 @@ def augment(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor
     """
     mean, std, alpha, beta = (value[:, :, None, None] for value in (mean, std, alpha, beta))
     return (alpha * (maps - mean) / std + beta).to(maps.dtype)
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-
-def _without(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}

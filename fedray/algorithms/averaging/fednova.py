@@ -19,18 +19,31 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedray.algorithms.base import Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel, shares_of, weighted_mean
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
-from fedray.comm import travels
+from fedray.algorithms.averaging.fedavg import (
+    FedAvg,
+    TrainedModel,
+    client_weights,
+    select,
+    weighted_mean,
+)
+from fedray.core import (
+    ClientState,
+    LocalContext,
+    Requires,
+    Server,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+    payload_field,
+)
 
 
 @dataclass(frozen=True)
 class NormalisedModel(TrainedModel):
-    """A trained model, and a_i, by how many steps its way is divided."""
+    """A trained model, and a_i, by which its update is divided."""
 
-    steps: float = travels("statistics")
+    steps: float = payload_field("statistics")
 
 
 @algorithms.add
@@ -38,30 +51,24 @@ class FedNova(FedAvg):
     """FedAvg of normalised updates."""
 
     name = "fednova"
+    title = "FedNova"
     paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
-    shares = "whole models"
-    dense = True
+    requires = Requires(dense=True)
 
-    def client_update(
-        self, client: Client, state: ClientState, down: GlobalModel
-    ) -> tuple[NormalisedModel, ClientState]:
-        """Train, and say how many steps it took."""
-        model = client.load(self.start(client, state, down))
-        steps = client.fit(model, lambda m, batch: self.local_loss(m, batch, down, state))
-        sent = self.uplink(client, model, down)
-        taken = effective_steps(steps, self.setting.training.momentum)
-        return NormalisedModel(**vars(sent), steps=taken), self.keep(client, model, state)
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
+        """As FedAvg, with the number of effective steps."""
+        update, kept = super().finish(local, trained)
+        a_i = effective_steps(trained.steps, self.setting.training.momentum)
+        return NormalisedModel(**vars(update), steps=a_i), kept
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Move by the normalised average; buffers as in FedAvg."""
         if not uplinks:
             return state
-        shares = shares_of(uplinks, self.hp.weights)
+        weights = client_weights(uplinks, self.hp.weights)
         parameters = {name for name, _ in server.model.named_parameters()}
-        moved = normalised_average(
-            {name: tensor for name, tensor in state.items() if name in parameters}, shares, uplinks
-        )
-        return {**weighted_mean(shares, uplinks), **moved}
+        moved = normalised_average(select(state["model"], parameters), weights, uplinks)
+        return {**state, "model": {**weighted_mean(weights, uplinks), **moved}}
 
 
 def effective_steps(steps: int, momentum: float) -> float:
@@ -72,22 +79,22 @@ def effective_steps(steps: int, momentum: float) -> float:
 
 
 def normalised_average(
-    weights: Mapping[str, Tensor],
-    shares: Mapping[int, float],
+    model: Mapping[str, Tensor],
+    weights: Mapping[int, float],
     uplinks: Mapping[int, NormalisedModel],
 ) -> dict[str, Tensor]:
     """X - (sum_i p_i a_i) * sum_i p_i (x - y_i) / a_i.
 
     Args:
-        weights: x, the global parameters.
-        shares: p_i by client.
+        model: x, the global parameters.
+        weights: p_i by client.
         uplinks: y_i and a_i by client.
     """
-    total = sum(shares[client] * upload.steps for client, upload in uplinks.items())
+    total = sum(weights[client] * upload.steps for client, upload in uplinks.items())
     moved: dict[str, Tensor] = {}
-    for name, x in weights.items():
+    for name, x in model.items():
         moved[name] = x.clone()
         for client, upload in uplinks.items():
-            alpha = total * shares[client] / upload.steps
+            alpha = total * weights[client] / upload.steps
             moved[name].sub_(x - upload.weights[name], alpha=alpha)
     return moved

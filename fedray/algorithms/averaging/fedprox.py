@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients do not stray from where they started.
+"""FedProx: FedAvg with a proximal term to the weights that a round starts from.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv:1812.06127.
 
@@ -13,10 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.algorithms.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, ClientState
-from fedray.models import Classifier
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.core import Batch, LocalContext, Requires, algorithms
+from fedray.models import ClassifierOutput
 
 
 @algorithms.add
@@ -24,9 +23,9 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term."""
 
     name = "fedprox"
+    title = "FedProx"
     paper = "Li et al., MLSys 2020, arXiv:1812.06127"
-    shares = "whole models"
-    dense = True
+    requires = Requires(dense=True)
 
     class HParams(FedAvg.HParams):
         """FedProx's hyper-parameters."""
@@ -34,12 +33,12 @@ class FedProx(FedAvg):
         mu: float = Field(0.001, ge=0)
         """μ, weight of the proximal term; 0 is FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 
-    def local_loss(
-        self, model: Classifier, batch: Batch, down: GlobalModel, state: ClientState
-    ) -> Tensor:
+    hp: HParams
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The supervised loss and the proximal term, Eq. (2)."""
-        loss = super().local_loss(model, batch, down, state)
-        return loss + proximal_term(model, down.weights, self.hp.mu) if self.hp.mu else loss
+        loss, mu = super().loss(output, batch, local), self.hp.mu
+        return loss + proximal_term(local.model, local.down.weights, mu) if mu else loss
 
 
 def proximal_term(model: nn.Module, start: Mapping[str, Tensor], mu: float) -> Tensor:

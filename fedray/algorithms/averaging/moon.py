@@ -1,4 +1,4 @@
-"""MOON: clients keep their features near the global model's, away from their own last ones.
+"""MOON: a contrastive term pulls features to the global model's, away from the previous local ones.
 
 Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257.
 
@@ -13,62 +13,56 @@ Deviations:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fedray.algorithms.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState, Tensors
-from fedray.models import Classifier
-
-PREVIOUS = "previous."
+from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.core import Batch, ClientState, LocalContext, Trained, algorithms
+from fedray.models import Classifier, ClassifierOutput, Inputs
 
 
 @algorithms.add
 class Moon(FedAvg):
-    """FedAvg with a contrast of models; clients remember their last one."""
+    """FedAvg with a model-contrastive loss; clients store their previous model."""
 
     name = "moon"
+    title = "MOON"
     paper = "Li et al., CVPR 2021, arXiv:2103.16257"
-    shares = "whole models"
 
     class HParams(FedAvg.HParams):
         """MOON's hyper-parameters."""
 
         mu: float = Field(1.0, ge=0)
-        """μ, weight of the contrast; 0 is FedAvg. FedGLCL's comparison: 1; paper tunes .1 to 10."""
+        """μ, weight of the contrast; 0 is FedAvg. FedGLCL's comparison: 1; paper: 0.1 to 10."""
         tau_moon: float = Field(0.5, gt=0)
-        """τ of the contrast. Paper: 0.5."""
+        """τ, temperature of the contrast. Paper: 0.5."""
 
-    def local_loss(
-        self, model: Classifier, batch: Batch, down: GlobalModel, state: ClientState
-    ) -> Tensor:
+    hp: HParams
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The supervised loss and the contrast, Eq. (3)."""
-        output = model(batch.images)
-        loss = self.supervised_loss(output, batch.labels, state)
-        previous = {
-            name.removeprefix(PREVIOUS): tensor
-            for name, tensor in state.memory.items()
-            if name.startswith(PREVIOUS)
-        }
-        if self.hp.mu == 0 or not previous:
+        loss = super().loss(output, batch, local)
+        previous = local.state.memory.get("previous")
+        if self.hp.mu == 0 or previous is None:
             return loss
-        now = {**previous, **down.model}
-        near = frozen_features(model, now, batch.images)
-        far = frozen_features(model, previous, batch.images)
+        now = {**previous, **local.down.model}
+        near = frozen_features(local.model, now, batch.inputs)
+        far = frozen_features(local.model, previous, batch.inputs)
         contrast = model_contrast(output.features, near, far, self.hp.tau_moon)
         return loss + contrast * float(self.hp.mu)
 
-    def keep(self, client: Client, model: Classifier, state: ClientState) -> ClientState:
-        """What is not shared, and the whole model as the next round's previous one."""
-        kept = super().keep(client, model, state)
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+        """As FedAvg; the client keeps the whole model as the next round's previous one."""
+        update, kept = super().finish(local, trained)
         if self.hp.mu == 0:
-            return kept
-        previous = {PREVIOUS + name: tensor for name, tensor in client.save(model).items()}
-        return ClientState(kept.model, {**kept.memory, **previous})
+            return update, kept
+        previous = local.client.save(local.model)
+        return update, ClientState(kept.model, {**kept.memory, "previous": previous})
 
 
 def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
@@ -88,12 +82,12 @@ def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> T
 
 
 @torch.no_grad()
-def frozen_features(model: Classifier, weights: Tensors, images: Tensor) -> Tensor:
+def frozen_features(model: Classifier, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
     """Features [B, d] under other weights, in evaluation mode; the model stays as it is."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    placed = {name: tensor.to(images.device) for name, tensor in weights.items()}
-    features: Tensor = functional_call(model, placed, (images,)).features
+    placed = {name: tensor.to(inputs.values.device) for name, tensor in weights.items()}
+    features: Tensor = functional_call(model, placed, (inputs,)).features
     for module, mode in modes:
         module.training = mode
     return features

@@ -19,65 +19,72 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedray.algorithms.base import (
-    Algorithm,
+from fedray.algorithms.losses import cosine_matrix
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
     Downlinks,
     Exchange,
+    HyperParameters,
+    LocalContext,
+    LocalTraining,
+    Payload,
     Server,
     ServerState,
+    Trained,
     Uplinks,
+    algorithms,
+    payload_field,
 )
-from fedray.algorithms.prototypes import cosine_matrix
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import Payload, travels
-from fedray.config import Frozen
-from fedray.models import Classifier
+from fedray.models import ClassifierOutput
 
 
 @dataclass(frozen=True)
 class Targets(Payload):
     """The fixed targets [C, d], sent once."""
 
-    vectors: Tensor = travels("prototypes", "C d")
+    vectors: Tensor = payload_field("prototypes", "C d")
 
 
 @dataclass(frozen=True)
 class SharedHead(Payload):
     """The averaged head and this round's weight of the alignment."""
 
-    head: Mapping[str, Tensor] = travels("weights")
-    weight: float = travels("statistics")
+    head: Mapping[str, Tensor] = payload_field("weights")
+    weight: float = payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class Head(Payload):
     """A client's classifier head and how many images trained it."""
 
-    head: Mapping[str, Tensor] = travels("weights")
-    samples: int = travels("statistics")
+    head: Mapping[str, Tensor] = payload_field("weights")
+    samples: int = payload_field("statistics")
 
 
 @algorithms.add
-class AlignFed(Algorithm):
+class AlignFed(LocalTraining):
     """Heads are averaged by samples; extractors stay personal."""
 
     name = "alignfed"
+    title = "AlignFed"
     paper = "Zhu et al., 2024 (FedTSP supplementary C.4)"
-    shares = "classifier heads"
+    travels = "classifier heads"
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """AlignFed's hyper-parameters."""
 
         lambda_start: float = Field(20.0, ge=0)
-        """λ_0, weight of the alignment in the first round; 0 leaves averaged heads."""
+        """λ_0, weight of the alignment in the first round; 0: heads are averaged and nothing is
+        aligned."""
         lambda_end: float = Field(2.0, ge=0)
         """λ_T, weight in the last round, reached geometrically."""
         temperature: float = Field(1.0, gt=0)
@@ -87,7 +94,7 @@ class AlignFed(Algorithm):
         target_steps: int = Field(2000, ge=1)
         """SGD steps that spread the targets (repository: 100,000)."""
         softmax: Literal["class", "batch"] = "class"
-        """What the alignment normalises over."""
+        """What the alignment's softmax runs over: the classes (text), or the batch (repository)."""
 
         @model_validator(mode="after")
         def _reaches_the_end(self) -> AlignFed.HParams:
@@ -98,54 +105,31 @@ class AlignFed(Algorithm):
                 )
             return self
 
+    hp: HParams
+
+    # --- server ----------------------------------------------------------------------------------
+
     def init_server(self, server: Server) -> ServerState:
-        """Spread the targets once, and start the shared head like any head."""
+        """Spread the targets once, and initialise the shared head like any head."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("alignfed")
         bound = d**-0.5
         weight = torch.empty(classes, d).uniform_(-bound, bound, generator=random)
         bias = torch.empty(classes).uniform_(-bound, bound, generator=random)
-        start = torch.empty(classes, d).uniform_(-1, 1, generator=random)
-        targets = spread_targets(start, self.hp.target_steps, self.hp.target_temperature)
-        return {"targets": targets, "weight": weight, "bias": bias}
+        initial = torch.empty(classes, d).uniform_(-1, 1, generator=random)
+        targets = spread_targets(initial, self.hp.target_steps, self.hp.target_temperature)
+        return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Send the targets to everyone, once."""
         exchange.call("keep_targets", dict.fromkeys(exchange.everyone, Targets(state["targets"])))
         return state
 
-    def keep_targets(
-        self, client: Client, state: ClientState, down: Targets
-    ) -> tuple[None, ClientState]:
-        """Put the targets into the client's memory."""
-        return None, replace(state, memory={"targets": down.vectors})
-
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The shared head and λ_t."""
-        head = {"weight": state["weight"], "bias": state["bias"]}
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
-        return dict.fromkeys(clients, SharedHead(head, weight))
-
-    def start(self, client: Client, state: ClientState, down: SharedHead) -> Mapping[str, Tensor]:
-        """The client's own extractor under the shared head."""
-        return {**state.model, **{f"head.{name}": value for name, value in down.head.items()}}
-
-    def local_loss(
-        self, model: Classifier, batch: Batch, down: SharedHead, state: ClientState
-    ) -> Tensor:
-        """Cross-entropy + λ_t * L_align."""
-        output = model(batch.images)
-        loss = F.cross_entropy(output.logits, batch.labels)
-        if down.weight == 0:
-            return loss
-        cosines = cosine_matrix(output.features, state.memory["targets"].to(batch.labels.device))
-        logits = cosines / self.hp.temperature
-        return loss + down.weight * alignment_loss(logits, batch.labels, self.hp.softmax)
-
-    def uplink(self, client: Client, model: Classifier, down: SharedHead) -> Head:
-        """The trained head."""
-        return Head(client.weights(model.head), len(client.train))
+        return dict.fromkeys(clients, SharedHead(state["head"], weight))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Average the heads by samples."""
@@ -156,9 +140,37 @@ class AlignFed(Algorithm):
             name: torch.stack(
                 [upload.head[name] * (upload.samples / total) for upload in uplinks.values()]
             ).sum(0)
-            for name in ("weight", "bias")
+            for name in state["head"]
         }
-        return {**state, **mean}
+        return {**state, "head": mean}
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def keep_targets(
+        self, client: Client, state: ClientState, down: Targets
+    ) -> tuple[None, ClientState]:
+        """Put the targets into the client's memory."""
+        return None, replace(state, memory={"targets": down.vectors})
+
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """The client's personal extractor under the shared head."""
+        head = {f"head.{name}": value for name, value in down.head.items()}
+        return LocalContext(client, client.load({**state.model, **head}), state, down)
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """Cross-entropy + λ_t * L_align."""
+        loss = super().loss(output, batch, local)
+        weight: float = local.down.weight
+        if weight == 0:
+            return loss
+        targets = local.state.memory["targets"].to(batch.labels.device)
+        logits = cosine_matrix(output.features, targets) / self.hp.temperature
+        return loss + weight * alignment_loss(logits, batch.labels, self.hp.softmax)
+
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[Head, ClientState]:
+        """Upload the trained head; keep the model."""
+        _, kept = super().finish(local, trained)
+        return Head(local.client.weights(local.model.head), len(local.client.train)), kept
 
 
 def uniformity(points: Tensor, temperature: float) -> Tensor:
@@ -172,20 +184,20 @@ def uniformity(points: Tensor, temperature: float) -> Tensor:
     return torch.logsumexp(cosines, dim=1).mean()
 
 
-def spread_targets(start: Tensor, steps: int, temperature: float) -> Tensor:
+def spread_targets(initial: Tensor, steps: int, temperature: float) -> Tensor:
     """Spread C points on the unit sphere by SGD (lr 0.1) on `uniformity`.
 
     For d >= C - 1 the optimum is the simplex, whose cosines are -1/(C - 1).
 
     Args:
-        start: initial points [C, d].
+        initial: initial points [C, d].
         steps: number of SGD steps.
         temperature: of the energy.
 
     Returns:
         Unit vectors [C, d].
     """
-    points = F.normalize(start, dim=1).requires_grad_()
+    points = F.normalize(initial, dim=1).requires_grad_()
     for _ in range(steps):
         (gradient,) = torch.autograd.grad(uniformity(points, temperature), points)
         with torch.no_grad():
@@ -219,6 +231,6 @@ def alignment_loss(logits: Tensor, labels: Tensor, over: Literal["class", "batch
     """
     if over == "class":
         return F.cross_entropy(logits, labels)
-    own = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    member = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     log_p = F.log_softmax(logits, dim=0)
-    return (-(own * log_p).sum(0) / (own.sum(0) + 1e-6)).mean()
+    return (-(member * log_p).sum(0) / (member.sum(0) + 1e-6)).mean()

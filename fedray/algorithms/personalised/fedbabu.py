@@ -3,10 +3,10 @@
 Oh et al., "FedBABU: Towards Enhanced Representation for Federated Image Classification",
 ICLR 2022, arXiv:2106.06042.
 
-    Algorithm 1, local update -> FedBABU.learns
+    Algorithm 1, local update -> FedBABU.begin
     Algorithm 1, aggregation  -> FedBABU.shared
 
-The head is sent to everybody once, before the first round: with `model.init=independent` the
+The head is sent to all clients once, before the first round: with `model.init=independent` the
 clients' own initial heads would differ. The paper's fine-tuning after training is not part of it.
 
 Buffers: those of the body are averaged as in FedAvg; the head has none.
@@ -15,15 +15,22 @@ Buffers: those of the body are averaged as in FedAvg; the head has none.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedray.algorithms.base import Exchange, ServerState
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
-from fedray.comm import Payload, travels
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
+from fedray.core import (
+    Client,
+    ClientState,
+    Exchange,
+    LocalContext,
+    Payload,
+    Requires,
+    ServerState,
+    algorithms,
+    payload_field,
+)
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
@@ -31,7 +38,7 @@ from fedray.models import Classifier, head_tensors, tensor_names
 class FixedHead(Payload):
     """The head that all clients keep: its weight [C, d] and bias [C] by their names."""
 
-    weights: Mapping[str, Tensor] = travels("weights")
+    weights: Mapping[str, Tensor] = payload_field("weights")
 
 
 @algorithms.add
@@ -39,23 +46,23 @@ class FedBABU(FedAvg):
     """FedAvg of bodies under one fixed random head."""
 
     name = "fedbabu"
+    title = "FedBABU"
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
-    shares = "models without the head; the head once"
-    dense = True
-
-    class HParams(FedAvg.HParams):
-        """FedBABU has none of its own."""
+    travels = "models without the head; the head once"
+    requires = Requires(dense=True)
 
     def shared(self, model: Classifier) -> Collection[str]:
         """The body: all but the head (Algorithm 1)."""
         return tensor_names(model) - head_tensors(model)
 
-    def learns(self, model: Classifier) -> Collection[str]:
-        """The body's parameters (Algorithm 1)."""
-        return {name for name, _ in model.named_parameters()} - head_tensors(model)
+    def begin(self, client: Client, state: ClientState, down: GlobalModel) -> LocalContext:
+        """The global body under the fixed head; only the body is trainable (Algorithm 1)."""
+        local = super().begin(client, state, down)
+        body = {name for name, _ in local.model.named_parameters()} - head_tensors(local.model)
+        return replace(local, trainable=body)
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the server's initial head to everybody, once."""
+        """Send the server's initial head to all clients, once."""
         server = exchange.server
         initial, names = server.initial(server.architecture), head_tensors(server.model)
         head = FixedHead({name: initial[name] for name in sorted(names)})
@@ -65,5 +72,5 @@ class FedBABU(FedAvg):
     def receive_head(
         self, client: Client, state: ClientState, down: FixedHead
     ) -> tuple[None, ClientState]:
-        """Keep the head, in place of the client's own."""
+        """Store the head, instead of the client's initial one."""
         return None, ClientState({**state.model, **down.weights}, state.memory)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.registry import algorithms
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.core import Requires, algorithms
 from fedray.models import Classifier, normalisation_tensors, tensor_names
 
 
@@ -27,9 +27,10 @@ class FedBN(FedAvg):
     """FedAvg with local normalisation."""
 
     name = "fedbn"
+    title = "FedBN"
     paper = "Li et al., ICLR 2021, arXiv:2102.07623"
-    shares = "models without normalisation"
-    dense = True
+    travels = "models without normalisation"
+    requires = Requires(dense=True)
     one_model = False
 
     def shared(self, model: Classifier) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""FedPAC: features align to common prototypes, and every client gets its own mixture of heads.
+"""FedPAC: features align to common prototypes, and each client's head is a mixture of all heads.
 
 Xu, Tong and Huang, "Personalized Federated Learning with Feature Alignment and Classifier
 Collaboration", ICLR 2023, arXiv:2306.11867.
@@ -13,11 +13,11 @@ A round has a second exchange: the server sends each participant its combined he
 tested is the personal model.
 
 Deviations:
-    - The extractor stands still while the head learns, normalisation included; the official code
+    - The extractor is frozen while the head is trained, normalisation included; the official code
       updates its running statistics in that epoch.
-    - V + D is positive semi-definite by its making, and is computed in double precision, so the
+    - V + D is positive semi-definite by construction, and is computed in double precision, so the
       official code's repairs (eigenvalues below 0.01 dropped, else the local head) are not needed.
-    - Head and extractor learn with the experiment's momentum and weight decay; official: 0.5, 5e-4.
+    - Head and extractor have the experiment's momentum and weight decay; official: 0.5, 5e-4.
     - Statistics and prototypes are made in evaluation mode.
 
 Buffers: those of the extractor are averaged as in FedAvg.
@@ -26,7 +26,7 @@ Buffers: those of the extractor are averaged as in FedAvg.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,14 +35,24 @@ from pydantic import Field
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fedray.algorithms.base import Exchange, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.fedproto import prototype_loss
-from fedray.algorithms.fedproto_global import FedProtoGlobal, PrototypedModel, PrototypedUpdate
-from fedray.algorithms.prototypes import Aggregation, GlobalPrototypes, local_features
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import Payload, travels
+from fedray.algorithms.averaging.fedavg import select
+from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
+from fedray.algorithms.prototypes.fedproto import prototype_loss
+from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging, PrototypedUpdate
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    Exchange,
+    LocalContext,
+    Payload,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+    fit,
+    payload_field,
+)
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
@@ -56,44 +66,46 @@ class PersonalUpdate(PrototypedUpdate):
         variance: V, of the client's features before training.
     """
 
-    head: Mapping[str, Tensor] = travels("weights")
-    means: Tensor = travels("prototypes", "C d")
-    variance: float = travels("statistics")
+    head: Mapping[str, Tensor] = payload_field("weights")
+    means: Tensor = payload_field("prototypes", "C d")
+    variance: float = payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class PersonalHead(Payload):
     """The head that the server has combined for one client."""
 
-    head: Mapping[str, Tensor] = travels("weights")
+    head: Mapping[str, Tensor] = payload_field("weights")
 
 
 @algorithms.add
-class FedPAC(FedProtoGlobal):
+class FedPAC(PrototypeAveraging):
     """One extractor for all, aligned by prototypes; a mixture of heads for each."""
 
     name = "fedpac"
+    title = "FedPAC"
     paper = "Xu et al., ICLR 2023, arXiv:2306.11867"
-    shares = "extractors, class prototypes and heads"
+    travels = "extractors, class prototypes and heads"
     one_model = False
 
-    class HParams(FedAvg.HParams):
+    class HParams(PrototypeAveraging.HParams):
         """FedPAC's hyper-parameters."""
 
         lambda_: float = Field(1.0, ge=0, alias="lambda")
-        """λ, weight of the alignment; 0 leaves the heads' collaboration. Official code: 1."""
+        """λ, weight of the alignment; 0: only the heads are combined. Official code: 1."""
         head_epochs: int = Field(1, ge=0)
-        """Epochs in which the head alone learns, before the extractor's E; 0 leaves it at its
-        start. Paper: 1."""
+        """Epochs that train the head alone, before the extractor's E; 0 leaves it untrained.
+        Paper: 1."""
         head_lr: float = Field(0.1, gt=0)
         """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
         min_weight: float = Field(0.001, ge=0, lt=1)
-        """Heads of at most this weight are left out of a mixture. Official code: 0.001."""
-        proto_agg: Aggregation = "weighted"
-        """Prototypes weighted by samples (paper), or uniform over holders (PFLlib)."""
+        """Heads of at most this weight are left out of a mixture; 0: all of positive weight are
+        in. Official code: 0.001."""
+
+    hp: HParams
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """The extractor; heads travel too, but are mixed for each client."""
+        """The extractor; heads are uploaded too, but are combined for each client."""
         return tensor_names(model) - head_tensors(model)
 
     # --- server ----------------------------------------------------------------------------------
@@ -116,8 +128,8 @@ class FedPAC(FedProtoGlobal):
             name: torch.stack([upload.head[name] for upload in uploads]) for name in uploads[0].head
         }
         heads: dict[int, PersonalHead] = {}
-        for own, client in enumerate(uplinks):  # own: the place among the uploads, not the id
-            weights = head_weights(means, variances, own, self.hp.min_weight).float()
+        for index, client in enumerate(uplinks):
+            weights = head_weights(means, variances, index, self.hp.min_weight).float()
             heads[client] = PersonalHead(
                 {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
             )
@@ -126,41 +138,48 @@ class FedPAC(FedProtoGlobal):
     # --- client ----------------------------------------------------------------------------------
 
     def client_update(
-        self, client: Client, state: ClientState, down: PrototypedModel
+        self, client: Client, state: ClientState, down: Any
     ) -> tuple[PersonalUpdate, ClientState]:
         """Take statistics, train the head, then the extractor under the alignment."""
-        model = client.load(self.start(client, state, down))
-        features, labels = local_features(client, model)
+        local = self.begin(client, state, down)
+        features = client.features(local.model, client.train)
+        labels = client.train.labels.to(client.device)
         means, variance = head_statistics(features, labels, self.setting.num_classes)
+        parameters = {name for name, _ in local.model.named_parameters()}
+        head = parameters - down.weights.keys()
+        self._train_head(local, head)
         targets = alignment_targets(down, means, labels)
-        extractor = {name for name, _ in model.named_parameters() if name in down.weights}
-        head = {name for name, _ in model.named_parameters()} - extractor
-        if self.hp.head_epochs:
-            first = client.again(0, epochs=self.hp.head_epochs, lr=self.hp.head_lr)
-            first.fit(model, lambda m, batch: self.loss(m, batch, down), only=head)
-        weight = self.hp.lambda_
-        client.fit(model, lambda m, b: prototype_loss(m, b, targets, weight), only=extractor)
-        update = PersonalUpdate(
-            **vars(self.uplink(client, model, down)),
-            head={name: value for name, value in client.weights(model).items() if name in head},
-            means=means,
-            variance=variance,
-        )
-        return update, self.keep(client, model, state)
+        trained = self._train_extractor(local, parameters - head, targets)
+        update, kept = self.finish(local, trained)
+        trained_head = select(trained.tensors, head)
+        personal = PersonalUpdate(**vars(update), head=trained_head, means=means, variance=variance)
+        return personal, kept
 
-    def local_loss(self, model: Classifier, batch: Batch, down: Any, state: ClientState) -> Tensor:
-        """The supervised loss alone: what a head learns, which no alignment reaches."""
-        return self.supervised_loss(model(batch.images), batch.labels, state)
+    def _train_head(self, local: LocalContext, head: Collection[str]) -> None:
+        """The head alone, under the cross-entropy, which no alignment reaches."""
+        if not self.hp.head_epochs:
+            return
+        client = local.client.with_schedule(epochs=self.hp.head_epochs, lr=self.hp.head_lr)
+        self.train(replace(local, client=client, trainable=head))
+
+    def _train_extractor(
+        self, local: LocalContext, extractor: Collection[str], targets: GlobalPrototypes
+    ) -> Trained:
+        def loss(batch: Batch) -> Tensor:
+            output = local.model(batch.inputs)
+            return prototype_loss(output, batch.labels, targets, self.hp.lambda_)
+
+        return fit(replace(local, trainable=extractor), loss)
 
     def receive_head(
         self, client: Client, state: ClientState, down: PersonalHead
     ) -> tuple[None, ClientState]:
-        """Put the combined head in the place of the own one."""
+        """Replace the client's head by the combined one."""
         return None, ClientState({**state.model, **down.head}, state.memory)
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """What a client says of its features, by which heads are weighed.
+    """Statistics of a client's features, from which the heads' weights are computed.
 
     With pi_c the share of class c: h_c = pi_c * mean_c and
     V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is (E||z||² - ||h||²) / n.
@@ -181,7 +200,7 @@ def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Ten
 
 
 def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> GlobalPrototypes:
-    """The server's prototypes; for local classes that it has none of, the client's own.
+    """The server's prototypes; for local classes that it has none of, the client's.
 
     Args:
         down: the server's; without any, nothing is aligned.
@@ -192,22 +211,22 @@ def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> 
         return down
     share = torch.bincount(labels, minlength=len(means)) / len(labels)
     held = share > 0
-    own = means / torch.where(held, share, 1).unsqueeze(1)
+    local = means / torch.where(held, share, 1).unsqueeze(1)
     present = down.present.to(means.device)
-    vectors = down.vectors.to(means.device).where(present.unsqueeze(1), own)
+    vectors = down.vectors.to(means.device).where(present.unsqueeze(1), local)
     return GlobalPrototypes(vectors, present | held)
 
 
-def head_bias(means: Tensor, own: int) -> Tensor:
-    """D_jk = sum_c <h_own,c - h_j,c, h_own,c - h_k,c> [K, K], a Gram matrix; row `own` is zero.
+def head_bias(means: Tensor, target: int) -> Tensor:
+    """D_jk = sum_c <h_i,c - h_j,c, h_i,c - h_k,c> [K, K], a Gram matrix; row i is zero.
 
     Args:
         means: h of the K clients [K, C, d].
-        own: i, whose head is combined.
+        target: i, whose head is combined.
     """
     flat = means.double().flatten(1)
     gram = flat @ flat.T  # once K * K * C * d instead of once for each pair of differences
-    return (gram[own, own] - gram[:, own]).unsqueeze(1) + (gram - gram[own])
+    return (gram[target, target] - gram[:, target]).unsqueeze(1) + (gram - gram[target])
 
 
 def simplex_minimum(matrix: Tensor) -> Tensor:
@@ -227,16 +246,16 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
     return torch.from_numpy(x / x.sum())
 
 
-def head_weights(means: Tensor, variances: Tensor, own: int, least: float) -> Tensor:
+def head_weights(means: Tensor, variances: Tensor, target: int, min_weight: float) -> Tensor:
     """Weights [K] of the K heads in one client's, from min_a a^T (diag(V) + D) a on the simplex.
 
     Args:
         means: h of the K clients [K, C, d].
         variances: V of the K clients [K].
-        own: whose head is combined.
-        least: weights up to this are left out, and the others scaled to sum to 1.
+        target: i, whose head is combined.
+        min_weight: weights up to this are left out, and the others scaled to sum to 1.
     """
-    weights = simplex_minimum(torch.diag(variances.double()) + head_bias(means, own))
-    large = weights.where(weights > least, 0)
-    # Among more than 1/least equal heads none is large: then all of them stay.
+    weights = simplex_minimum(torch.diag(variances.double()) + head_bias(means, target))
+    large = weights.where(weights > min_weight, 0)
+    # Of more than 1/min_weight equal heads none is large: then all of them stay.
     return large / large.sum() if large.any() else weights

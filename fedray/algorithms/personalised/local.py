@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fedray.algorithms.base import Algorithm
-from fedray.algorithms.registry import algorithms
+from fedray.core import LocalTraining, Requires, algorithms
 
 
 @algorithms.add
-class Local(Algorithm):
-    """Cross-entropy on the client's own images; nothing travels."""
+class Local(LocalTraining):
+    """Cross-entropy on the client's own images; nothing is communicated."""
 
     name = "local"
+    title = "Local"
     paper = "-"
-    shares = "nothing"
-    dense = True
+    travels = "nothing"
+    requires = Requires(dense=True)

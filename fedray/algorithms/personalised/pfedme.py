@@ -22,17 +22,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedray.algorithms.base import Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.fedprox import proximal_term
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
+from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.averaging.fedprox import proximal_term
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    LocalContext,
+    Server,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+    fit,
+)
 from fedray.models import Classifier
 
 
@@ -41,8 +50,8 @@ class PFedMe(FedAvg):
     """A global model, and personal ones held near it."""
 
     name = "pfedme"
+    title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
-    shares = "whole models"
     one_model = False
 
     class HParams(FedAvg.HParams):
@@ -71,39 +80,48 @@ class PFedMe(FedAvg):
                 )
             return self
 
+    hp: HParams
+
     # --- server ----------------------------------------------------------------------------------
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """(1 - beta) w + beta mean(w_c); buffers are the mean's."""
-        mean = super().server_update(state, uplinks, server)
+        after = super().server_update(state, uplinks, server)
         if self.hp.beta == 1 or not uplinks:
-            return mean
-        learnt = next(iter(uplinks.values())).weights
-        moved = {name: torch.lerp(state[name], mean[name], self.hp.beta) for name in learnt}
-        return {**mean, **moved}
+            return after
+        w, mean = state["model"], after["model"]
+        weights = next(iter(uplinks.values())).weights
+        moved = {name: torch.lerp(w[name], mean[name], self.hp.beta) for name in weights}
+        return {**after, "model": {**mean, **moved}}
 
     # --- client ----------------------------------------------------------------------------------
 
-    def start(self, client: Client, state: ClientState, down: GlobalModel) -> Mapping[str, Tensor]:
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """What a client is tested with: its personal model, once it has one, or the global one."""
-        return {**down.model, **state.model} if self.hp.test == "personal" else down.model
+        personal = state.model if self.hp.test == "personal" else {}
+        return LocalContext(client, client.load({**down.model, **personal}), state, down)
 
-    def client_update(
-        self, client: Client, state: ClientState, down: GlobalModel
-    ) -> tuple[TrainedModel, ClientState]:
-        """Train theta from w, and w after it; upload w, keep theta."""
-        model = client.load(down.model)
+    def train(self, local: LocalContext) -> Trained:
+        """Train theta from w, and w after it: the model is theta then, what was trained is w."""
+        model = local.client.load(local.down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
-        client.fit(
-            model,
-            lambda m, batch: moreau_loss(
-                self.local_loss(m, batch, down, state), m, w, self.hp.lambda_
-            ),
+
+        def loss(batch: Batch) -> Tensor:
+            value = self.loss(model(batch.inputs), batch, local)
+            return moreau_loss(value, model, w, self.hp.lambda_)
+
+        trained = fit(
+            local,
+            loss,
             repeat=self.hp.inner_steps,
-            after=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
+            after_batch=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
         )
-        sent = replace(self.uplink(client, model, down), weights=w)
-        return sent, ClientState(client.save(model), state.memory)
+        return replace(trained, tensors={**trained.tensors, **w})
+
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+        """Upload w, keep theta."""
+        update, _ = super().finish(local, trained)
+        return update, ClientState(local.client.save(local.model), local.state.memory)
 
 
 def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:

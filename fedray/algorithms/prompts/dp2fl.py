@@ -2,7 +2,7 @@
 
 "DP2FL: Dual Prompt Personalized Federated Learning in Foundation Models", arXiv:2504.16357.
 
-    Eq. (3)  -> DualPromptClip.vision_prompts  (algorithms/maple.py)
+    Eq. (3)  -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
     Eq. (4)  -> weighted_sum
     Eq. (5)  -> task_weights
     Eq. (6)  -> neighbours      PC: clients whose prompts lower the loss
@@ -25,114 +25,134 @@ a client joins. That is the method, and no protection of anybody's images.
 Deviations:
     - The server mixes every Pd_k and sends it to its client. In the paper it sends all Pd~_i and
       all losses, and clients mix: the same numbers, at K times the download.
-    - own^(r), the loss of (PT^(r), Pd_k^(r)) on V_k, is measured and uploaded at the start of the
-      client's next round instead of the end of this one: the same model, images and number.
+    - own^(r), the loss of (PT^(r), Pd_k^(r)) on V_k, is measured and uploaded as `initial_loss` at
+      the start of the client's next round instead of the end of this one: the same model, images
+      and number.
     - Eq. (14) as printed gives the most harmful of the retained clients the largest weight, without
       bound. `gamma_mode` "bounded" (default) keeps each below a third of the smallest helpful one.
-    - Ratios 0/0 of Eqs. (5), (11), (12) and (14) are defined as said at the functions.
+    - Ratios 0/0 of Eqs. (5), (11), (12) and (14) are defined in the functions' docstrings.
     - Fewer than all clients in a round (the paper has all): K are those that replied; the others
-      keep their data prompts, and find the task prompt of the day when they come back.
+      keep their data prompts, and are sent the current task prompt when they take part next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.base import (
-    Algorithm,
-    Analysis,
+from fedray.algorithms.prompts.maple import CoupledPrompts
+from fedray.core import (
+    Client,
+    ClientState,
     Downlinks,
     Exchange,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    Requires,
     Server,
     ServerState,
     Uplinks,
+    algorithms,
+    payload_field,
 )
-from fedray.algorithms.maple import DualPromptClip, MapleHParams, MapleLocal
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
-from fedray.comm import Payload, travels
-from fedray.models import Classifier
-from fedray.models.pixels import to_float
+from fedray.evaluation.protocols import Analysis
+from fedray.models import Classifier, PatchEmbeddings, Pixels
+from fedray.models.prompted import DualPromptClip
+from fedray.records import Metric
 
 GammaMode = Literal["bounded", "literal", "zero"]
 
-TASK, DATA = "task", "data"
-FIRST_TASK, FIRST_DATA = "first_task", "first_data"
-PERSONAL = "personal"
-JOINED = "joined"
-HOLDS = "holds"
-RELATIONS = "relations"
 SMALLEST = 1e-12
 NOT_MEASURED = -1.0
+"""Stands for the loss on validation images that a client does not hold."""
 BATCH = 100
+"""Validation images that are embedded and tested at once."""
 
 
 @dataclass(frozen=True)
 class ValidationImages(Payload):
     """A client's validation images V_k, uint8, and their labels."""
 
-    images: Tensor = travels("images", "v channels height width")
-    labels: Tensor = travels("statistics", "v")
+    images: Tensor = payload_field("images", "v channels height width")
+    labels: Tensor = payload_field("statistics", "v")
 
 
 @dataclass(frozen=True)
 class ValidationSets(Payload):
     """Several clients' validation images and labels, by the owner's id."""
 
-    images: Mapping[str, Tensor] = travels("images")
-    labels: Mapping[str, Tensor] = travels("statistics")
+    images: Mapping[str, Tensor] = payload_field("images")
+    labels: Mapping[str, Tensor] = payload_field("statistics")
+
+    @classmethod
+    def of(cls, sets: Mapping[str, Mapping[str, Tensor]], owners: Sequence[int]) -> Self:
+        """The sets of these clients, out of a state's `validation`."""
+        images, labels = (
+            {str(owner): sets[str(owner)][name] for owner in owners}
+            for name in ("images", "labels")
+        )
+        return cls(images, labels)
 
 
 @dataclass(frozen=True)
 class DualPrompts(Payload):
     """A task prompt and a data prompt, each as one vector."""
 
-    task: Tensor = travels("prompts", "t")
-    data: Tensor = travels("prompts", "p")
+    task: Tensor = payload_field("prompts", "t")
+    data: Tensor = payload_field("prompts", "p")
 
 
 @dataclass(frozen=True)
-class TrainedPrompts(DualPrompts):
+class TrainedDualPrompts(DualPrompts):
     """A client's trained prompts Pt~, Pd~ and what they achieve.
 
     Attributes:
         losses: on the validation images of each client [N]; -1 where it does not hold them.
-        own: loss on V_k of the prompts that training started from.
+        initial_loss: own, the loss on V_k of the prompts that training started from.
     """
 
-    losses: Tensor = travels("statistics", "n")
-    own: float = travels("statistics")
+    losses: Tensor = payload_field("statistics", "n")
+    initial_loss: float = payload_field("statistics")
 
 
 @algorithms.add
-class DP2FL(Algorithm):
-    """Prompts for the task are averaged, prompts for the data are mixed client by client."""
+class DP2FL(CoupledPrompts, LocalTraining):
+    """Prompts for the task are averaged, prompts for the data are mixed client by client.
+
+    The server's state: `task` PT [t] and `data` PD [p], `first_task` and `first_data` before any
+    round, `personal` every Pd_k [N, p], `joined` whether a client has taken part [N], `holds`
+    whether client i has V_k [N, N], `relations` how many pairs of clients were PC, RNC and DNC [3],
+    `validation` V_k by the owner's id. A client's memory: `validation`.
+    """
 
     name = "dp2fl"
+    title = "DP2FL"
     paper = "arXiv:2504.16357"
-    shares = "task and data prompts, losses, and validation images once"
-    prompted = True
-    has_head = False
-    needs_validation = True
-    prompts = MapleLocal.prompts
+    travels = "task and data prompts, losses, and validation images once"
+    requires = Requires(prompts=True, head=False, validation=True)
+    analysis_metrics = tuple(
+        Metric(f"share_{relation}", "share", None, None)
+        for relation in ("helpful", "retained", "dropped")
+    )
 
-    class HParams(MapleHParams):
+    class HParams(CoupledPrompts.HParams):
         """DP2FL's hyper-parameters, and those of the prompts."""
 
         alpha: float = Field(1.2, ge=1)
-        """A client that raises the loss to less than alpha times is retained; 1: FedFomo's rule."""
+        """α: a client whose prompts raise the loss to less than α times is retained; 1: FedFomo's
+        rule."""
         beta: float = Field(0.2, ge=0, le=1)
-        """Length of the move towards the others when nobody helps; 0: none."""
+        """β, length of the move towards the retained clients when none is helpful; 0: none."""
         gamma_mode: GammaMode = "bounded"
         """Eq. (14): bounded (see Deviations), literal, or zero, which leaves retained clients out
-        when somebody helps."""
+        when some client is helpful."""
         newcomer: Literal["init", "init_global", "global"] = "global"
         """What a client that joins starts from (Tables 3 and 4). init: (PT^(0), PD^(0));
         init_global: (PT, PD^(0)); global: (PT, PD)."""
@@ -140,141 +160,141 @@ class DP2FL(Algorithm):
         """Whether every client's model is tested on all clients' test images after the last round
         (Table 4, "All"): `union_accuracy`."""
 
+    hp: HParams
+
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
         """PT^(0) and PD^(0), which every client's data prompt starts from."""
         model = cast(DualPromptClip, server.model)
-        task, data = model.apart(server.initial(server.architecture))
+        task, data = model.split_parameters(server.initial(server.architecture))
         clients = self.setting.clients
         return {
-            TASK: task,
-            DATA: data,
-            FIRST_TASK: task,
-            FIRST_DATA: data,
-            PERSONAL: data.repeat(clients, 1),
-            JOINED: torch.zeros(clients, dtype=torch.bool),
-            HOLDS: torch.zeros(clients, clients, dtype=torch.bool),
-            RELATIONS: torch.zeros(3, dtype=torch.int64),
+            "task": task,
+            "data": data,
+            "first_task": task,
+            "first_data": data,
+            "personal": data.repeat(clients, 1),
+            "joined": torch.zeros(clients, dtype=torch.bool),
+            "holds": torch.zeros(clients, clients, dtype=torch.bool),
+            "relations": torch.zeros(3, dtype=torch.int64),
+            "validation": {},
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Everyone's validation images to everyone."""
-        state = self._share_validation(state, exchange, exchange.everyone)
-        joined, holds = state[JOINED].clone(), state[HOLDS].clone()
+        state = self._exchange_validation(state, exchange, exchange.everyone)
+        joined, holds = state["joined"].clone(), state["holds"].clone()
         joined[list(exchange.everyone)] = True
         for client in exchange.everyone:
             holds[client, _owners(state)] = True
-        return {**state, JOINED: joined, HOLDS: holds}
+        return {**state, "joined": joined, "holds": holds}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Validation images that are missing, then downlink, client step, server step."""
-        return super().round(
-            self._share_validation(state, exchange, exchange.participants), exchange
-        )
+        state = self._exchange_validation(state, exchange, exchange.participants)
+        return super().round(state, exchange)
 
-    def _share_validation(
+    def _exchange_validation(
         self, state: ServerState, exchange: Exchange, clients: Sequence[int]
     ) -> ServerState:
         """Ask for validation images that the server lacks, and send each client what it lacks."""
-        unknown = [k for k in clients if _images(k) not in state]
+        unknown = [k for k in clients if str(k) not in state["validation"]]
         offers = exchange.call("offer_validation", dict.fromkeys(unknown)) if unknown else {}
-        for owner, offer in offers.items():
-            state = {**state, _images(owner): offer.images, _labels(owner): offer.labels}
+        received = {str(k): {"images": v.images, "labels": v.labels} for k, v in offers.items()}
+        state = {**state, "validation": {**state["validation"], **received}}
         owners = _owners(state)
         sets: dict[tuple[int, ...], ValidationSets] = {}
         down: dict[int, Payload | None] = {}
         for client in clients:
-            missing = tuple(k for k in owners if not state[HOLDS][client, k])
+            missing = tuple(k for k in owners if not state["holds"][client, k])
             if not missing or client not in owners:  # has all, or does not answer
                 continue
             if missing not in sets:
-                sets[missing] = ValidationSets(
-                    {str(k): state[_images(k)] for k in missing},
-                    {str(k): state[_labels(k)] for k in missing},
-                )
+                sets[missing] = ValidationSets.of(state["validation"], missing)
             down[client] = sets[missing]
         if down:
-            exchange.call("keep_validation", down)
+            exchange.call("receive_validation", down)
         return state
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """PT and each client's Pd_k; for one that is new, what `newcomer` says."""
-        return {client: DualPrompts(*self._start(state, client)) for client in clients}
+        """PT and each client's Pd_k; for a new client, the initial prompts of `newcomer`."""
+        return {client: DualPrompts(*self._initial_prompts(state, client)) for client in clients}
 
-    def _start(self, state: ServerState, client: int) -> tuple[Tensor, Tensor]:
-        if state[JOINED][client]:
-            return state[TASK], state[PERSONAL][client]
-        first = self.hp.newcomer == "init"
-        task = state[FIRST_TASK] if first else state[TASK]
-        return task, state[DATA] if self.hp.newcomer == "global" else state[FIRST_DATA]
+    def _initial_prompts(self, state: ServerState, client: int) -> tuple[Tensor, Tensor]:
+        """What a client's training starts from."""
+        if state["joined"][client]:
+            return state["task"], state["personal"][client]
+        task = state["first_task"] if self.hp.newcomer == "init" else state["task"]
+        return task, state["data"] if self.hp.newcomer == "global" else state["first_data"]
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """PT, PD, and Pd_k of those that replied."""
         if not uplinks:
             return state
-        clients = list(uplinks)
         tasks = torch.stack([upload.task for upload in uplinks.values()]).double()
         trained = torch.stack([upload.data for upload in uplinks.values()]).double()
         losses = torch.stack([upload.losses for upload in uplinks.values()]).double()
         measured = losses != NOT_MEASURED
         losses = losses.masked_fill(~measured, torch.nan)
-        shares = task_weights(losses[:, _owners(state)])
-        personal = state[PERSONAL].clone()
-        relations = torch.zeros_like(state[RELATIONS])
+        weights = task_weights(losses[:, _owners(state)])
+        personal = state["personal"].clone()
+        relations = torch.zeros_like(state["relations"])
         for client, upload in uplinks.items():
-            before = self._start(state, client)[1].double()
+            before = self._initial_prompts(state, client)[1].double()
             column = losses[:, client]
-            helpful, retained = neighbours(column, upload.own, self.hp.alpha)
-            raw = raw_weights(column, upload.own, trained, before)
-            weights = data_weights(raw, helpful, retained, self.hp.beta, self.hp.gamma_mode)
-            personal[client] = moved(before, trained, weights)
-            rest = ~(helpful | retained)
-            relations += torch.stack([helpful.sum(), retained.sum(), rest.sum()])
-        joined, holds = state[JOINED].clone(), state[HOLDS].clone()
-        joined[clients] = True
-        holds[clients] = measured
+            helpful, retained = neighbours(column, upload.initial_loss, self.hp.alpha)
+            raw = raw_weights(column, upload.initial_loss, trained, before)
+            mixing = data_weights(raw, helpful, retained, self.hp.beta, self.hp.gamma_mode)
+            personal[client] = moved(before, trained, mixing)
+            dropped = ~(helpful | retained)
+            relations += torch.stack([helpful.sum(), retained.sum(), dropped.sum()])
+        joined, holds = state["joined"].clone(), state["holds"].clone()
+        joined[list(uplinks)] = True
+        holds[list(uplinks)] = measured
         return {
             **state,
-            TASK: weighted_sum(shares, tasks).float(),
-            DATA: weighted_sum(shares, trained).float(),
-            PERSONAL: personal,
-            JOINED: joined,
-            HOLDS: holds,
-            RELATIONS: relations,
+            "task": weighted_sum(weights, tasks).float(),
+            "data": weighted_sum(weights, trained).float(),
+            "personal": personal,
+            "joined": joined,
+            "holds": holds,
+            "relations": relations,
         }
 
-    def visits(self, state: ServerState, server: Server) -> Mapping[str, Sequence[Downlinks]]:
-        """Models beside the clients' own.
+    def cross_evaluations(
+        self, state: ServerState, server: Server
+    ) -> Mapping[str, Sequence[Downlinks]]:
+        """Models tested elsewhere than where they were trained.
 
         global: (PT, PD) on each client's test (Table 2). others: each client's model on the tests
         of those that have not joined (Table 3, "Ave_Local"). union: each client's model on all
         clients' tests (Table 4, "All").
         """
         joined = server.joined
-        everywhere = DualPrompts(state[TASK], state[DATA])
-        asked: dict[str, Sequence[Downlinks]] = {"global": [{k: everywhere} for k in joined]}
-        own = self.downlink(state, joined, server).values()
+        averaged = DualPrompts(state["task"], state["data"])
+        tests: dict[str, Sequence[Downlinks]] = {"global": [{k: averaged} for k in joined]}
+        models = self.downlink(state, joined, server).values()
         if server.newcomers:
-            asked["others"] = [dict.fromkeys(server.newcomers, model) for model in own]
+            tests["others"] = [dict.fromkeys(server.newcomers, model) for model in models]
         if self.hp.union_test and server.round == self.setting.rounds:
-            asked["union"] = [dict.fromkeys(joined, model) for model in own]
-        return asked
+            tests["union"] = [dict.fromkeys(joined, model) for model in models]
+        return tests
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """Which part of the pairs of clients were PC, RNC and DNC in this round."""
-        count = int(state[RELATIONS].sum())
+        count = int(state["relations"].sum())
         if not count:
             return Analysis()
-        shares = (state[RELATIONS].double() / count).tolist()
-        names = ("share_helpful", "share_retained", "share_dropped")
+        shares = (state["relations"].double() / count).tolist()
+        names = (metric.name for metric in self.analysis_metrics)
         return Analysis(dict(zip(names, shares, strict=True)))
 
     # --- client ----------------------------------------------------------------------------------
 
     def init_client(self, client: Client) -> ClientState:
-        """Nothing: prompts are sent, validation images come."""
-        return ClientState({})
+        """Nothing: prompts and validation images are sent."""
+        return ClientState({}, {"validation": {}})
 
     def offer_validation(
         self, client: Client, state: ClientState, down: None
@@ -282,75 +302,74 @@ class DP2FL(Algorithm):
         """Upload V_k."""
         return ValidationImages(*_validation(client)), state
 
-    def keep_validation(
+    def receive_validation(
         self, client: Client, state: ClientState, down: ValidationSets
     ) -> tuple[None, ClientState]:
         """Keep other clients' validation images."""
-        memory = dict(state.memory)
-        for owner, images in down.images.items():
-            memory |= {_images(owner): images, _labels(owner): down.labels[owner]}
-        return None, ClientState(state.model, memory)
+        received = {
+            owner: {"images": images, "labels": down.labels[owner]}
+            for owner, images in down.images.items()
+        }
+        validation = {**state.memory["validation"], **received}
+        return None, ClientState(state.model, {**state.memory, "validation": validation})
+
+    def begin(self, client: Client, state: ClientState, down: DualPrompts) -> LocalContext:
+        """The prompts that were sent."""
+        model = cast(DualPromptClip, client.skeleton.model)
+        weights = model.merge_parameters(down.task, down.data)
+        return LocalContext(client, client.load(weights), state, down)
 
     def client_update(
         self, client: Client, state: ClientState, down: DualPrompts
-    ) -> tuple[TrainedPrompts, ClientState]:
-        """Measure own, train, measure on every V_i, upload."""
-        model = cast(DualPromptClip, client.load(self.start(client, state, down)))
+    ) -> tuple[TrainedDualPrompts, ClientState]:
+        """Measure the initial loss, train, measure on every V_i, upload."""
+        local = self.begin(client, state, down)
+        model = cast(DualPromptClip, local.model)
         images, labels = _validation(client)
-        mine = embed(model, images)
-        own = mean_loss(model, mine, labels)
-        client.fit(model, lambda m, batch: self.local_loss(m, batch, down, state))
+        embedded = embed(model, images)
+        initial_loss = mean_loss(model, embedded, labels)
+        trained = self.train(local)
         losses = torch.full((self.setting.clients,), NOT_MEASURED)
-        losses[client.id] = mean_loss(model, mine, labels)
-        for other in set(_owners(state.memory)) - {client.id}:
-            theirs = embed(model, state.memory[_images(other)].to(client.device))
-            answers = state.memory[_labels(other)].to(client.device)
-            losses[other] = mean_loss(model, theirs, answers)
-        return TrainedPrompts(*model.apart(client.weights(model)), losses, own), state
-
-    def start(self, client: Client, state: ClientState, down: DualPrompts) -> Mapping[str, Tensor]:
-        """What was sent."""
-        model = cast(DualPromptClip, client.skeleton.model)
-        return model.together(down.task, down.data)
+        losses[client.id] = mean_loss(model, embedded, labels)
+        for owner, held in state.memory["validation"].items():
+            if int(owner) != client.id:
+                images, labels = (held[name].to(client.device) for name in ("images", "labels"))
+                losses[int(owner)] = mean_loss(model, embed(model, images), labels)
+        task, data = model.split_parameters(trained.tensors)
+        return TrainedDualPrompts(task, data, losses, initial_loss), state
 
 
 # --- validation images ---------------------------------------------------------------------------
 
 
-def _images(owner: int | str) -> str:
-    return f"validation/{owner}/images"
-
-
-def _labels(owner: int | str) -> str:
-    return f"validation/{owner}/labels"
-
-
-def _owners(tensors: Mapping[str, Tensor]) -> list[int]:
-    """Whose validation images are among the tensors, sorted."""
-    return sorted(int(name.split("/")[1]) for name in tensors if name.endswith("/images"))
+def _owners(state: ServerState) -> list[int]:
+    """Whose validation images the server has, sorted."""
+    return sorted(int(owner) for owner in state["validation"])
 
 
 def _validation(client: Client) -> tuple[Tensor, Tensor]:
     """V_k: uint8 images and labels, on the client's device."""
     if client.validation is None:
-        raise RuntimeError("this method declared needs_validation, but the client has none")
+        raise RuntimeError("this method requires validation images, but the client has none")
     return client.validation.tensors(client.device)
 
 
 @torch.no_grad()
-def embed(model: DualPromptClip, images: Tensor) -> Tensor:
+def embed(model: DualPromptClip, images: Tensor) -> PatchEmbeddings:
     """What the frozen part before all prompts makes of uint8 images [v, ...]: [v, 1+M, w]."""
-    vision = model.clip.vision
-    return torch.cat([vision.embed(to_float(part)) for part in torch.split(images, BATCH)])
+    vision, parts = model.clip.vision, torch.split(images, BATCH)
+    return PatchEmbeddings(torch.cat([vision.embed(Pixels.of(part).values) for part in parts]))
 
 
 @torch.no_grad()
-def mean_loss(model: Classifier, embedded: Tensor, labels: Tensor) -> float:
-    """Mean cross-entropy over validation images, among all classes."""
+def mean_loss(model: Classifier, embedded: PatchEmbeddings, labels: Tensor) -> float:
+    """Mean cross-entropy over validation images, with all classes."""
     model.eval()
     losses = [
-        F.cross_entropy(model(part).logits, own, reduction="none")
-        for part, own in zip(torch.split(embedded, BATCH), torch.split(labels, BATCH), strict=True)
+        F.cross_entropy(model(PatchEmbeddings(part)).logits, targets, reduction="none")
+        for part, targets in zip(
+            torch.split(embedded.values, BATCH), torch.split(labels, BATCH), strict=True
+        )
     ]
     return float(torch.cat(losses).mean())
 
@@ -385,11 +404,15 @@ def task_weights(losses: Tensor) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, prompts: Tensor) -> Tensor:
-    """PT = sum_k w_k Pt~_k of prompts [K, p], Eq. (4); PD likewise."""
-    return (weights.unsqueeze(1) * prompts).sum(0)
+    """PT = sum_k w_k Pt~_k of prompts [K, p], Eq. (4); PD likewise.
+
+    Prompts of weight 0 are left out: they may not be finite, and 0 times NaN is NaN.
+    """
+    column = weights.unsqueeze(1)
+    return (column * prompts.masked_fill(column == 0, 0)).sum(0)
 
 
-def neighbours(losses: Tensor, own: float, alpha: float) -> tuple[Tensor, Tensor]:
+def neighbours(losses: Tensor, initial_loss: float, alpha: float) -> tuple[Tensor, Tensor]:
     """How the K clients' models do on V_k: PC, Eq. (6), and RNC, Eq. (7).
 
     PC: loss < own. RNC: own <= loss < alpha own. DNC, Eq. (8): neither; a loss that is not finite
@@ -397,28 +420,29 @@ def neighbours(losses: Tensor, own: float, alpha: float) -> tuple[Tensor, Tensor
 
     Args:
         losses: Ltilde[:, k] [K].
-        own: loss of client k's own aggregated model of the round before.
+        initial_loss: own, that of client k's aggregated model of the round before.
         alpha: how much worse is still retained.
 
     Returns:
         Masks of PC and RNC [K].
     """
-    return losses < own, (own <= losses) & (losses < alpha * own)
+    helpful = losses < initial_loss
+    return helpful, (initial_loss <= losses) & (losses < alpha * initial_loss)
 
 
-def raw_weights(losses: Tensor, own: float, trained: Tensor, before: Tensor) -> Tensor:
+def raw_weights(losses: Tensor, initial_loss: float, trained: Tensor, before: Tensor) -> Tensor:
     """w~_i = (own - Ltilde[i, k]) / ||Pd~_i - Pd_k||_2, Eq. (11).
 
     The distance is at least 1e-12; equal losses give 0.
 
     Args:
         losses: Ltilde[:, k] [K].
-        own: see `neighbours`.
+        initial_loss: see `neighbours`.
         trained: Pd~ [K, p].
         before: Pd_k of the round before [p].
     """
     distances = torch.stack([(prompt - before).norm() for prompt in trained])
-    return (own - losses) / distances.clamp_min(SMALLEST)
+    return (initial_loss - losses) / distances.clamp_min(SMALLEST)
 
 
 def harm_factor(raw: Tensor, helpful: Tensor, retained: Tensor, mode: GammaMode) -> Tensor:

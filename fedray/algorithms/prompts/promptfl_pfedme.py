@@ -2,17 +2,17 @@
 
 Guo et al., IEEE TMC 2023, arXiv:2208.11625; Dinh et al., NeurIPS 2020, arXiv:2006.08848.
 
-    inner and outer steps -> PFedMe.client_update (algorithms/pfedme.py)
-    text features g(p, k) -> ContextClip.text_features (algorithms/promptfl.py)
+    inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
+    text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
 
-DP2FL gives no values; pFedMe's own are the defaults.
+DP2FL gives no values; pFedMe's are the defaults.
 """
 
 from __future__ import annotations
 
-from fedray.algorithms.pfedme import PFedMe
-from fedray.algorithms.promptfl import PromptFL
-from fedray.algorithms.registry import algorithms
+from fedray.algorithms.personalised.pfedme import PFedMe
+from fedray.algorithms.prompts.promptfl import PromptFL
+from fedray.core import algorithms
 
 
 @algorithms.add
@@ -20,7 +20,9 @@ class PFedMePromptFL(PromptFL, PFedMe):
     """A global context, and personal ones held near it."""
 
     name = "promptfl_pfedme"
-    one_model = False
+    title = "PromptFL + pFedMe"
 
     class HParams(PFedMe.HParams, PromptFL.HParams):
         """Those of both; defaults are pFedMe's, so the mean is uniform."""
+
+    hp: HParams

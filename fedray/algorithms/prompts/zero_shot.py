@@ -1,68 +1,41 @@
-"""Zero-shot CLIP: nobody trains and nothing travels; what prompt methods must exceed.
+"""Zero-shot CLIP, without training or communication: the baseline of prompt methods.
 
 Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021,
 arXiv:2103.00020.
 
-    classification by class names -> ZeroShotClip.text_features
+    classification by class names -> ZeroShotClip.text_features  (models/prompted/fixed.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from pydantic import field_validator
-from torch import Tensor
 
-from fedray.algorithms.base import Algorithm
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
-from fedray.config import Frozen
-from fedray.models.clip import FrozenClip, PromptedClip
-from fedray.models.clip.prompted import PHOTO
-
-
-class ZeroShotClip(PromptedClip):
-    """A frozen CLIP with one text for each class, and no prompts.
-
-    Args:
-        clip: the frozen CLIP.
-        names: of the classes.
-        template: with {} for the name.
-    """
-
-    def __init__(self, clip: FrozenClip, names: Sequence[str], template: str = PHOTO) -> None:
-        super().__init__(clip, names)
-        self.template = template
-
-    def initialise(self, generator: torch.Generator) -> None:
-        """There is nothing to draw."""
-
-    def text_features(self) -> Tensor:
-        """Those of the texts as they are [K, d]."""
-        return self.fixed_texts(self.template)
+from fedray.core import HyperParameters, PromptMethod, algorithms
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import PHOTO, PromptedClip, ZeroShotClip
 
 
 @algorithms.add
-class ZeroShot(Algorithm):
-    """CLIP as it is."""
+class ZeroShot(PromptMethod):
+    """CLIP without prompts or training."""
 
     name = "zero_shot"
+    title = "Zero-shot CLIP"
     paper = "Radford et al., ICML 2021, arXiv:2103.00020"
-    shares = "nothing"
-    prompted = True
-    has_head = False
+    travels = "nothing"
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """The text of a class."""
 
         template: str = PHOTO
-        """With {} for the name; CLIP's own differ by data set ("a photo of a {}, a type of
-        flower.")."""
+        """A class's text, with {} for its name; CLIP's templates differ by data set ("a photo of a
+        {}, a type of flower.")."""
 
         @field_validator("template")
         @classmethod
-        def _has_one_place(cls, value: str) -> str:
+        def _has_one_placeholder(cls, value: str) -> str:
             if value.count("{}") != 1 or value.count("{") != 1 or value.count("}") != 1:
                 raise ValueError(
                     f"'{value}' needs {{}} once, for the name, and no other braces; for example "
@@ -70,12 +43,8 @@ class ZeroShot(Algorithm):
                 )
             return value
 
-    def prompts(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """None."""
-        return ZeroShotClip(clip, class_names, self.hp.template)
+    hp: HParams
 
-    def client_update(
-        self, client: Client, state: ClientState, down: None
-    ) -> tuple[None, ClientState]:
-        """Nothing: there is nothing to train."""
-        return None, state
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """No prompts: one fixed text for each class."""
+        return ZeroShotClip(clip, class_names, self.hp.template)

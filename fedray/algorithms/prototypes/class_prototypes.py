@@ -10,8 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.client import Client, Samples
-from fedray.comm import Payload, travels
+from fedray.core import (
+    Client,
+    ClientState,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    Server,
+    Trained,
+    payload_field,
+)
 from fedray.models import Classifier
 
 Aggregation = Literal["weighted", "uniform", "literal"]
@@ -27,9 +35,9 @@ class LocalPrototypes(Payload):
         counts: training samples per class [c].
     """
 
-    classes: Tensor = travels("statistics", "c")
-    vectors: Tensor = travels("prototypes", "c d")
-    counts: Tensor = travels("statistics", "c")
+    classes: Tensor = payload_field("statistics", "c")
+    vectors: Tensor = payload_field("prototypes", "c d")
+    counts: Tensor = payload_field("statistics", "c")
 
 
 @dataclass(frozen=True)
@@ -41,28 +49,22 @@ class GlobalPrototypes(Payload):
         present: which classes have a prototype [C], bool.
     """
 
-    vectors: Tensor = travels("prototypes", "C d")
-    present: Tensor = travels("statistics", "C")
+    vectors: Tensor = payload_field("prototypes", "C d")
+    present: Tensor = payload_field("statistics", "C")
+
+
+class PrototypeSharing(LocalTraining):
+    """Local training of personal models; only their class prototypes are uploaded."""
+
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
+        """Upload the client's prototypes; keep the model."""
+        _, kept = super().finish(local, trained)
+        return local_prototypes(local.client, local.model), kept
 
 
 def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
     """FedTSP Eq. (5): P_{i,c} is the mean feature of client i's training images of class c."""
     return LocalPrototypes(*client.class_means(model))
-
-
-def local_features(client: Client, model: Classifier) -> tuple[Tensor, Tensor]:
-    """Features [n, d] and labels [n] of a client's training images, in evaluation mode."""
-    labels = torch.from_numpy(client.train.all_labels[client.train.index])
-    return features_of(client, model, client.train), labels.to(client.device)
-
-
-@torch.no_grad()
-def features_of(client: Client, model: Classifier, samples: Samples) -> Tensor:
-    """Features [n, d] of a client's images of one split, in evaluation mode; n may be 0."""
-    model.eval()
-    none = torch.zeros(0, client.setting.feature_dim, device=client.device)
-    parts = [model(batch.images).features.float() for batch in client.batches(samples)]
-    return torch.cat([none, *parts])
 
 
 def aggregate(
@@ -74,7 +76,7 @@ def aggregate(
         uplinks: local prototypes by client id.
         classes: C.
         how: weighted by n_{i,c}/n_c; uniform over the clients that hold the class; literal is
-            FedTSP's Eq. (6) as printed, weighted and divided by the number of holders again.
+            FedTSP's Eq. (6) as printed, weighted and then divided by the number of holders.
 
     Returns:
         Prototypes [C, d] (zero where absent) and which classes are present [C].
@@ -104,6 +106,7 @@ def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalProto
     return F.mse_loss(features, torch.where(present, target, features))
 
 
-def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """Cosines [A, B] between the rows of a [A, d] and b [B, d]; zero vectors give 0, not NaN."""
-    return F.normalize(a.float(), dim=1, eps=1e-8) @ F.normalize(b.float(), dim=1, eps=1e-8).T
+def no_prototypes(server: Server) -> dict[str, Tensor]:
+    """A server that has not seen any prototype: zeros [C, d], none present."""
+    classes, d = server.setting.num_classes, server.setting.feature_dim
+    return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}

@@ -1,4 +1,4 @@
-"""FedPCL: clients contrast their features with everybody's class prototypes; no weights travel.
+"""FedPCL: features are contrasted with all clients' class prototypes; no weights are communicated.
 
 Tan et al., "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach",
 NeurIPS 2022, arXiv:2209.10083, in PFLlib's form, from scratch, as in FedTSP's comparison.
@@ -12,36 +12,47 @@ Deviations:
       contrast over the batch and no L_g. This trains whole models with PFLlib's loss.
     - The rows of all prototypes are in the order of the classes. PFLlib stacks them in the order
       in which classes were met, while labels index them.
-    - A class that somebody lacks is padded with the newest global prototype on its way down, and
+    - A class that a client lacks is padded with the newest global prototype on its way down, and
       never becomes a prototype of that client's predictions.
-    - Nobody trains while the server has no prototypes, and everybody from then on; PFLlib's clients
-      spend their own first participation on prototypes.
+    - No client trains while the server has no prototypes, and all do from then on; each of PFLlib's
+      clients only computes prototypes when it first participates.
     - Gradients are not clipped; PFLlib's are, at norm 10.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedproto import no_prototypes
-from fedray.algorithms.prototypes import (
+from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     aggregate,
-    local_features,
+    no_prototypes,
 )
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import travels
-from fedray.config import Frozen
-from fedray.models import Classifier
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    Downlinks,
+    HyperParameters,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    Requires,
+    Server,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+    payload_field,
+)
+from fedray.models import Classifier, ClassifierOutput
 
 
 @dataclass(frozen=True)
@@ -52,23 +63,26 @@ class PrototypeSets(GlobalPrototypes):
         sets: [N, C, d].
     """
 
-    sets: Tensor = travels("prototypes", "N C d")
+    sets: Tensor = payload_field("prototypes", "N C d")
 
 
 @algorithms.add
-class FedPCL(Algorithm):
-    """Normalised prototypes up, everybody's prototypes down; models stay personal."""
+class FedPCL(LocalTraining):
+    """Normalised prototypes up, all clients' prototypes down; models stay personal."""
 
     name = "fedpcl"
+    title = "FedPCL"
     paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
-    shares = "class prototypes, all clients' to everybody"
-    has_head = False
+    travels = "class prototypes, those of all clients to each"
+    requires = Requires(head=False)
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """FedPCL's hyper-parameters."""
 
         tau: float = Field(0.07, gt=0)
         """τ, temperature of both contrasts. Paper and FedTSP's comparison: 0.07."""
+
+    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -108,44 +122,49 @@ class FedPCL(Algorithm):
 
     def client_update(
         self, client: Client, state: ClientState, down: PrototypeSets
-    ) -> tuple[LocalPrototypes, ClientState]:
-        """Train if there are prototypes, then make the own ones; they are kept for predictions."""
-        model = client.load(state.model)
-        if down.present.any():
-            near = PrototypeSets(  # moved once, not with every batch
-                *(t.to(client.device) for t in (down.vectors, down.present, down.sets))
-            )
-            client.fit(model, lambda m, batch: self.loss(m, batch, near))
-        own = normalised_prototypes(client, model)
-        vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
-        present = torch.zeros(self.setting.num_classes, dtype=torch.bool)
-        vectors[own.classes.cpu()] = own.vectors.cpu()
-        present[own.classes.cpu()] = True
-        memory = {**state.memory, "vectors": vectors, "present": present}
-        return own, ClientState(client.save(model), memory)
+    ) -> tuple[Payload | None, ClientState]:
+        """Train if there are prototypes, then make the client's and keep them for predictions."""
+        local = self.begin(client, state, down)
+        if not down.present.any():
+            return self.finish(local, Trained(client.weights(local.model), 0, ()))
+        near = PrototypeSets(  # moved once, not with every batch
+            *(t.to(client.device) for t in (down.vectors, down.present, down.sets))
+        )
+        return self.finish(local, self.train(replace(local, down=near)))
 
-    def loss(self, model: Classifier, batch: Batch, down: PrototypeSets) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """L_g + L_p: the contrast with the global prototypes, and its mean over the clients'."""
-        z = F.normalize(model(batch.images).features.float(), dim=1)
+        z, down = F.normalize(output.features.float(), dim=1), local.down
         sets = (down.vectors.unsqueeze(0), down.sets)
         l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.hp.tau) for s in sets)
         return l_g + l_p
 
-    def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
-        """Inner products [B, C] with the client's own prototypes, -inf for classes it lacks.
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
+        """Upload the client's prototypes; keep them and the model."""
+        upload = normalised_prototypes(local.client, local.model)
+        classes = upload.classes.cpu()
+        vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
+        present = torch.zeros(self.setting.num_classes, dtype=torch.bool)
+        vectors[classes], present[classes] = upload.vectors.cpu(), True
+        memory = {**local.state.memory, "vectors": vectors, "present": present}
+        return upload, ClientState(local.client.save(local.model), memory)
+
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+        """Inner products [B, C] with the client's prototypes, -inf for classes it lacks.
 
         Before its first participation it has none, and all classes are alike.
         """
-        z = F.normalize(model(images).features.float(), dim=1)
-        if not state.memory:
+        z, memory = F.normalize(output.features.float(), dim=1), local.state.memory
+        if not memory:
             return z.new_zeros(len(z), self.setting.num_classes)
-        products = z @ state.memory["vectors"].to(z.device).T
-        return products.masked_fill(~state.memory["present"].to(z.device), -torch.inf)
+        products: Tensor = z @ memory["vectors"].to(z.device).T
+        return products.masked_fill(~memory["present"].to(z.device), -torch.inf)
 
 
 def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
     """Means of the unit features of the classes that a client holds; not of unit length."""
-    features, labels = local_features(client, model)
+    features = client.features(model, client.train)
+    labels = client.train.labels.to(features.device)
     counts = torch.bincount(labels, minlength=client.setting.num_classes)
     sums = features.new_zeros(len(counts), features.shape[1])
     sums.index_add_(0, labels, F.normalize(features, dim=1))

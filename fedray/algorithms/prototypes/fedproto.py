@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243.
 
-    Eq. (6) -> aggregate (algorithms/prototypes.py)
+    Eq. (6) -> aggregate (prototypes/class_prototypes.py)
     Eq. (7) -> prototype_loss
 
 Deviations:
@@ -19,41 +19,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.prototypes import (
+from fedray.algorithms.prototypes.class_prototypes import (
     Aggregation,
     GlobalPrototypes,
-    LocalPrototypes,
+    PrototypeSharing,
     aggregate,
-    local_prototypes,
+    no_prototypes,
     prototype_distance,
 )
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client
-from fedray.config import Frozen
-from fedray.models import Classifier
+from fedray.core import (
+    Batch,
+    Downlinks,
+    HyperParameters,
+    LocalContext,
+    Server,
+    ServerState,
+    Uplinks,
+    algorithms,
+)
+from fedray.models import ClassifierOutput
 
 
 @algorithms.add
-class FedProto(Algorithm):
+class FedProto(PrototypeSharing):
     """Prototypes up, averaged prototypes down; models stay personal."""
 
     name = "fedproto"
+    title = "FedProto"
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
-    shares = "class prototypes"
+    travels = "class prototypes"
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """FedProto's hyper-parameters."""
 
         lambda_: float = Field(1.0, ge=0, alias="lambda")
         """λ, weight of the prototype term; 0 is Local. Paper: 1; FedTSP's comparison: 1."""
         proto_agg: Aggregation = "weighted"
-        """Eq. (6): weighted by samples (paper); uniform over holders (HtFLlib)."""
+        """Eq. (6): weighted by samples (paper); uniform over holders (HtFLlib);
+        literal: weighted and divided by the number of holders, as FedTSP's Eq. (6) is printed."""
+
+    hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
         """No prototypes yet, so the first round has no regulariser."""
@@ -63,13 +72,9 @@ class FedProto(Algorithm):
         """The averaged prototypes, the same for all."""
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
-    def loss(self, model: Classifier, batch: Batch, down: GlobalPrototypes) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Cross-entropy and the prototype term, Eq. (7)."""
-        return prototype_loss(model, batch, down, self.hp.lambda_)
-
-    def uplink(self, client: Client, model: Classifier, down: GlobalPrototypes) -> LocalPrototypes:
-        """The client's own prototypes."""
-        return local_prototypes(client, model)
+        return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Average the participants' prototypes; a class nobody uploaded keeps its last one."""
@@ -82,25 +87,18 @@ class FedProto(Algorithm):
         }
 
 
-def no_prototypes(server: Server) -> ServerState:
-    """A server that has not seen any prototype: zeros [C, d], none present."""
-    classes, d = server.setting.num_classes, server.setting.feature_dim
-    return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}
-
-
 def prototype_loss(
-    model: Classifier, batch: Batch, prototypes: GlobalPrototypes, weight: float
+    output: ClassifierOutput, labels: Tensor, prototypes: GlobalPrototypes, weight: float
 ) -> Tensor:
     """Cross-entropy + λ * distance to the class's prototype, Eq. (7).
 
     Args:
-        model: the client's classifier.
-        batch: images [B, channels, H, W] and labels [B].
+        output: features [B, d] and logits [B, C].
+        labels: [B].
         prototypes: the server's, [C, d].
         weight: λ; at 0 the term is not computed, so the method equals Local bit for bit.
     """
-    output = model(batch.images)
-    loss = F.cross_entropy(output.logits, batch.labels)
+    loss = F.cross_entropy(output.logits, labels)
     if weight == 0:
         return loss
-    return loss + weight * prototype_distance(output.features.float(), batch.labels, prototypes)
+    return loss + weight * prototype_distance(output.features.float(), labels, prototypes)

@@ -3,8 +3,8 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
 
-    Eq. (6) -> aggregate (algorithms/prototypes.py)
-    Eq. (7) -> FedProtoGlobal.local_loss
+    Eq. (6) -> aggregate (prototypes/class_prototypes.py)
+    Eq. (7) -> FedProtoGlobal.loss
 
 Deviations:
     - The weights are averaged as in FedAvg, so that there is a global model to test; the paper's
@@ -25,22 +25,28 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.fedproto import no_prototypes
-from fedray.algorithms.prototypes import (
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.prototypes.class_prototypes import (
     Aggregation,
     GlobalPrototypes,
     LocalPrototypes,
     aggregate,
     local_prototypes,
+    no_prototypes,
     prototype_distance,
 )
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.models import Classifier
-
-VECTORS, PRESENT = "prototypes.vectors", "prototypes.present"
+from fedray.core import (
+    Batch,
+    ClientState,
+    Downlinks,
+    LocalContext,
+    Server,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+)
+from fedray.models import ClassifierOutput
 
 
 @dataclass(frozen=True)
@@ -53,38 +59,28 @@ class PrototypedUpdate(TrainedModel, LocalPrototypes):
     """A trained model and the prototypes that it makes."""
 
 
-@algorithms.add
-class FedProtoGlobal(FedAvg):
-    """FedAvg whose clients pull their features to common class prototypes."""
+class PrototypeAveraging(FedAvg):
+    """FedAvg of models and of class prototypes."""
 
-    name = "fedproto_global"
-    paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
-    shares = "whole models and class prototypes"
+    travels = "models and class prototypes"
 
     class HParams(FedAvg.HParams):
-        """Global FedProto's hyper-parameters."""
+        """How prototypes are averaged."""
 
-        mu: float = Field(1.0, ge=0)
-        """μ, weight of the prototype term; 0 is FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
         proto_agg: Aggregation = "weighted"
         """Eq. (6): weighted by samples (paper); uniform over holders (common code)."""
+
+    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
         """The initial weights and no prototypes, so the first round has no regulariser."""
-        none = no_prototypes(server)
-        weights = super().init_server(server)
-        return {**weights, VECTORS: none["vectors"], PRESENT: none["present"]}
+        return {**super().init_server(server), "prototypes": no_prototypes(server)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Weights and prototypes, the same for all."""
-        down = PrototypedModel.of(
-            server.model,
-            {k: value for k, value in state.items() if k not in (VECTORS, PRESENT)},
-            vectors=state[VECTORS],
-            present=state[PRESENT],
-        )
+        down = PrototypedModel.of(server.model, state["model"], **state["prototypes"])
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -92,27 +88,42 @@ class FedProtoGlobal(FedAvg):
         if not uplinks:
             return state
         vectors, present = aggregate(uplinks, self.setting.num_classes, self.hp.proto_agg)
-        return {
-            **super().server_update(state, uplinks, server),
-            VECTORS: vectors.where(present.unsqueeze(1), state[VECTORS]),
-            PRESENT: present | state[PRESENT],
+        last = state["prototypes"]
+        prototypes = {
+            "vectors": vectors.where(present.unsqueeze(1), last["vectors"]),
+            "present": present | last["present"],
         }
+        return {**super().server_update(state, uplinks, server), "prototypes": prototypes}
 
     # --- client ----------------------------------------------------------------------------------
 
-    def local_loss(
-        self, model: Classifier, batch: Batch, down: PrototypedModel, state: ClientState
-    ) -> Tensor:
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
+        """Upload the trained weights of the shared part, and the client's prototypes."""
+        update, kept = super().finish(local, trained)
+        prototypes = local_prototypes(local.client, local.model)
+        return PrototypedUpdate(**vars(update), **vars(prototypes)), kept
+
+
+@algorithms.add
+class FedProtoGlobal(PrototypeAveraging):
+    """FedAvg whose clients pull their features to common class prototypes."""
+
+    name = "fedproto_global"
+    title = "FedProto, one global model"
+    paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
+
+    class HParams(PrototypeAveraging.HParams):
+        """Global FedProto's hyper-parameters."""
+
+        mu: float = Field(1.0, ge=0)
+        """μ, weight of the prototype term; 0 is FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
+
+    hp: HParams
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The supervised loss + μ * distance to the class's prototype, Eq. (7)."""
-        output = model(batch.images)
-        loss = self.supervised_loss(output, batch.labels, state)
+        loss = super().loss(output, batch, local)
         if self.hp.mu == 0:
             return loss
-        distance = prototype_distance(output.features.float(), batch.labels, down)
-        return loss + distance * float(self.hp.mu)
-
-    def uplink(self, client: Client, model: Classifier, down: GlobalModel) -> PrototypedUpdate:
-        """The trained weights of the shared part, and the client's prototypes."""
-        return PrototypedUpdate(
-            **vars(super().uplink(client, model, down)), **vars(local_prototypes(client, model))
-        )
+        distance = prototype_distance(output.features.float(), batch.labels, local.down)
+        return loss + distance * self.hp.mu

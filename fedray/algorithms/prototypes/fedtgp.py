@@ -1,4 +1,4 @@
-"""FedTGP: the server learns prototypes that keep a margin, from the clients' prototypes.
+"""FedTGP: the server trains prototypes with a margin between classes, from the clients' prototypes.
 
 Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
 Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arXiv:2401.03230.
@@ -14,7 +14,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,32 +22,40 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedproto import no_prototypes, prototype_loss
-from fedray.algorithms.prototypes import (
+from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
-    LocalPrototypes,
+    PrototypeSharing,
     aggregate,
     local_prototypes,
+    no_prototypes,
 )
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import Payload
-from fedray.config import Frozen
-from fedray.models import Classifier
-
-GENERATOR = ("embedding", "w1", "b1", "w2", "b2")
+from fedray.algorithms.prototypes.fedproto import prototype_loss
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    Downlinks,
+    HyperParameters,
+    LocalContext,
+    Payload,
+    Server,
+    ServerState,
+    Uplinks,
+    algorithms,
+)
+from fedray.models import ClassifierOutput
 
 
 @algorithms.add
-class FedTGP(Algorithm):
+class FedTGP(PrototypeSharing):
     """Prototypes up, trained prototypes down; models stay personal."""
 
     name = "fedtgp"
+    title = "FedTGP"
     paper = "Zhang et al., AAAI 2024, arXiv:2401.03230"
-    shares = "class prototypes"
+    travels = "class prototypes"
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """FedTGP's hyper-parameters."""
 
         lambda_: float = Field(1.0, ge=0, alias="lambda")
@@ -63,6 +71,10 @@ class FedTGP(Algorithm):
         stale: StrictBool = False
         """Upload the prototypes of the weights before training, as the official code does."""
 
+    hp: HParams
+
+    # --- server ----------------------------------------------------------------------------------
+
     def init_server(self, server: Server) -> ServerState:
         """The trainable prototypes' generator, and no prototypes sent yet."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
@@ -72,22 +84,60 @@ class FedTGP(Algorithm):
         def uniform(*shape: int) -> Tensor:
             return torch.empty(shape).uniform_(-bound, bound, generator=random)
 
-        return {
+        generator = {
             "embedding": torch.randn(classes, d, generator=random),
             "w1": uniform(d, d),
             "b1": uniform(d),
             "w2": uniform(d, d),
             "b2": uniform(d),
-            **no_prototypes(server),
         }
+        return {"generator": generator, **no_prototypes(server)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """All C prototypes, the same for all; none before the first server step."""
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
-    def loss(self, model: Classifier, batch: Batch, down: GlobalPrototypes) -> Tensor:
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """Train the generator on the uploaded prototypes and regenerate all C of them."""
+        if not uplinks:
+            return state
+        generator = self._train_generator(state["generator"], uplinks, server)
+        with torch.no_grad():
+            prototypes = generate(generator)
+        return {
+            "generator": {name: tensor.detach().cpu() for name, tensor in generator.items()},
+            "vectors": prototypes.cpu(),
+            "present": torch.ones_like(state["present"]),
+        }
+
+    def _train_generator(
+        self, generator: Mapping[str, Tensor], uplinks: Uplinks, server: Server
+    ) -> dict[str, Tensor]:
+        """The generator after SGD on Eq. (7) over the uploads, on the server's device."""
+        vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
+        labels = torch.cat([upload.classes for upload in uplinks.values()]).to(server.device)
+        means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
+        margin = adaptive_margin(means[present], self.hp.margin_threshold)
+        weights = {
+            name: tensor.detach().clone().to(server.device).requires_grad_()
+            for name, tensor in generator.items()
+        }
+        optimizer = torch.optim.SGD(weights.values(), self.hp.server_lr)
+        random = server.streams.torch("fedtgp_batches", round_=server.round)
+        for _ in range(self.hp.server_epochs):
+            order = torch.randperm(len(labels), generator=random).to(server.device)
+            for index in torch.split(order, self.hp.server_batch_size):
+                logits = margin_logits(vectors[index], labels[index], generate(weights), margin)
+                optimizer.zero_grad()
+                F.cross_entropy(logits, labels[index]).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return weights
+
+    # --- client ----------------------------------------------------------------------------------
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """As FedProto: cross-entropy and the distance to the class's prototype."""
-        return prototype_loss(model, batch, down, self.hp.lambda_)
+        return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
@@ -99,48 +149,15 @@ class FedTGP(Algorithm):
         _, after = super().client_update(client, state, down)
         return before, after
 
-    def uplink(self, client: Client, model: Classifier, down: GlobalPrototypes) -> LocalPrototypes:
-        """The client's own prototypes."""
-        return local_prototypes(client, model)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Train the generator on the uploaded prototypes and regenerate all C of them."""
-        if not uplinks:
-            return state
-        vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
-        labels = torch.cat([upload.classes for upload in uplinks.values()]).to(server.device)
-        means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
-        margin = adaptive_margin(means[present], self.hp.margin_threshold)
-        weights = {
-            name: state[name].detach().clone().to(server.device).requires_grad_()
-            for name in GENERATOR
-        }
-        optimizer = torch.optim.SGD(weights.values(), self.hp.server_lr)
-        random = server.streams.torch("fedtgp_batches", round_=server.round)
-        for _ in range(self.hp.server_epochs):
-            order = torch.randperm(len(labels), generator=random).to(server.device)
-            for index in torch.split(order, self.hp.server_batch_size):
-                logits = margin_logits(vectors[index], labels[index], generate(weights), margin)
-                optimizer.zero_grad()
-                F.cross_entropy(logits, labels[index]).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-        with torch.no_grad():
-            prototypes = generate(weights)
-        return {
-            **{name: tensor.detach().cpu() for name, tensor in weights.items()},
-            "vectors": prototypes.cpu(),
-            "present": torch.ones_like(state["present"]),
-        }
-
-
-def generate(weights: ServerState) -> Tensor:
+def generate(generator: Mapping[str, Tensor]) -> Tensor:
     """The trainable prototypes [C, d]: P_c = W2 ReLU(W1 e_c + b1) + b2."""
-    hidden = F.relu(F.linear(weights["embedding"], weights["w1"], weights["b1"]))
-    return F.linear(hidden, weights["w2"], weights["b2"])
+    hidden = F.relu(F.linear(generator["embedding"], generator["w1"], generator["b1"]))
+    return F.linear(hidden, generator["w2"], generator["b2"])
 
 
 def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Negative Euclidean distances, the own class's lengthened by the margin, Eq. (7).
+    """Negative Euclidean distances, that to the own class lengthened by the margin, Eq. (7).
 
     Args:
         vectors: uploaded prototypes [B, d].

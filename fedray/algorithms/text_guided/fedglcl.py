@@ -31,20 +31,26 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Exchange, ServerState
-from fedray.algorithms.beside import LearnsBeside
-from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.fedprox import FedProx
-from fedray.algorithms.losses import softmax_loss
-from fedray.algorithms.moon import Moon
-from fedray.algorithms.prototypes import cosine_matrix
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
-from fedray.comm import Payload, travels
-from fedray.models import Classifier, ClassifierOutput
+from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.fedprox import FedProx
+from fedray.algorithms.averaging.moon import Moon
+from fedray.algorithms.losses import cosine_matrix, softmax_loss
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
+    Exchange,
+    LocalContext,
+    Payload,
+    Requires,
+    ServerState,
+    algorithms,
+    payload_field,
+)
+from fedray.models import ClassifierOutput
 
 Denominator = Literal["all", "negatives"]
-TEXT = "text"
 WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
 
 
@@ -52,30 +58,31 @@ WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
 class TextEmbeddings(Payload):
     """T: the classes' text embeddings [C, V], of unit length."""
 
-    vectors: Tensor = travels("text_embeddings", "C d")
+    vectors: Tensor = payload_field("text_embeddings", "C d")
 
 
 @algorithms.add
 class FedGLCL(FedAvg):
-    """FedAvg of image encoders that learn from text embeddings."""
+    """FedAvg of image encoders that are trained against text embeddings."""
 
     name = "fedglcl"
+    title = "FedGLCL"
     paper = "Yan et al., ICLR 2025"
-    shares = "image encoders; text embeddings once"
-    needs_text = True
-    has_head = False
-    dense = True
+    travels = "image encoders; text embeddings once"
+    requires = Requires(text=True, head=False, dense=True)
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
 
         tau: float = Field(0.07, gt=0)
-        """τ of Eq. (7). Paper: 0.07; Fig. 4 sweeps 0.01 to 1."""
+        """τ of Eq. (7), temperature. Paper: 0.07; Fig. 4 sweeps 0.01 to 1."""
         denominator: Denominator = "all"
         """Eq. (7)'s sum: over all classes (code), or over the negatives alone (as printed)."""
 
+    hp: HParams
+
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send T to everybody, once.
+        """Send T to all clients, once.
 
         Raises:
             UserError: when the encoder's width is not the features'.
@@ -89,61 +96,74 @@ class FedGLCL(FedAvg):
         self, client: Client, state: ClientState, down: TextEmbeddings
     ) -> tuple[None, ClientState]:
         """Keep T."""
-        return None, ClientState(state.model, {**state.memory, TEXT: down.vectors})
+        return None, ClientState(state.model, {**state.memory, "text": down.vectors})
 
-    def supervised_loss(
-        self, output: ClassifierOutput, labels: Tensor, state: ClientState
-    ) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The contrast of images with texts, Eq. (7)."""
-        delta = cosines(output.features, self.text(state))
-        return text_contrast(delta, labels, self.hp.tau, self.hp.denominator)
+        delta = cosines(output.features, self.text(local))
+        return text_contrast(delta, batch.labels, self.hp.tau, self.hp.denominator)
 
-    def predict(self, model: Classifier, images: Tensor, state: ClientState) -> Tensor:
+    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         """The cosines themselves: their largest names the class."""
-        return cosines(model(images).features, self.text(state))
+        return cosines(output.features, self.text(local))
 
-    def text(self, state: ClientState) -> Tensor:
+    def text(self, local: LocalContext) -> Tensor:
         """T [C, V] as the client has it now."""
-        return state.memory[TEXT]
+        vectors: Tensor = local.state.memory["text"]
+        return vectors
 
 
 @algorithms.add
-class FedGLCLProx(FedGLCL, FedProx):
+class FedGLCLProx(FedProx, FedGLCL):
     """FedGLCL with FedProx's proximal term (FedGLCL section 5)."""
 
     name = "fedglcl_fedprox"
-    dense = True
+    title = "FedGLCL + FedProx"
+    paper = FedGLCL.paper
+    travels = FedGLCL.travels
+    requires = FedGLCL.requires
 
-    class HParams(FedGLCL.HParams, FedProx.HParams):
+    class HParams(FedProx.HParams, FedGLCL.HParams):
         """Those of both; μ = 0 is FedGLCL."""
+
+    hp: HParams
 
 
 @algorithms.add
-class FedGLCLMoon(FedGLCL, Moon):
+class FedGLCLMoon(Moon, FedGLCL):
     """FedGLCL with MOON's contrast of models (FedGLCL section 5)."""
 
     name = "fedglcl_moon"
+    title = "FedGLCL + MOON"
+    paper = FedGLCL.paper
+    travels = FedGLCL.travels
+    requires = Requires(text=True, head=False)
 
-    class HParams(FedGLCL.HParams, Moon.HParams):
+    class HParams(Moon.HParams, FedGLCL.HParams):
         """Those of both; μ = 0 is FedGLCL."""
+
+    hp: HParams
 
 
 @algorithms.add
-class FedGLCLTrainedText(FedGLCL, LearnsBeside):
+class FedGLCLTrainedText(ExtraParameters, FedGLCL):
     """FedGLCL-L: every client trains the text encoder's last layer too (FedGLCL section 5)."""
 
     name = "fedglcl_l"
-    shares = "image encoders and a text projection; text embeddings once"
+    title = "FedGLCL-L"
+    paper = FedGLCL.paper
+    travels = "image encoders and a text projection; text embeddings once"
+    requires = Requires(text=True, head=False)
 
-    def beside(self) -> dict[str, Tensor]:
+    def extra_parameters(self) -> dict[str, Tensor]:
         """The projection [V, V] and its bias [V]: the identity."""
         width = self.setting.feature_dim
         return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
 
-    def text(self, state: ClientState) -> Tensor:
+    def text(self, local: LocalContext) -> Tensor:
         """T [C, V] through the projection, anew for every batch."""
-        weight, bias = state.memory[WEIGHT], state.memory[BIAS]
-        return F.linear(state.memory[TEXT].to(weight.device), weight, bias)
+        weight, bias = local.extra[WEIGHT], local.extra[BIAS]
+        return F.linear(super().text(local).to(weight.device), weight, bias)
 
 
 def cosines(features: Tensor, text: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ Wu et al., "Textual-semantics-powered prototypes for heterogeneous federated lea
 arXiv:2503.13543 (numbering of the arXiv version).
 
     Eq. (2) -> FedTSP.loss
-    Eq. (3) -> texts                    (language/descriptions.py)
+    Eq. (3) -> TextStyle.texts          (language/styles.py)
     Eq. (4) -> insert_prompts           (language/prompts.py)
-    Eq. (5) -> local_prototypes         (algorithms/prototypes.py)
-    Eq. (6) -> aggregate                (algorithms/prototypes.py)
+    Eq. (5) -> local_prototypes         (prototypes/class_prototypes.py)
+    Eq. (6) -> aggregate                (prototypes/class_prototypes.py)
     Eq. (7) -> server_loss
     Eq. (8) -> semantic_prototype_loss
 
@@ -25,64 +25,78 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.base import (
-    Algorithm,
-    Analysis,
+from fedray.algorithms.losses import cosine_matrix
+from fedray.algorithms.prototypes.class_prototypes import (
+    Aggregation,
+    LocalPrototypes,
+    PrototypeSharing,
+    aggregate,
+    local_prototypes,
+)
+from fedray.config import Tree
+from fedray.core import (
+    Batch,
+    Client,
+    ClientState,
     Downlinks,
     Exchange,
+    HyperParameters,
+    LocalContext,
+    Payload,
+    Requires,
     Server,
     ServerState,
     Uplinks,
+    algorithms,
+    payload_field,
 )
-from fedray.algorithms.prototypes import (
-    Aggregation,
-    LocalPrototypes,
-    aggregate,
-    cosine_matrix,
-    local_prototypes,
-)
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.comm import Payload, travels
-from fedray.config import Frozen, Tree
-from fedray.evaluation import matrix_agreement, retrieval_top1
+from fedray.evaluation.protocols import Analysis
+from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
-from fedray.models import Classifier
+from fedray.models import ClassifierOutput
+from fedray.records import Metric
 
 
 @dataclass(frozen=True)
 class TextPrototypes(Payload):
     """What FedTSP sends: text prototypes [C, d], not normalised, and the temperature."""
 
-    vectors: Tensor = travels("prototypes", "C d")
-    tau: float = travels("statistics")
+    vectors: Tensor = payload_field("prototypes", "C d")
+    tau: float = payload_field("statistics")
 
 
 @algorithms.add
-class FedTSP(Algorithm):
+class FedTSP(PrototypeSharing):
     """Prototypes up, text prototypes down; models stay personal, the language model is frozen."""
 
     name = "fedtsp"
+    title = "FedTSP"
     paper = "Wu et al., CVPR 2026, arXiv:2503.13543"
-    shares = "class prototypes up, text prototypes down"
-    needs_text = True
+    travels = "class prototypes up, text prototypes down"
+    requires = Requires(text=True)
+    analysis_metrics: ClassVar[Sequence[Metric]] = (
+        Metric("tau", "number", None, None),
+        Metric("retrieval_top1", on="train"),
+        Metric("server_loss", "nats", "min", "train"),
+        Metric("agreement_{coefficient}", "correlation", None, None),
+    )
 
-    class HParams(Frozen):
+    class HParams(HyperParameters):
         """FedTSP's hyper-parameters."""
 
         lambda_: float = Field(7.0, ge=0, alias="lambda")
-        """λ of Eq. (2), weight of the alignment; 0 is Local. Paper: 7, swept over 1..10."""
+        """λ of Eq. (2), weight of the alignment; 0: no alignment. Paper: 7, swept over 1..10."""
         tau: float = Field(0.01, gt=0)
         """τ of Eqs. (7) and (8), temperature; not in the paper, the official code's start."""
         learn_tau: StrictBool = False
-        """Train 1/τ together with the prompts, as the official code does."""
+        """Whether 1/τ is trained with the prompts, as in the official code."""
         prompt_length: int = Field(1, ge=0)
         """m of Eq. (4), context tokens a class; 0 freezes the text. Paper: 1 for 10 classes, 10
         for 100 and 200."""
@@ -97,25 +111,28 @@ class FedTSP(Algorithm):
         server_dir: Literal["t2i", "i2t"] = "t2i"
         """Eq. (7): each text against the images (paper), or each image against the texts (code)."""
         init_order: Literal["paper", "code"] = "paper"
-        """paper: prompts first learn from prototypes of untrained models; code: clients first."""
+        """paper: prompts are first trained on prototypes of untrained models; code: clients train
+        first."""
         align: Literal["cosine", "l2"] = "cosine"
         """cosine is Eq. (8); l2 is FedTSP+L2 (supplementary F), on normalised vectors."""
 
-    @classmethod
-    def presets(cls, experiment: Tree) -> dict[str, dict[str, Any]]:
-        """`official_code`: all as the authors' repository does it, loader and encoder too."""
-        official = {
-            "algorithm.proto_agg": "uniform",
-            "algorithm.server_dir": "i2t",
-            "algorithm.learn_tau": True,
-            "algorithm.init_order": "code",
-            "shuffle": False,
-            "drop_last": True,
-        }
-        encoder = experiment.get("text", {}).get("encoder", {})
-        if encoder == "bert" or (isinstance(encoder, dict) and encoder.get("name") == "bert"):
-            official["text.encoder.bert_compat"] = True
-        return {"official_code": official}
+        @classmethod
+        def presets(cls, experiment: Tree) -> dict[str, Tree]:
+            """`official_code`: all as the authors' repository does it, loader and encoder too."""
+            official: Tree = {
+                "algorithm.proto_agg": "uniform",
+                "algorithm.server_dir": "i2t",
+                "algorithm.learn_tau": True,
+                "algorithm.init_order": "code",
+                "shuffle": False,
+                "drop_last": True,
+            }
+            encoder = experiment.get("text", {}).get("encoder", {})
+            if encoder == "bert" or (isinstance(encoder, dict) and encoder.get("name") == "bert"):
+                official["text.encoder.bert_compat"] = True
+            return {"official_code": official}
+
+    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -130,33 +147,28 @@ class FedTSP(Algorithm):
         state = {"log_scale": -torch.tensor(self.hp.tau).log()}
         if m > 0:
             random = server.streams.torch("prompts")
-            state["prompts"] = initial_prompts(
-                self.setting.num_classes, m, tower.token_width, random
-            )
+            classes = self.setting.num_classes
+            state["prompts"] = initial_prompts(classes, m, tower.token_width, random)
         vectors = self._prototypes(state, server)
         server.check_width(vectors)
-        blank = torch.zeros_like(vectors)
-        present = torch.zeros(len(vectors), dtype=torch.bool)
         return {
             **state,
-            "vectors": vectors,
-            "first": vectors,
-            "sent": vectors,
-            "image": blank,
-            "present": present,
+            **dict.fromkeys(("vectors", "first", "sent"), vectors),
+            "image": torch.zeros_like(vectors),
+            "present": torch.zeros(len(vectors), dtype=torch.bool),
             "loss": torch.zeros(()),
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Algorithm 1: every client first uploads the prototypes of its untrained model."""
-        if self.hp.init_order == "code" or not self._trains:
+        if self.hp.init_order == "code" or not self._trains_prompts:
             return state
         down = self.untrained(state, exchange.server)
         uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        return self.learn_prompts(state, uplinks, exchange.server)
+        return self.train_prompts(state, uplinks, exchange.server)
 
     def untrained(self, state: ServerState, server: Server) -> Payload | None:
-        """What a client must be sent to have its untrained model: nothing, it is its own."""
+        """What a client must be sent to have its untrained model: nothing, it has it."""
         return None
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
@@ -166,37 +178,33 @@ class FedTSP(Algorithm):
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The prompts' step."""
-        return self.learn_prompts(state, uplinks, server)
+        return self.train_prompts(state, uplinks, server)
 
-    def learn_prompts(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def train_prompts(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Eq. (6), E_s prompt steps on Eq. (7), and the new text prototypes."""
         if not uplinks:
             return state
         image, present = aggregate(uplinks, self.setting.num_classes, self.hp.proto_agg)
         seen = {**state, "image": image, "present": present, "sent": state["vectors"]}
-        if not self._trains:
+        if not self._trains_prompts:
             return seen
         prompts = state["prompts"].clone().to(server.device).requires_grad_()
-        log_scale = state["log_scale"].clone().to(server.device)
-        log_scale.requires_grad_(self.hp.learn_tau)
-        trained = [prompts, log_scale] if self.hp.learn_tau else [prompts]
-        optimizer = torch.optim.SGD(trained, self.hp.prompt_lr)
+        log_scale = state["log_scale"].clone().to(server.device).requires_grad_(self.hp.learn_tau)
+        optimizer = torch.optim.SGD([prompts, log_scale], self.hp.prompt_lr)
         rows, targets = present.to(server.device), image.to(server.device)
-        loss = torch.zeros(())
         for _ in range(self.hp.server_epochs):
             text = server.tower.prototypes(prompts, self.hp.keep_special)
             loss = server_loss(text[rows], targets[rows], log_scale, self.hp.server_dir)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        seen["prompts"] = prompts.detach().cpu()
-        seen["log_scale"] = log_scale.detach().cpu()
-        seen["loss"] = loss.detach().cpu()
+        learnt = {"prompts": prompts, "log_scale": log_scale, "loss": loss}
+        seen |= {name: tensor.detach().cpu() for name, tensor in learnt.items()}
         return {**seen, "vectors": self._prototypes(seen, server)}
 
     @property
-    def _trains(self) -> bool:
-        return bool(self.hp.prompt_length > 0 and self.hp.server_epochs > 0)
+    def _trains_prompts(self) -> bool:
+        return self.hp.prompt_length > 0 and self.hp.server_epochs > 0
 
     @torch.no_grad()
     def _prototypes(self, state: ServerState, server: Server) -> Tensor:
@@ -211,9 +219,8 @@ class FedTSP(Algorithm):
         metrics = {"tau": float(torch.exp(-state["log_scale"]))}
         if bool(state["present"].any()):
             present = state["present"]
-            metrics["retrieval_top1"] = retrieval_top1(
-                cosine_matrix(state["sent"][present], state["image"][present])
-            )
+            cosines = cosine_matrix(state["sent"][present], state["image"][present])
+            metrics["retrieval_top1"] = retrieval_top1(cosines)
             metrics["server_loss"] = float(state["loss"])
         if len(similarity) > 2:
             first = cosine_matrix(state["first"], state["first"])
@@ -224,28 +231,22 @@ class FedTSP(Algorithm):
     # --- client ----------------------------------------------------------------------------------
 
     def untrained_prototypes(
-        self, client: Client, state: ClientState, down: Payload | None
+        self, client: Client, state: ClientState, down: Any
     ) -> tuple[LocalPrototypes, ClientState]:
         """The prototypes of the initial weights."""
-        return local_prototypes(client, client.load(self.start(client, state, down))), state
+        return local_prototypes(client, self.begin(client, state, down).model), state
 
-    def loss(self, model: Classifier, batch: Batch, down: TextPrototypes) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Cross-entropy + λ R, Eq. (2); at λ = 0 the text is not looked at."""
-        output = model(batch.images)
-        loss = F.cross_entropy(output.logits, batch.labels)
+        loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
-        text = down.vectors.to(batch.labels.device)
+        text = local.down.vectors.to(batch.labels.device)
         if self.hp.align == "l2":
             term = normalised_l2_loss(output.features, batch.labels, text)
         else:
-            term = semantic_prototype_loss(output.features, batch.labels, text, down.tau)
-        weight: float = self.hp.lambda_
-        return loss + weight * term
-
-    def uplink(self, client: Client, model: Classifier, down: TextPrototypes) -> LocalPrototypes:
-        """The client's own prototypes, Eq. (5)."""
-        return local_prototypes(client, model)
+            term = semantic_prototype_loss(output.features, batch.labels, text, local.down.tau)
+        return loss + self.hp.lambda_ * term
 
 
 def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:

@@ -1,10 +1,10 @@
-"""FedTSP with one global model: whole models are averaged beside the text prototypes.
+"""FedTSP with one global model: whole models are averaged too.
 
 Wu et al., "Textual-semantics-powered prototypes for heterogeneous federated learning", CVPR 2026,
 arXiv:2503.13543, section 3.5 and Table 5.
 
     Algorithm 1, first prototypes -> FedTSPGlobal.untrained
-    local loss                    -> FedTSPGlobal.local_loss
+    local loss                    -> FedTSP.loss (text_guided/fedtsp.py)
     Algorithm 1, server           -> FedTSPGlobal.server_update
 
 The personalised form, "Ours-FT" in Table 5, is this with `finetune_epochs=20`: after the last round
@@ -21,22 +21,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
-
-from fedray.algorithms.base import Downlinks, Server, ServerState, Uplinks
-from fedray.algorithms.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.fedproto_global import PrototypedUpdate
-from fedray.algorithms.fedtsp import FedTSP, TextPrototypes
-from fedray.algorithms.prototypes import local_prototypes
-from fedray.algorithms.registry import algorithms
-from fedray.client import Batch, Client, ClientState
-from fedray.models import Classifier
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
+from fedray.algorithms.prototypes.class_prototypes import local_prototypes
+from fedray.algorithms.prototypes.fedproto_global import PrototypedUpdate
+from fedray.algorithms.text_guided.fedtsp import FedTSP, TextPrototypes
+from fedray.core import (
+    ClientState,
+    Downlinks,
+    LocalContext,
+    Server,
+    ServerState,
+    Trained,
+    Uplinks,
+    algorithms,
+)
 
 
 @dataclass(frozen=True)
-class TextedModel(GlobalModel, TextPrototypes):
+class ModelWithText(GlobalModel, TextPrototypes):
     """The global model, the text prototypes and τ."""
 
 
@@ -45,11 +48,13 @@ class FedTSPGlobal(FedTSP, FedAvg):
     """FedAvg whose clients align to the text prototypes that their image prototypes train."""
 
     name = "fedtsp_global"
-    shares = "whole models and class prototypes up, the model and text prototypes down"
-    one_model = True
+    title = "FedTSP, one global model"
+    travels = "whole models and class prototypes up, the model and text prototypes down"
 
     class HParams(FedTSP.HParams, FedAvg.HParams):
         """Those of both; λ = 0 is FedAvg."""
+
+    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -59,34 +64,23 @@ class FedTSPGlobal(FedTSP, FedAvg):
 
     def untrained(self, state: ServerState, server: Server) -> GlobalModel:
         """The global model before round 1."""
-        return self._model(state, server)
+        return GlobalModel.of(server.model, state["model"])
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Weights, text prototypes and τ, the same for all."""
         text = FedTSP.downlink(self, state, [0], server)[0]
-        down = TextedModel(**vars(self._model(state, server)), **vars(text))
+        down = ModelWithText.of(server.model, state["model"], **vars(text))
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The prompts' step, and the mean of the weights."""
-        if not uplinks:
-            return state
-        learnt = self.learn_prompts(state, uplinks, server)
-        return {**learnt, **FedAvg.server_update(self, state, uplinks, server)}
-
-    def _model(self, state: ServerState, server: Server) -> GlobalModel:
-        shared = sorted(self.shared(server.model))
-        return GlobalModel.of(server.model, {name: state[name] for name in shared})
+        trained = self.train_prompts(state, uplinks, server)
+        return FedAvg.server_update(self, trained, uplinks, server)
 
     # --- client ----------------------------------------------------------------------------------
 
-    def local_loss(
-        self, model: Classifier, batch: Batch, down: TextedModel, state: ClientState
-    ) -> Tensor:
-        """Cross-entropy + λ R, as the heterogeneous form has it."""
-        return self.loss(model, batch, down)
-
-    def uplink(self, client: Client, model: Classifier, down: Any) -> PrototypedUpdate:
-        """The trained weights, and the client's prototypes."""
-        trained = FedAvg.uplink(self, client, model, down)
-        return PrototypedUpdate(**vars(trained), **vars(local_prototypes(client, model)))
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
+        """Upload the trained weights, and the client's prototypes."""
+        update, kept = FedAvg.finish(self, local, trained)
+        prototypes = local_prototypes(local.client, local.model)
+        return PrototypedUpdate(**vars(update), **vars(prototypes)), kept

@@ -1,0 +1,1 @@
+"""Prompts around a frozen CLIP."""

@@ -1,0 +1,40 @@
+"""FedCLIP: FedAvg of an adapter on CLIP's image features.
+
+Lu et al., "FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning", IEEE
+Data Engineering Bulletin 2023, arXiv:2302.13485.
+
+    attention adapter -> AdapterClip.image_features  (models/prompted/adapter.py)
+    averaging of the adapter -> weighted_mean  (averaging/fedavg.py)
+
+Deviations:
+    - The experiment's SGD; official: Adam.
+    - No random crops, see promptfl.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.core import PromptMethod, algorithms
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import AdapterClip, PromptedClip
+
+
+@algorithms.add
+class FedCLIP(PromptMethod, FedAvg):
+    """FedAvg of an adapter of image features, counted as weights: it is no prompt."""
+
+    name = "fedclip"
+    title = "FedCLIP"
+    paper = "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485"
+    travels = "an adapter of image features"
+
+    class HParams(FedAvg.HParams):
+        """FedCLIP has only FedAvg's."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """An adapter."""
+        return AdapterClip(clip, class_names)

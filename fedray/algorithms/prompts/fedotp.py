@@ -1,0 +1,64 @@
+"""FedOTP: a shared and a local context, matched with image patches by unbalanced optimal transport.
+
+Li et al., "Global and Local Prompts Cooperation via Optimal Transport for Federated Learning",
+CVPR 2024, arXiv:2403.00041. Official code: github.com/HongxiaLee/FedOTP.
+
+    logits <T, F G_k^T>, cost 1 - F G_k^T -> TransportClip.logits  (models/prompted/transport.py)
+    scaling iterations for T -> transport_plan  (models/prompted/transport.py)
+    averaging of p_g alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
+
+Deviations:
+    - The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps. They end
+      when log v, not v, changes by less than `threshold` in the mean, so that the end does not
+      depend on the scale of v.
+    - The first round has as many participants as any other; official: all clients.
+    - No random crops, see promptfl.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from fedray.algorithms.prompts.prompt_averaging import PairedContexts
+from fedray.core import algorithms
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import PromptedClip, TransportClip
+
+
+@algorithms.add
+class FedOTP(PairedContexts):
+    """FedAvg of one of two contexts that transport matches with patches."""
+
+    name = "fedotp"
+    title = "FedOTP"
+    paper = "Li et al., CVPR 2024, arXiv:2403.00041"
+
+    class HParams(PairedContexts.HParams):
+        """FedOTP's hyper-parameters."""
+
+        gamma: float = Field(0.8, gt=0, le=1)
+        """γ, the mass that is moved; 1 is balanced transport, as in PLOT. Paper: 0.8."""
+        epsilon: float = Field(0.1, gt=0)
+        """ε, weight of the entropy. Official: 0.1 with ViT-B/16, 0.01 with ResNet-50."""
+        threshold: float = Field(1e-3, gt=0)
+        """Mean change of log v at which the iterations end. Official (of v): 1e-3."""
+        max_iterations: int = Field(100, ge=1)
+        """Most iterations. Official: 100."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """Two contexts and the transport."""
+        hp = self.hp
+        return TransportClip(
+            clip,
+            class_names,
+            hp.length,
+            hp.words,
+            gamma=hp.gamma,
+            epsilon=hp.epsilon,
+            threshold=hp.threshold,
+            max_iterations=hp.max_iterations,
+        )

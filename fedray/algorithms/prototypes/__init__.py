@@ -1,0 +1,1 @@
+"""Class prototypes instead of weights, for clients with models of their own."""

@@ -1,0 +1,1 @@
+"""Image features that align with a language model's embeddings of class descriptions."""
