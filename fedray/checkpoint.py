@@ -6,7 +6,8 @@
         clients-00007.safetensors   the clients that stepped since the last checkpoint
         clients-00003.safetensors   a hard link: clients that have not stepped since round 3
 
-A checkpoint is written beside its place and renamed, so a torn one has no final name.
+A checkpoint is written beside its place and renamed, so a torn one has no final name. A file holds
+a tree of tensors: its header says how they are nested, in their order, and which are the same.
 """
 
 from __future__ import annotations
@@ -26,16 +27,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedray.client import ClientState
-from fedray.comm import Payload
+from fedray.core import ClientState, Payload, StateTree
 from fedray.errors import UserError
 from fedray.federation import LateReply, Snapshot
 from fedray.files import write_json
 
-FORMAT = 1
+FORMAT = 2
 LARGE = 2**12
 """Bytes from which on tensors with the same content are stored once."""
-_SAME = "same"
+_STRUCTURE = "structure"
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,10 @@ class Checkpoint:
     Attributes:
         snapshot: the federation's state.
         clients: states by client id; a client that never stepped is not in it.
-        extra: what the writer added to meta.json.
     """
 
     snapshot: Snapshot
     clients: Mapping[int, ClientState]
-    extra: Mapping[str, Any]
 
 
 class CheckpointStore:
@@ -70,40 +68,21 @@ class CheckpointStore:
         found = sorted(self.folder.glob("round_*/meta.json"))
         return found[-1].parent if found else None
 
-    def save(
-        self,
-        snapshot: Snapshot,
-        stepped: Iterable[tuple[int, ClientState]],
-        extra: Mapping[str, Any],
-    ) -> Path:
+    def save(self, snapshot: Snapshot, stepped: Iterable[tuple[int, ClientState]]) -> Path:
         """Write a checkpoint of `snapshot` and remove the one before.
 
         Args:
             snapshot: the federation's state.
             stepped: states of the clients that stepped since the last checkpoint.
-            extra: plain data that comes back with `load`.
 
         Returns:
             The checkpoint's folder.
         """
-        before = self.latest()
         place = self.folder / f"round_{snapshot.round:05d}"
         temporary = self.folder / f".round_{snapshot.round:05d}.{os.getpid()}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        tensors: dict[str, Tensor] = {}
-        new = f"clients-{snapshot.round:05d}.safetensors"
-        where: dict[str, str] = {}
-        for client, state in stepped:
-            where[str(client)] = new
-            tensors |= {f"{client}/model/{k}": v for k, v in state.model.items()}
-            tensors |= {f"{client}/memory/{k}": v for k, v in state.memory.items()}
-        _write(tensors, temporary / new)
-        if before is not None and before != place:
-            for client_id, name in _meta(before)["clients"].items():
-                where.setdefault(client_id, name)
-            for name in set(where.values()) - {new}:
-                _link(before / name, temporary / name)
+        where = self._write_clients(snapshot.round, stepped, place, temporary)
         _write(snapshot.server, temporary / "server.safetensors")
         late, payloads = _flatten(snapshot.late)
         _write(payloads, temporary / "late.safetensors")
@@ -113,7 +92,6 @@ class CheckpointStore:
             "round": snapshot.round,
             "clients": where,
             "late": late,
-            "extra": dict(extra),
         }
         write_json(temporary / "meta.json", meta)
         for file in (*temporary.iterdir(), temporary):
@@ -125,6 +103,25 @@ class CheckpointStore:
             if old != place:
                 shutil.rmtree(old, ignore_errors=True)
         return place
+
+    def _write_clients(
+        self,
+        round_: int,
+        stepped: Iterable[tuple[int, ClientState]],
+        place: Path,
+        temporary: Path,
+    ) -> dict[str, str]:
+        """Write the states that are new, link the files of the others; which file holds whom."""
+        before, new = self.latest(), f"clients-{round_:05d}.safetensors"
+        states = {str(c): {"model": s.model, "memory": s.memory} for c, s in stepped}
+        _write(states, temporary / new)
+        where = dict.fromkeys(states, new)
+        if before is not None and before != place:
+            for client, name in _meta(before)["clients"].items():
+                where.setdefault(client, name)
+            for name in set(where.values()) - {new}:
+                _link(before / name, temporary / name)
+        return where
 
     def load(self) -> Checkpoint | None:
         """Read the newest checkpoint; None when there is none yet.
@@ -144,27 +141,36 @@ class CheckpointStore:
             )
         if meta["identity"] != self.identity:
             raise UserError(
-                f"{place} belongs to another experiment; pass the experiment and keys that "
-                f"{place.parent.parent / 'config.yaml'} shows, or another --out"
+                f"{place} belongs to another experiment or other data; pass the experiment and "
+                f"keys that {place.parent.parent / 'config.yaml'} shows, or another --out"
             )
-        states = {int(client): ClientState({}) for client in meta["clients"]}
+        states: dict[int, ClientState] = {}
         for name in sorted(set(meta["clients"].values())):
-            wanted = {int(c) for c, file in meta["clients"].items() if file == name}
-            for key, tensor in _read(place / name).items():
-                client_id, part, tensor_name = key.split("/", 2)
-                if int(client_id) in wanted:
-                    getattr(states[int(client_id)], part)[tensor_name] = tensor
+            for client, tree in _read(place / name).items():
+                if meta["clients"].get(client) == name:
+                    states[int(client)] = ClientState(tree["model"], tree["memory"])
         snapshot = Snapshot(
             round=meta["round"],
             server=_read(place / "server.safetensors"),
             late=_unflatten(meta["late"], _read(place / "late.safetensors")),
         )
-        return Checkpoint(snapshot, dict(sorted(states.items())), meta["extra"])
+        return Checkpoint(snapshot, dict(sorted(states.items())))
 
 
 def _meta(place: Path) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((place / "meta.json").read_text())
+    path = place / "meta.json"
+    try:
+        meta: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from None
     return meta
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} is damaged ({error}); start anew with another --out, "
+        f"or remove {path.parents[1]} to begin this run again"
+    )
 
 
 def _link(source: Path, target: Path) -> None:
@@ -184,56 +190,75 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a file of tensors; of large ones with the same content, the first alone.
+def _write(tree: StateTree, path: Path) -> None:
+    """Write a tree of tensors; of large ones with the same content, the first alone.
 
     Clients often keep what all of them were sent (DP2FL: everybody's validation images).
     """
-    first: dict[tuple[object, ...], str] = {}
-    same: dict[str, str] = {}
     stored: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        if own.nbytes >= LARGE:
-            content = hashlib.blake2b(own.view(torch.uint8).numpy().data).digest()
-            earlier = first.setdefault((own.dtype, own.shape, content), name)
-            if earlier != name:
-                same[name] = earlier
-                continue
-        stored[name] = own.clone()  # safetensors refuses tensors that share memory
-    save_file(stored, path, {_SAME: json.dumps(same)} if same else None)
+    known: dict[tuple[object, ...], str] = {}
+
+    def store(tensor: Tensor, path: tuple[str, ...]) -> str:
+        kept = tensor.detach().cpu().contiguous()
+        if kept.nbytes >= LARGE:
+            content = hashlib.blake2b(kept.view(torch.uint8).numpy().data).digest()
+            key = (kept.dtype, kept.shape, content)
+            if key in known:
+                return known[key]
+            known[key] = _unused("/".join(path), stored)
+            name = known[key]
+        else:
+            name = _unused("/".join(path), stored)
+        stored[name] = kept.clone()  # safetensors refuses tensors that share memory
+        return name
+
+    def structure(branch: StateTree, path: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            key: structure(value, (*path, key))
+            if isinstance(value, Mapping)
+            else store(value, (*path, key))
+            for key, value in branch.items()
+        }
+
+    nested = structure(tree, ())
+    save_file(stored, path, {_STRUCTURE: json.dumps(nested)})
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """What `_write` wrote; names with the same content share their memory."""
+def _unused(name: str, taken: Mapping[str, Tensor]) -> str:
+    """A name that no tensor has: keys may hold the slash that joins them."""
+    while name in taken:
+        name += "'"
+    return name
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What `_write` wrote, in its order; equal large tensors share their memory."""
     try:
         with safe_open(path, framework="pt") as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            same: dict[str, str] = json.loads((file.metadata() or {}).get(_SAME, "{}"))
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); start anew with another --out, "
-            f"or remove {path.parents[1]} to begin this run again"
-        ) from None
-    return found | {name: found[earlier] for name, earlier in same.items()}
+            structure = json.loads(file.metadata()[_STRUCTURE])
+        return _nested(structure, found)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from None
 
 
-def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Split late replies into plain data and tensors."""
+def _nested(structure: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {
+        key: _nested(value, found) if isinstance(value, Mapping) else found[value]
+        for key, value in structure.items()
+    }
+
+
+def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Split late replies into plain data and trees of tensors."""
     plain: list[dict[str, Any]] = []
-    tensors: dict[str, Tensor] = {}
+    trees: dict[str, Any] = {}
     for index, item in enumerate(late):
-        numbers: dict[str, float] = {}
-        mappings: list[str] = []
-        for field in dataclasses.fields(item.uplink):
-            value = getattr(item.uplink, field.name)
-            if isinstance(value, Tensor):
-                tensors[f"{index}/{field.name}"] = value
-            elif isinstance(value, Mapping):
-                mappings.append(field.name)
-                tensors |= {f"{index}/{field.name}/{key}": part for key, part in value.items()}
-            else:
-                numbers[field.name] = value
+        fields = {f.name: getattr(item.uplink, f.name) for f in dataclasses.fields(item.uplink)}
+        trees[str(index)] = {
+            name: value for name, value in fields.items() if isinstance(value, Tensor | Mapping)
+        }
+        numbers = {name: value for name, value in fields.items() if name not in trees[str(index)]}
         plain.append(
             {
                 "client": item.client,
@@ -241,25 +266,14 @@ def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str,
                 "due": item.due,
                 "type": item.uplink.full_name(),
                 "numbers": numbers,
-                "mappings": mappings,
             }
         )
-    return plain, tensors
+    return plain, trees
 
 
-def _unflatten(plain: list[dict[str, Any]], tensors: Mapping[str, Tensor]) -> list[LateReply]:
+def _unflatten(plain: list[dict[str, Any]], trees: Mapping[str, Any]) -> list[LateReply]:
     late = []
     for index, item in enumerate(plain):
-        values: dict[str, Any] = {**item["numbers"], **{name: {} for name in item["mappings"]}}
-        for key, tensor in tensors.items():
-            owner, _, place = key.partition("/")
-            if int(owner) != index:
-                continue
-            name, nested, inner = place.partition("/")
-            if nested:
-                values[name][inner] = tensor
-            else:
-                values[name] = tensor
-        uplink = Payload.types[item["type"]](**values)
+        uplink = Payload.types[item["type"]](**item["numbers"], **trees[str(index)])
         late.append(LateReply(item["client"], item["step"], item["due"], uplink))
     return late

@@ -1,4 +1,4 @@
-"""The round loop: who takes part, what goes wrong, what is measured; rounds as a generator.
+"""The round loop: who takes part, what goes wrong; rounds as a generator.
 
 Knows no method by name and nothing about where steps run: that is the executor's.
 """
@@ -6,16 +6,33 @@ Knows no method by name and nothing about where steps run: that is the executor'
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from fedray.algorithms.base import Algorithm, Downlinks, Server, ServerState
-from fedray.client import ClientState, plain
-from fedray.comm import Gate, Payload, Traffic
 from fedray.config import FaultConfig, JoinConfig
-from fedray.errors import ClientError
-from fedray.evaluation import Score, dice, summarise, summarise_models
+from fedray.core import (
+    Algorithm,
+    ClientState,
+    Downlinks,
+    Gate,
+    Payload,
+    Server,
+    ServerState,
+    StateTree,
+)
+from fedray.core.state import contiguous
+from fedray.errors import ClientError, Failure
+from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
+from fedray.evaluation.protocols import (
+    Analysed,
+    Analysis,
+    CrossEvaluated,
+    HasGlobalModel,
+    analysis_metrics,
+)
+from fedray.evaluation.score import Score
+from fedray.records import REPORTED, Event, Round, Traffic
 from fedray.streams import Streams
 
 
@@ -26,14 +43,29 @@ class Reply:
     Attributes:
         uplink: what the client uploaded, past the gate; None when the step uploads nothing.
         traffic: its size.
-        metrics: numbers for the tracker, such as "train_loss".
+        train_loss: mean loss of its last local epoch; None when the step did not train.
+        reports: numbers that the method's client reports.
         failure: why there is no reply, or None.
     """
 
     uplink: Payload | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    failure: str | None = None
+    train_loss: float | None = None
+    reports: Mapping[str, float] = field(default_factory=dict)
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class ScoreReply:
+    """What came back from one client's test.
+
+    Attributes:
+        scores: of its model, of several models where the test has several.
+        failure: why there are none, or None.
+    """
+
+    scores: Sequence[Score] = ()
+    failure: Failure | None = None
 
 
 class Executor(Protocol):
@@ -42,8 +74,8 @@ class Executor(Protocol):
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`; a failed step leaves its state alone."""
 
-    def evaluate(self, round_: int, down: Downlinks) -> dict[int, Score]:
-        """Test every key of `down` on its own test split."""
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+        """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
 
     def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
         """Yield the states of `clients` that have one; a client never called has none."""
@@ -53,62 +85,6 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Free whatever the executor holds."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened in a round: a reply dropped, late, arrived, or an error."""
-
-    client: int
-    what: str
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """One round, as it is written to result.json.
-
-    Attributes:
-        round: 0 is the evaluation before the first round.
-        seconds: wall time of the round, evaluation included.
-        metrics: by name; empty `per_client` when the round was not evaluated.
-        per_client: accuracy by client id.
-        up: uploads of the round.
-        down: downloads of the round.
-        participants: ids that were asked.
-        events: what went wrong.
-        matrices: the method's analyses as nested lists, by name.
-    """
-
-    round: int
-    seconds: float
-    metrics: Mapping[str, float]
-    per_client: Mapping[int, float]
-    up: Traffic
-    down: Traffic
-    participants: Sequence[int]
-    events: Sequence[Event]
-    matrices: Mapping[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for result.json."""
-        return {
-            "round": self.round,
-            "seconds": self.seconds,
-            "metrics": {
-                **self.metrics,
-                "per_client": {str(client): value for client, value in self.per_client.items()},
-            },
-            "up_bytes": self.up.total_bytes,
-            "down_bytes": self.down.total_bytes,
-            "up_params": self.up.total_params,
-            "down_params": self.down.total_params,
-            "up_bytes_by_kind": dict(self.up.bytes),
-            "down_bytes_by_kind": dict(self.down.bytes),
-            "up_params_by_kind": dict(self.up.params),
-            "down_params_by_kind": dict(self.down.params),
-            "participants": list(self.participants),
-            "events": [{"client": event.client, "what": event.what} for event in self.events],
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +108,7 @@ class Snapshot:
     """
 
     round: int
-    server: ServerState
+    server: StateTree
     late: Sequence[LateReply] = ()
 
 
@@ -145,13 +121,8 @@ class Plan:
     participation: float
     eval_every: int
     faults: FaultConfig
-    domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """The clients of each domain, where clients have one."""
+    facts: DataFacts = field(default_factory=DataFacts)
     finetune_epochs: int = 0
-    majority: Sequence[Collection[int]] = ()
-    """Each client's majority classes, by its training images."""
-    dense_classes: Sequence[str] = ()
-    """In dense prediction the classes' names, the background first."""
     join: JoinConfig = field(default_factory=JoinConfig)
 
     @property
@@ -163,6 +134,12 @@ class Plan:
         """Ids of the clients that are part of the federation in a round."""
         return range(self.clients - (self.join.clients if round_ < self.join.round else 0))
 
+    def is_evaluated(self, round_: int) -> bool:
+        """Whether all clients are tested after a round."""
+        if round_ == self.rounds:
+            return True
+        return self.eval_every > 0 and round_ % self.eval_every == 0
+
 
 class Federation:
     """One federated run.
@@ -171,9 +148,14 @@ class Federation:
         algorithm: the method.
         executor: where client steps run.
         gate: what every payload passes.
-        plan: the loop's knobs.
+        plan: the loop's keys.
         server: the server's side, with the text tower where the method needs one.
         streams: the experiment's random streams.
+
+    Attributes:
+        snapshot: what the federation is after the last round that was yielded.
+        stepped: clients whose state may have changed; whoever saves them clears it.
+        tracebacks: of the failures that a run survived; whoever keeps them clears it.
     """
 
     def __init__(
@@ -193,10 +175,10 @@ class Federation:
         self.streams = streams
         self.snapshot = Snapshot(0, {})
         self.stepped: set[int] = set()
-        """Clients whose state may have changed; whoever saves them clears it."""
+        self.tracebacks: list[str] = []
 
-    def rounds(self, resume: Snapshot | None = None) -> Iterator[RoundResult]:
-        """Yield a result per round, round 0 first; after each, `snapshot` is that round's.
+    def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
+        """Yield a record per round, round 0 first; after each, `snapshot` is that round's.
 
         Args:
             resume: go on after this snapshot; the executor already holds the clients' states.
@@ -206,16 +188,14 @@ class Federation:
             exchange = RoundExchange(self, 0, self.plan.joined(0))
             state = self.algorithm.init_server(exchange.server)
             state = self.algorithm.prepare(state, exchange)
-            self.snapshot = Snapshot(0, plain(state), exchange.late)
-            yield self._result(exchange, state, started)
+            yield self._finish(exchange, state, started)
         else:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
             started = time.perf_counter()
             exchange = RoundExchange(self, number, self._cohort(number), self.snapshot.late)
             state = self.algorithm.round(self.snapshot.server, exchange)
-            self.snapshot = Snapshot(number, plain(state), exchange.late)
-            yield self._result(exchange, state, started)
+            yield self._finish(exchange, state, started)
 
     def _cohort(self, round_: int) -> Sequence[int]:
         """The sorted ids of a round's participants, uniform without replacement."""
@@ -227,29 +207,21 @@ class Federation:
         drawn = random.choice(joined, size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
-    def _result(self, exchange: RoundExchange, state: ServerState, started: float) -> RoundResult:
-        metrics: dict[str, float] = {}
-        scores: dict[int, Score] = {}
-        matrices: dict[str, Any] = {}
-        if self._is_evaluated(exchange.round):
-            everyone = range(self.plan.clients)
-            down = self.algorithm.downlink(state, everyone, exchange.server)
-            sent = _once(self.gate.down, down)[0]
-            scores = self.executor.evaluate(exchange.round, sent)
-            joined = {client: scores[client] for client in exchange.everyone}
-            metrics = summarise(joined, self.plan.domains, self.plan.majority)
-            metrics |= dice(joined, self.plan.dense_classes, self.plan.domains)
-            new = {"new": [[scores[client]] for client in self.plan.newcomers]}
-            metrics |= summarise_models(new) | self._visits(exchange, state)
-            if self.algorithm.has_one_model(state):
-                metrics["global_accuracy"] = metrics["local_accuracy_weighted"]
-            if self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds:
-                metrics |= self._finetune(exchange, sent)
-            analysis = self.algorithm.analyse(state, exchange.server)
-            metrics |= analysis.metrics
-            matrices = {name: value.tolist() for name, value in analysis.matrices.items()}
-        metrics |= _means(exchange.metrics)
-        return RoundResult(
+    def _finish(self, exchange: RoundExchange, state: ServerState, started: float) -> Round:
+        self.snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
+        evaluated = Evaluated(self.plan.facts, train_losses=exchange.train_losses)
+        analysis = Analysis()
+        if self.plan.is_evaluated(exchange.round):
+            evaluated = self._evaluate(exchange, state, evaluated)
+            if isinstance(self.algorithm, Analysed):
+                analysis = self.algorithm.analyse(state, exchange.server)
+        metrics = measure(evaluated)
+        giver = f"the analysis of {self.algorithm.name}"
+        add_declared(metrics, analysis.metrics, analysis_metrics(self.algorithm), giver)
+        for name, value in _means(exchange.reports).items():
+            add_metric(metrics, name, value)
+        scores = {**evaluated.scores, **evaluated.newcomers}
+        return Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,
             metrics=metrics,
@@ -258,21 +230,59 @@ class Federation:
             down=exchange.down,
             participants=list(exchange.participants) if exchange.round else [],
             events=exchange.events,
-            matrices=matrices,
+            matrices={name: value.tolist() for name, value in analysis.matrices.items()},
         )
 
-    def _finetune(self, exchange: RoundExchange, sent: Downlinks) -> dict[str, float]:
-        """What fine-tuned heads achieve, as means over the clients that replied."""
-        replies = self.executor.step("finetune", exchange.round, sent)
-        for client, reply in sorted(replies.items()):
-            if reply.failure is not None:
-                exchange.fail(client, "finetune", reply.failure)
-        reached = [reply for _, reply in sorted(replies.items()) if reply.failure is None]
-        return _means([reply.metrics for reply in reached])
+    def _evaluate(
+        self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
+    ) -> Evaluated:
+        """Test everybody, and whatever else the method offers."""
+        algorithm, everyone = self.algorithm, range(self.plan.clients)
+        down = algorithm.downlink(state, everyone, exchange.server)
+        sent = _once(self.gate.down, down)[0]
+        scores = self._tests(exchange.round, sent)
+        last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
+        return replace(
+            evaluated,
+            scores={client: scores[client] for client in exchange.everyone},
+            newcomers={client: scores[client] for client in self.plan.newcomers},
+            has_global_model=isinstance(algorithm, HasGlobalModel)
+            and algorithm.has_global_model(state),
+            cross_evaluations=self._cross_evaluations(exchange, state),
+            fine_tuned=self._fine_tuned(exchange, sent) if last else (),
+        )
 
-    def _visits(self, exchange: RoundExchange, state: ServerState) -> dict[str, float]:
+    def _tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
+        """Every client's own test.
+
+        Raises:
+            ClientError: when one fails: a round without it would be another number.
+        """
+        found: dict[int, Score] = {}
+        for client, tested in self.executor.test("evaluate", round_, sent).items():
+            if tested.failure is not None:
+                raise ClientError(client, round_, "evaluate", tested.failure)
+            found[client] = tested.scores[0]
+        return found
+
+    def _fine_tuned(self, exchange: RoundExchange, sent: Downlinks) -> list[Sequence[Score]]:
+        """The scores of those clients whose fine-tuning went well, in client order."""
+        found = []
+        replies = self.executor.test("finetune", exchange.round, sent)
+        for client, tested in sorted(replies.items()):
+            if tested.failure is not None:
+                exchange.fail(client, "finetune", tested.failure)
+            else:
+                found.append(tested.scores)
+        return found
+
+    def _cross_evaluations(
+        self, exchange: RoundExchange, state: ServerState
+    ) -> dict[str, list[list[Score]]]:
         """Test further models, as many clients at a time as are asked for different ones."""
-        asked = self.algorithm.visits(state, exchange.server)
+        if not isinstance(self.algorithm, CrossEvaluated):
+            return {}
+        asked = self.algorithm.cross_evaluations(state, exchange.server)
         scores: dict[str, list[list[Score]]] = {
             name: [[] for _ in models] for name, models in asked.items()
         }
@@ -284,28 +294,23 @@ class Federation:
         while queues:
             wave = {client: queue.pop(0) for client, queue in sorted(queues.items())}
             sent = _once(self.gate.down, {c: payload for c, (_, payload) in wave.items()})[0]
-            for client, score in self.executor.evaluate(exchange.round, sent).items():
+            for client, score in self._tests(exchange.round, sent).items():
                 wave[client][0].append(score)
             queues = {client: queue for client, queue in queues.items() if queue}
-        return summarise_models(scores)
-
-    def _is_evaluated(self, round_: int) -> bool:
-        if round_ == self.plan.rounds:
-            return True
-        return self.plan.eval_every > 0 and round_ % self.plan.eval_every == 0
+        return scores
 
 
-def _means(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Each number that clients reported, as the mean over those that did."""
     found: dict[str, list[float]] = {}
-    for reply in replies:
-        for name, value in reply.items():
-            found.setdefault(name, []).append(value)
+    for report in reports:
+        for name, value in report.items():
+            found.setdefault(f"{REPORTED}{name}", []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 class RoundExchange:
-    """One round's calls, with the scenario's faults and the ledger (`algorithms.base.Exchange`)."""
+    """One round's calls, with the scenario's faults and the ledger (`core.Exchange`)."""
 
     def __init__(
         self,
@@ -322,11 +327,12 @@ class RoundExchange:
         self.up = Traffic()
         self.down = Traffic()
         self.events: list[Event] = []
-        self.metrics: list[Mapping[str, float]] = []
+        self.train_losses: list[float] = []
+        self.reports: list[Mapping[str, float]] = []
         self._federation = federation
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
-        """Send, run, collect; see `algorithms.base.Exchange.call`."""
+        """Send, run, collect; see `core.Exchange.call`."""
         gate, executor = self._federation.gate, self._federation.executor
         passed, traffic = _once(gate.down, dict(sorted(down.items())))
         for client in passed:
@@ -337,14 +343,25 @@ class RoundExchange:
         reached = {client: payload for client, payload in passed.items() if client not in absent}
         replies = executor.step(step, self.round, reached) if reached else {}
         arrived = self._due(step)
-        uplinks: dict[int, Any] = {}
+        uplinks = self._collect(step, replies)
+        for client, uplink in arrived.items():
+            fresh = client in uplinks
+            self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
+            uplinks.setdefault(client, uplink)
+        return dict(sorted(uplinks.items()))
+
+    def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
+        """Take in what came back; uploads that the scenario delays are left for a later round."""
+        uplinks: dict[int, Payload] = {}
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
                 self.fail(client, step, reply.failure)
                 continue
             self._federation.stepped.add(client)
-            self.metrics.append(reply.metrics)
             self.up += reply.traffic
+            self.reports.append(reply.reports)
+            if reply.train_loss is not None:
+                self.train_losses.append(reply.train_loss)
             if reply.uplink is None:
                 continue
             if self._strikes("late", client):
@@ -353,11 +370,7 @@ class RoundExchange:
                 self.events.append(Event(client, f"late, due in round {due}"))
             else:
                 uplinks[client] = reply.uplink
-        for client, uplink in arrived.items():
-            fresh = client in uplinks
-            self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
-            uplinks.setdefault(client, uplink)
-        return dict(sorted(uplinks.items()))
+        return uplinks
 
     def _strikes(self, fault: str, client: int) -> bool:
         """Whether the scenario's fault hits this client; what precedes round 1 is spared."""
@@ -378,19 +391,22 @@ class RoundExchange:
         self.late = later
         return due
 
-    def fail(self, client: int, step: str, cause: str) -> None:
+    def fail(self, client: int, step: str, failure: Failure) -> None:
         """Note that a client did not reply, or end the run, as the experiment asks.
 
         Raises:
             ClientError: with faults.on_client_error=stop.
         """
+        error = ClientError(client, self.round, step, failure)
         if self._federation.plan.faults.on_client_error == "stop":
-            raise ClientError(client, self.round, step, cause)
-        self.events.append(Event(client, f"failed: {cause}"))
+            raise error
+        self.events.append(Event(client, f"failed: {failure.cause}"))
+        if failure.traceback:
+            self._federation.tracebacks.append(f"{error}\n{failure.traceback}")
 
 
 def _once(
-    gate: Any, down: Mapping[int, Payload | None]
+    gate: Callable[[Payload], tuple[Payload, Traffic]], down: Downlinks
 ) -> tuple[dict[int, Payload | None], dict[int, Traffic]]:
     """Pass every distinct payload through the gate once, however many clients get it."""
     passed: dict[int, tuple[Payload, Traffic]] = {}

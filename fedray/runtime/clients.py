@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
+from typing import Any
 
-import numpy as np
 import torch
 
-from fedray.client import Client, ClientState, Exam, Samples, Skeleton, plain
-from fedray.comm import Payload, Traffic
-from fedray.errors import ClientError, FedrayError, UserError
-from fedray.evaluation import Score
-from fedray.federation import Reply
+from fedray.core import Client, ClientState, EvalSet, Payload, Skeleton
+from fedray.core.state import contiguous
+from fedray.errors import Failure, UserError
+from fedray.evaluation.testing import TESTS
+from fedray.federation import Reply, ScoreReply
+from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.models import SampleMaker
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +44,14 @@ class ClientRuntime:
         """Run the method's step `name` for one client.
 
         Args:
-            name: a method of the algorithm, `(client, state, down) -> (uplink, new state)`.
+            name: a method of the algorithm, `(client, state, down) -> (uplink, next state)`.
             round_: the round.
             client: the client's id.
             state: what it kept; None is the beginning.
             down: what it was sent.
 
         Returns:
-            The reply and the new state; after a failure, the old state.
+            The reply and the next state; after a failure, the state as it was.
 
         Raises:
             UserError: what the user can mend is not a client's failure.
@@ -62,38 +65,40 @@ class ClientRuntime:
                 traffic = Traffic()
                 if uplink is not None:
                     uplink, traffic = self.assembly.gate.up(uplink, round_=round_, client=client)
+            _check_reports(context.reports)
+            after = _kept(after)
         except UserError:
             raise
         except Exception as error:
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
-            return Reply(failure=f"{type(error).__name__}: {error}"), state
-        return Reply(uplink, traffic, context.metrics), _plain_state(after)
+            return Reply(failure=Failure.of(error)), state
+        loss = context.train_losses[-1] if context.train_losses else None
+        return Reply(uplink, traffic, loss, context.reports), after
 
-    @torch.no_grad()
-    def evaluate(
-        self, round_: int, client: int, state: ClientState | None, down: Payload | None
-    ) -> Score:
-        """Test one client's model, as it starts its next round, on its own test split.
+    def test(
+        self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
+    ) -> ScoreReply:
+        """Run a test of `evaluation.testing` for one client; arguments as of `step`.
 
         Raises:
-            ClientError: whatever goes wrong, with the client and the round.
+            UserError: what the user can mend is not a client's failure.
         """
         algorithm = self.assembly.algorithm
         try:
-            with self._isolated("evaluate", round_, client):
+            with self._isolated(name, round_, client):
                 context = self.client(client, round_)
                 before = state if state is not None else algorithm.init_client(context)
-                return algorithm.evaluate(context, before, down)
-        except FedrayError:
+                return ScoreReply(TESTS[name](algorithm, context, before, down))
+        except UserError:
             raise
         except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise ClientError(client, round_, "evaluate", cause) from error
+            log.debug("client %d, round %d, test %s", client, round_, name, exc_info=True)
+            return ScoreReply(failure=Failure.of(error))
 
     def client(self, client: int, round_: int) -> Client:
         """The client as a step sees it."""
-        architecture = self.assembly.architectures[client]
-        data = self.assembly.data
+        models, data = self.assembly.models, self.assembly.data
+        architecture = models.architectures[client]
         return Client(
             id=client,
             round=round_,
@@ -102,22 +107,22 @@ class ClientRuntime:
             test=self._samples(data.test[client]),
             architecture=architecture,
             skeleton=self._skeleton(architecture),
-            initial=partial(self.assembly.initial, architecture, client),
+            initial=partial(models.initial, architecture, client),
             device=self.device,
             validation=None if data.validation is None else self._samples(data.validation[client]),
-            exams={
-                name: Exam(self._samples(shared.index), shared.classes)
-                for name, shared in data.shared_tests.items()
+            eval_sets={
+                name: EvalSet(self._samples(shared.index), shared.classes)
+                for name, shared in data.eval_sets.items()
             },
         )
 
     @cached_property
-    def _samples(self) -> Callable[[np.ndarray], Samples]:
-        return self.assembly.samples(self.device)
+    def _samples(self) -> SampleMaker:
+        return self.assembly.models.samples(self.device)
 
     def _skeleton(self, architecture: str) -> Skeleton:
         if architecture not in self._skeletons:
-            empty = self.assembly.empty(architecture, self.device)
+            empty = self.assembly.models.empty(architecture, self.device)
             self._skeletons[architecture] = Skeleton(empty)
         return self._skeletons[architecture]
 
@@ -133,5 +138,23 @@ class ClientRuntime:
             yield
 
 
-def _plain_state(state: ClientState) -> ClientState:
-    return ClientState(plain(state.model), plain(state.memory))
+def _kept(state: Any) -> ClientState:
+    """A step's next state as it is kept.
+
+    Raises:
+        TypeError: when it is no state, or holds anything but tensors.
+    """
+    if not isinstance(state, ClientState):
+        raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
+    return ClientState(contiguous(state.model), contiguous(state.memory))
+
+
+def _check_reports(reports: dict[str, float]) -> None:
+    """Refuse what cannot be averaged and written down.
+
+    Raises:
+        ValueError: naming the report.
+    """
+    for name, value in reports.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"client.reports[{name!r}] is {value!r}, expected a finite number")

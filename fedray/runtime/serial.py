@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from fedray.algorithms.base import Downlinks
-from fedray.client import ClientState
-from fedray.evaluation import Score
-from fedray.federation import Reply
+from fedray.core import ClientState, Downlinks
+from fedray.errors import UserError
+from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
@@ -21,9 +20,18 @@ class SerialExecutor:
     Args:
         assembly: the parts of the run.
         device: where steps run.
+
+    Raises:
+        UserError: for a key that asks for what one process cannot do.
     """
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
+        timeout = assembly.experiment.faults.reply_timeout_s
+        if timeout is not None:
+            raise UserError(
+                f"faults.reply_timeout_s={timeout:g} leaves clients behind that take longer, which "
+                "one process cannot; leave it out, or run with --executor ray"
+            )
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
         self._runtime = ClientRuntime(assembly, device)
@@ -39,10 +47,10 @@ class SerialExecutor:
                 self._states[client] = after
         return replies
 
-    def evaluate(self, round_: int, down: Downlinks) -> dict[int, Score]:
-        """Test every key of `down` on its own test split."""
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+        """Run a test for every key of `down`."""
         return {
-            client: self._runtime.evaluate(round_, client, self._states.get(client), payload)
+            client: self._runtime.test(name, round_, client, self._states.get(client), payload)
             for client, payload in down.items()
         }
 

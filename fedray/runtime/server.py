@@ -10,16 +10,17 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from fedray.config import Experiment
-from fedray.errors import FedrayError, RunFailed
+from fedray.errors import CodeError, Failure, FedrayError, RunFailed
+from fedray.records import Round, RunFolder
 from fedray.runtime.resources import server_bundle
-from fedray.runtime.session import Record, Session, read_result
+from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor, WorkerPool
 
 
-class Server:
+class ServerActor:
     """The coordinating actor of one run; it owns the workers and the clients' states."""
 
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Record]:
+    def run(self, experiment: str, out: str, began: float) -> Iterator[Round]:
         """Run to the end, going on after the folder's checkpoint; yields each round.
 
         Args:
@@ -36,7 +37,7 @@ class Server:
             pool.close()
 
 
-def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Record]:
+def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
     """Run on the connected cluster; a server that dies is replaced and goes on.
 
     Args:
@@ -49,30 +50,15 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
 
     Raises:
         RunFailed: when the server died more than `faults.max_failures` times.
-        FedrayError: whatever stopped the run on purpose.
+        FedrayError: whatever stopped the run; a `CodeError` carries the traceback of the actor.
     """
-    bundle = server_bundle(experiment)
     deaths, last = 0, -1
     while True:
-        server: Any = ray.remote(Server).options(
-            num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0)
-        )
-        actor = server.remote()
-        stream = actor.run.options(num_returns="streaming").remote(
-            experiment.model_dump_json(by_alias=True), str(out), began
-        )
         try:
-            for ref in stream:
-                record: Record = ray.get(ref)
-                last = max(last, record["round"])
-                yield record
+            for done in _rounds_of_one_server(experiment, out, began):
+                last = max(last, done.round)
+                yield done
             return
-        except RayTaskError as error:
-            if isinstance(error.cause, RunFailed):
-                raise RunFailed(f"{error.cause}; {_how_to_go_on(out)}") from None
-            if isinstance(error.cause, FedrayError):
-                raise error.cause from None
-            raise
         except RayActorError as error:
             deaths += 1
             if deaths > experiment.faults.max_failures:
@@ -80,20 +66,45 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Reco
                     f"the server died {deaths} time(s) (faults.max_failures="
                     f"{experiment.faults.max_failures}); {_how_to_go_on(out)}"
                 ) from error
-            # What it had written down but not handed over; the next server begins after that.
-            for record in _written(out):
-                if record["round"] > last:
-                    last = record["round"]
-                    yield record
-        finally:
-            ray.kill(actor)
+        # What it had written down but not handed over; the next server begins after that.
+        written = [done for done in RunFolder(out).rounds() if done.round > last]
+        last = max([last, *(done.round for done in written)])
+        yield from written
 
 
-def _written(out: Path) -> list[Record]:
-    if not (out / "result.json").exists():
-        return []
-    rounds: list[Record] = read_result(out)["rounds"]
-    return rounds
+def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
+    """The rounds that one server actor gives, to the end or until it dies.
+
+    Raises:
+        RayActorError: when it died.
+        FedrayError: whatever stopped the run in its code.
+    """
+    bundle = server_bundle(experiment)
+    server: Any = ray.remote(ServerActor).options(
+        num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0)
+    )
+    actor = server.remote()
+    stream = actor.run.options(num_returns="streaming").remote(
+        experiment.model_dump_json(by_alias=True), str(out), began
+    )
+    try:
+        for ref in stream:
+            yield ray.get(ref)
+    except RayTaskError as error:
+        raise _in_own_terms(error, out) from None
+    finally:
+        ray.kill(actor)
+        RunFolder(out).put_together()  # an actor that is ended cannot do it itself
+
+
+def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
+    """What an error inside the actor means; of a fault in the code the traceback is kept."""
+    if isinstance(error.cause, RunFailed):
+        return RunFailed(f"{error.cause}; {_how_to_go_on(out)}")
+    if isinstance(error.cause, FedrayError):
+        return error.cause
+    failure = Failure(Failure.of(error.cause).cause, str(error))
+    return CodeError(failure, str(RunFolder(out).append_error(failure.traceback)))
 
 
 def _how_to_go_on(out: Path) -> str:

@@ -1,19 +1,11 @@
-"""One run in one folder: assemble, go on where it stopped, write what happened.
-
-`config.yaml` is the complete experiment; `partition.json` who owns which image, with its sha256,
-and `partition.png` shows it; `result.json` every round so far; `checkpoints/` the latest federated
-checkpoint.
-"""
+"""One run in one folder: assemble, go on where it stopped, write what happened."""
 
 from __future__ import annotations
 
-import json
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +14,17 @@ from filelock import FileLock, Timeout
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
-from fedray.data.picture import draw_partition
-from fedray.errors import UserError
-from fedray.federation import Executor, Federation, RoundResult
-from fedray.files import write_atomic, write_json
+from fedray.core import Algorithm
+from fedray.data.plot import plot_partition
+from fedray.errors import ClientError, CodeError, Failure, RunFailed, UserError
+from fedray.evaluation.metrics import declared_metrics
+from fedray.evaluation.protocols import analysis_metrics
+from fedray.federation import Executor, Federation, Snapshot
+from fedray.files import write_atomic
+from fedray.records import Costs, Metric, Round, Run, RunFolder, RunInfo, RunWriter, versions
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
 
-Record = dict[str, Any]
 LOCK_SECONDS = 20  # a killed run's actors need a few seconds to end
 
 
@@ -44,6 +39,7 @@ class Session:
 
     Raises:
         UserError: when the folder holds another experiment, or something is missing.
+        CodeError: when anything else is raised; it names the file with the traceback.
     """
 
     def __init__(
@@ -54,12 +50,18 @@ class Session:
         began: float | None = None,
     ) -> None:
         self.experiment = experiment
-        self.out = out
+        self._folder = RunFolder(out)
         self._began = time.time() if began is None else began
+        self._lock = FileLock(self._folder.lock, timeout=LOCK_SECONDS)
+        with tracebacks_kept(self._folder):
+            self._assemble(make_executor)
+
+    def _assemble(self, make_executor: Callable[[Assembly], Executor]) -> None:
+        experiment, out = self.experiment, self._folder.path
         check_folder(out, experiment)
         torch.set_num_threads(experiment.threads)
         self._assembly = Assembly(experiment)
-        _ = self._assembly.data
+        check_data(self._folder, self._assembly)
         server = self._assembly.server(pick_device(experiment.server_gpus))
         self._executor = make_executor(self._assembly)
         self._federation = Federation(
@@ -70,101 +72,145 @@ class Session:
             server,
             self._assembly.streams,
         )
-        self._store = CheckpointStore(out, experiment.identity())
-        self._lock = FileLock(out / ".lock", timeout=LOCK_SECONDS)
+        self._store = CheckpointStore(out, self._assembly.identity)
 
-    def rounds(self) -> Iterator[Record]:
-        """Yield each round as result.json holds it; after a resume, only the new ones.
+    def rounds(self) -> Iterator[Round]:
+        """Yield each round; after a resume, only the new ones.
 
         Nothing is written before the first round has shown that the experiment works. The files
-        are up to date whenever a round that is due for a checkpoint has been yielded.
+        are up to date whenever a round that is due for a checkpoint has been yielded. What stops
+        the run leaves its traceback in the folder.
 
         Raises:
             UserError: when another process is running in the folder.
+            CodeError: when code that the run calls raised an error; it names the file with the
+                traceback. A client's is a `ClientError`.
         """
-        if self.out.exists():
-            self._claim()
-        found = self._store.load()
-        result = self._fresh()
-        resume = None
-        if found is not None:
-            self._executor.restore(found.clients)
-            resume = found.snapshot
-            earlier = read_result(self.out)
-            result["rounds"] = [r for r in earlier["rounds"] if r["round"] <= resume.round]
-            result["wall_seconds"] = earlier["wall_seconds"]
-            result["startup_seconds"] = earlier["startup_seconds"]
-            result["peak_rss_bytes"] = earlier["peak_rss_bytes"]
-        spent, started, described = result["wall_seconds"], time.time(), False
         try:
-            for done in self._federation.rounds(resume):
-                if not described:
-                    self._describe()
-                    described = True
-                record = done.as_json()
-                result["rounds"].append(record)
-                if done.round == 0:
-                    result["startup_seconds"] = time.time() - self._began
-                result["wall_seconds"] = spent + time.time() - started
-                result["peak_rss_bytes"] = max(result["peak_rss_bytes"], peak_rss())
-                if self._is_due(done.round):
-                    self._save(result, done)
-                yield record
+            with tracebacks_kept(self._folder):
+                if self._folder.path.exists():
+                    self._claim()
+                yield from self._run(*self._resumed())
         finally:
             self._executor.close()
             self._lock.release(force=True)
 
+    def _resumed(self) -> tuple[Snapshot | None, Run | None]:
+        """Where an interrupted run stood, and what it had written until then."""
+        found = self._store.load()
+        if found is None:
+            return None, None
+        self._executor.restore(found.clients)
+        earlier = self._folder.read()
+        rounds = [r for r in earlier.rounds if r.round <= found.snapshot.round]
+        return found.snapshot, replace(earlier, rounds=rounds)
+
+    def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Iterator[Round]:
+        costs = earlier.costs if earlier is not None else Costs()
+        spent, started = costs.wall_seconds, time.time()
+        writer: RunWriter | None = None
+        try:
+            for done in self._federation.rounds(snapshot):
+                writer = writer or self._open(earlier)
+                if done.round == 0:
+                    costs = replace(costs, startup_seconds=time.time() - self._began)
+                costs = replace(
+                    costs,
+                    wall_seconds=spent + time.time() - started,
+                    peak_rss_bytes=max(costs.peak_rss_bytes, peak_rss()),
+                )
+                writer.append(done, costs)
+                self._keep(done.round, writer)
+                yield done
+        finally:
+            self._keep_tracebacks()
+            if writer is not None:
+                writer.close()
+            elif earlier is not None:
+                self._folder.put_together()  # killed between its last checkpoint and its end
+
     def _claim(self) -> None:
-        """Keep others out of the folder; a process that was killed has let go of it."""
+        """Keep others out of the folder; a process that was killed has let go of it.
+
+        Raises:
+            UserError: when somebody else is running in it, or ran something else in it meanwhile.
+        """
         try:
             self._lock.acquire()
         except Timeout:
             raise UserError(
-                f"another process is running in {self.out}; wait for its end, or choose another "
-                "folder with --out"
+                f"another process is running in {self._folder.path}; wait for its end, or choose "
+                "another folder with --out"
             ) from None
+        check_folder(self._folder.path, self.experiment)
 
-    def _describe(self) -> None:
-        """Write what does not change from round to round."""
-        data = self._assembly.data
-        self.out.mkdir(parents=True, exist_ok=True)
+    def _open(self, earlier: Run | None) -> RunWriter:
+        """Write what does not change from round to round, and open the file of rounds."""
+        data, folder = self._assembly.data, self._folder
+        folder.path.mkdir(parents=True, exist_ok=True)
         self._claim()
-        write_atomic(self.out / "config.yaml", dump_yaml(self.experiment.tree()))
-        if not (self.out / "partition.json").exists():
-            write_json(self.out / "partition.json", data.manifest())
-            draw_partition(data.histogram(), data.class_names, self.out / "partition.png")
+        write_atomic(folder.config, dump_yaml(self.experiment.tree()))
+        if not folder.partition.exists():
+            plot_partition(data.histogram(), data.class_names, folder.partition_plot)
+            folder.write_partition(data.manifest())
+        if earlier is None:
+            folder.error.unlink(missing_ok=True)
+        return RunWriter(folder, self._info(), earlier)
 
-    def _is_due(self, round_: int) -> bool:
-        every = self.experiment.checkpoint_every
-        return round_ == self.experiment.rounds or (every > 0 and round_ % every == 0)
+    def _keep(self, round_: int, writer: RunWriter) -> None:
+        """Write a checkpoint where one is due, and the tracebacks of survived failures."""
+        federation, every = self._federation, self.experiment.checkpoint_every
+        self._keep_tracebacks()
+        if every > 0 and (round_ == self.experiment.rounds or round_ % every == 0):
+            writer.sync()  # the rounds may be ahead of the checkpoint, never behind it
+            self._store.save(federation.snapshot, self._executor.export(sorted(federation.stepped)))
+            federation.stepped.clear()
 
-    def _save(self, result: Record, done: RoundResult) -> None:
-        """Write result.json first: it may be ahead of the checkpoint, never behind it."""
-        write_json(self.out / "result.json", {**result, **summary(result["rounds"])})
-        if done.matrices:
-            write_json(self.out / "matrices.json", done.matrices)
-        if self.experiment.checkpoint_every > 0:
-            stepped = self._executor.export(sorted(self._federation.stepped))
-            self._store.save(self._federation.snapshot, stepped, {})
-            self._federation.stepped.clear()
+    def _keep_tracebacks(self) -> None:
+        """Write down the failures that the run has survived since this was called last."""
+        for traceback in self._federation.tracebacks:
+            self._folder.append_error(traceback)
+        self._federation.tracebacks.clear()
 
-    def _fresh(self) -> Record:
-        return {
-            "name": self.experiment.name,
-            "scale": self.experiment.scale,
-            "algorithm": self.experiment.algorithm.name,
-            "config": self.experiment.tree(),
-            "seed": self.experiment.seed,
-            "identity": self.experiment.identity(),
-            "versions": versions(),
-            "partition_sha256": self._assembly.data.sha256,
-            "data_sha256": self._assembly.data.images.sha256,
-            "architectures": list(self._assembly.architectures),
-            "rounds": [],
-            "wall_seconds": 0.0,
-            "startup_seconds": 0.0,
-            "peak_rss_bytes": 0,
-        }
+    def _info(self) -> RunInfo:
+        experiment, data = self.experiment, self._assembly.data
+        return RunInfo(
+            name=experiment.name,
+            scale=experiment.scale,
+            algorithm=experiment.algorithm.name,
+            config=experiment.tree(),
+            seed=experiment.seed,
+            identity=self._assembly.identity,
+            versions=versions(),
+            partition_sha256=data.sha256,
+            data_sha256=data.images.sha256,
+            architectures=list(self._assembly.models.architectures),
+            metrics=metrics_of(self._assembly.algorithm),
+        )
+
+
+@contextmanager
+def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
+    """Keep the traceback of what stops a run in its folder, and say so in the error.
+
+    Raises:
+        CodeError: in place of anything that neither the user nor the machine is to blame for.
+    """
+    try:
+        yield
+    except ClientError as error:
+        text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
+        raise error.kept(folder.append_error(text)) from error
+    except (UserError, RunFailed):
+        raise
+    except Exception as error:
+        failure = Failure.of(error)
+        raise CodeError(failure, str(folder.append_error(failure.traceback))) from error
+
+
+def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
+    """What the numbers of a method's rounds mean."""
+    return (*declared_metrics(), *analysis_metrics(algorithm))
 
 
 def check_folder(out: Path, experiment: Experiment) -> None:
@@ -173,17 +219,33 @@ def check_folder(out: Path, experiment: Experiment) -> None:
     Raises:
         UserError: naming the first key that differs.
     """
-    path = out / "config.yaml"
+    path = RunFolder(out).config
     if not path.exists():
         return
     before = load_experiment(read_mapping(path))
     if before.identity() == experiment.identity():
         return
-    differing = _first_difference(before.essence(), experiment.essence())
+    differing = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
     raise UserError(
         f"{out} holds another experiment ({differing}); pass the same experiment and keys, "
         "or another folder"
     )
+
+
+def check_data(folder: RunFolder, assembly: Assembly) -> None:
+    """Refuse to go on with images or labels that are not those of the earlier rounds.
+
+    Raises:
+        UserError: with both hashes.
+    """
+    now = assembly.data.images.sha256
+    before = folder.read().info.data_sha256 if folder.has_result else None
+    if before is not None and before != now:
+        raise UserError(
+            f"the images or labels are not those that {folder.path} began with (content hash "
+            f"{before[:12]}, now {now[:12]}); restore data.root={assembly.experiment.data.root}, "
+            "or start anew with another --out"
+        )
 
 
 def _first_difference(before: Any, now: Any, place: str = "") -> str:
@@ -193,63 +255,3 @@ def _first_difference(before: Any, now: Any, place: str = "") -> str:
                 inner = f"{place}.{key}" if place else str(key)
                 return _first_difference(before.get(key), now.get(key), inner)
     return f"{place} was {before!r}, now {now!r}"
-
-
-def read_result(out: Path) -> Record:
-    """Read result.json of a run's folder.
-
-    Raises:
-        UserError: when it is missing or not JSON.
-    """
-    path = out / "result.json"
-    try:
-        result: Record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    return result
-
-
-def summary(rounds: list[Record]) -> Record:
-    """`best` (highest local accuracy and its round) and `final`, of the evaluated rounds."""
-    evaluated = [r for r in rounds if "local_accuracy" in r["metrics"]]
-    if not evaluated:
-        return {"best": None, "final": None}
-
-    def short(record: Record) -> Record:
-        metrics = record["metrics"]
-        return {
-            "round": record["round"],
-            "local_accuracy": metrics["local_accuracy"],
-            "local_accuracy_weighted": metrics["local_accuracy_weighted"],
-        }
-
-    best = max(evaluated, key=lambda r: (r["metrics"]["local_accuracy"], -r["round"]))
-    return {"best": short(best), "final": short(evaluated[-1])}
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Versions of what makes the numbers, and the git commit when run from a checkout."""
-    found = {"python": platform.python_version()}
-    for package in ("fedray", "torch", "torchvision", "transformers", "numpy", "ray", "optuna"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    commit = git_commit()
-    if commit:
-        found["git"] = commit
-    return found
-
-
-def git_commit() -> str | None:
-    """The commit of the checkout that this package runs from, or None."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() or None

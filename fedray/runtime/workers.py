@@ -22,13 +22,10 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
-from fedray.algorithms.base import Downlinks
-from fedray.client import ClientState
-from fedray.comm import Payload
 from fedray.config import Experiment
-from fedray.errors import FedrayError, RunFailed
-from fedray.evaluation import Score
-from fedray.federation import Reply
+from fedray.core import ClientState, Downlinks, Payload
+from fedray.errors import Failure, FedrayError, RunFailed
+from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory, peak_rss
@@ -93,7 +90,7 @@ class Share(NamedTuple):
         clients: the ids.
         payloads: for each client, the position of its download in `distinct`, or -1.
         distinct: the packed downloads, or references to them.
-        near: packed states by client; states that are references travel beside the share.
+        inline_states: packed states by client; references to the others are arguments of the call.
     """
 
     experiment: str
@@ -101,18 +98,18 @@ class Share(NamedTuple):
     clients: Sequence[int]
     payloads: Sequence[int]
     distinct: Sequence[Any]
-    near: Mapping[int, Any]
+    inline_states: Mapping[int, Any]
 
-    def inputs(self, far: Sequence[Any]) -> Iterator[tuple[int, Any, Any]]:
+    def inputs(self, referenced: Sequence[Any]) -> Iterator[tuple[int, Any, Any]]:
         """Yield each client with its packed state and its download.
 
         Args:
-            far: the states of the clients that are not in `near`, in the order of `clients`.
+            referenced: the states that are not in `inline_states`, in the order of `clients`.
         """
         downs = [unpack(ray.get(d) if isinstance(d, ray.ObjectRef) else d) for d in self.distinct]
-        rest = iter(far)
+        rest = iter(referenced)
         for client, which in zip(self.clients, self.payloads, strict=True):
-            state = self.near[client] if client in self.near else next(rest)
+            state = self.inline_states[client] if client in self.inline_states else next(rest)
             yield client, state, downs[which] if which >= 0 else None
 
 
@@ -123,7 +120,7 @@ class Answer(NamedTuple):
         reply: the packed reply.
         seconds: how long the step took.
         small: whether the new state is small enough to be sent with calls.
-        state: the packed new state, if it does not come as an object of its own.
+        state: the packed next state, unless it comes as an object of Ray's store.
     """
 
     reply: Any
@@ -150,44 +147,46 @@ class Worker:
         self._runtimes: dict[str, ClientRuntime] = {}
         torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one loads modules for a second
 
-    def prepare(self, experiment: str) -> int:
+    def warm_up(self, experiment: str) -> int:
         """Get ready for calls of an experiment; returns the process id."""
         _ = self._runtime(experiment).assembly.data
         return os.getpid()
 
-    def step(self, name: str, share: Share, apart: Collection[int], *far: Any) -> Any:
+    def step(self, name: str, share: Share, as_objects: Collection[int], *referenced: Any) -> Any:
         """Run one step for several clients.
 
         Args:
             name: the step.
             share: the clients with what they need.
-            apart: the clients whose new states are returned as objects of their own.
-            far: the packed states that `share` leaves out.
+            as_objects: the clients whose next states are returned as objects of Ray's store.
+            referenced: the packed states that `share` leaves out.
 
         Returns:
-            An answer per client, then the new states of the clients in `apart`, as objects of
-            their own: small ones come with the reply, without a way through the object store.
+            An answer per client, then the next states of the clients in `as_objects`; small ones
+            come with the answer, without a way through the object store.
         """
         runtime = self._runtime(share.experiment)
         answers: list[Answer] = []
         after = []
-        for client, state, down in share.inputs(far):
+        for client, state, down in share.inputs(referenced):
             started = time.perf_counter()
             reply, new = runtime.step(name, share.round, client, unpack(state), down)
             packed, seconds = pack(new), time.perf_counter() - started
             small = size(packed) <= SMALL
-            if client in apart:
+            if client in as_objects:
                 after.append(packed)
-            answers.append(Answer(pack(reply), seconds, small, None if client in apart else packed))
+            answers.append(
+                Answer(pack(reply), seconds, small, None if client in as_objects else packed)
+            )
         everything = (*answers, *after)
         return everything if len(everything) > 1 else everything[0]
 
-    def evaluate(self, share: Share, *far: Any) -> list[Score]:
-        """Test several clients; arguments as of `step`."""
+    def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
+        """Run one test for several clients; arguments as of `step`."""
         runtime = self._runtime(share.experiment)
         return [
-            runtime.evaluate(share.round, client, unpack(state), down)
-            for client, state, down in share.inputs(far)
+            runtime.test(name, share.round, client, unpack(state), down)
+            for client, state, down in share.inputs(referenced)
         ]
 
     def peak_rss(self) -> int:
@@ -259,60 +258,64 @@ class RayExecutor:
         self._pool = pool
         self._states: dict[int, Any] = {}  # packed, or a reference to what is packed
         self._small: set[int] = set()
-        self._images = [len(own) for own in assembly.data.train]
-        self._architectures = assembly.architectures
-        self._rate = dict.fromkeys(assembly.architectures, 1e-6)  # seconds per image
+        self._images = [len(indices) for indices in assembly.data.train]
+        self._architectures = assembly.models.architectures
+        self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`, one call per worker.
 
         With a reply timeout it is one call per client, and what is late is dropped.
         """
-        shares = _in_turns(self._shares(list(down)))
+        shares = _cut_to_calls(self._shares(list(down)))
         timeout = self._faults.reply_timeout_s
         if timeout is not None:
             shares = [(worker, [client]) for worker, share in shares for client in share]
-            self._prepare()  # the clock is for steps, not for a worker that starts
+            self._warm_up()  # the clock is for steps, not for a worker that starts
         distinct, position = _put_once(down)
         calls: dict[Any, tuple[Any, list[int], list[Any], dict[int, Any]]] = {}
         for worker, share in shares:
-            apart = [client for client in share if client not in self._small]
-            what, far = self._share(round_, share, distinct, position)
-            count = len(share) + len(apart)
-            refs = worker.step.options(num_returns=count).remote(name, what, apart, *far)
+            as_objects = [client for client in share if client not in self._small]
+            what, referenced = self._share(round_, share, distinct, position)
+            count = len(share) + len(as_objects)
+            refs = worker.step.options(num_returns=count).remote(
+                name, what, as_objects, *referenced
+            )
             refs = refs if count > 1 else [refs]
             answers, states = refs[: len(share)], refs[len(share) :]
-            calls[answers[0]] = (worker, share, answers, dict(zip(apart, states, strict=True)))
+            calls[answers[0]] = (worker, share, answers, dict(zip(as_objects, states, strict=True)))
         late: list[Any] = []
         if timeout is not None:
             late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout)[1]
         replies: dict[int, Reply] = {}
         for call, (_, share, answers, states) in calls.items():
             if call in late:
-                replies |= dict.fromkeys(share, Reply(failure=f"no reply within {timeout:g} s"))
+                replies |= dict.fromkeys(
+                    share, Reply(failure=Failure(f"no reply within {timeout:g} s"))
+                )
                 continue
-            said: list[Answer] = _get(answers)
-            for client, answer in zip(share, said, strict=True):
+            received: list[Answer] = _get(answers)
+            for client, answer in zip(share, received, strict=True):
                 replies[client] = unpack(answer.reply)
                 self._states[client] = states.get(client, answer.state)
                 (self._small.add if answer.small else self._small.discard)(client)
-            self._learn_rates(share, said)
+            self._learn_rates(share, received)
         for worker in {calls[call][0] for call in late}:
             self._pool.replace(worker)  # it is busy with replies that nobody wants any more
         return dict(sorted(replies.items()))
 
-    def evaluate(self, round_: int, down: Downlinks) -> dict[int, Score]:
-        """Test every key of `down` on its own test split, one call per worker."""
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+        """Run a test for every key of `down`, one call per worker."""
         distinct, position = _put_once(down)
         shares = self._shares(list(down))
         refs = []
         for worker, share in shares:
-            what, far = self._share(round_, share, distinct, position)
-            refs.append(worker.evaluate.remote(what, *far))
-        scores: dict[int, Score] = {}
+            what, referenced = self._share(round_, share, distinct, position)
+            refs.append(worker.test.remote(name, what, *referenced))
+        tested: dict[int, ScoreReply] = {}
         for (_, share), ref in zip(shares, refs, strict=True):
-            scores |= zip(share, _get(ref), strict=True)
-        return dict(sorted(scores.items()))
+            tested |= zip(share, _get(ref), strict=True)
+        return dict(sorted(tested.items()))
 
     def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
         """Fetch the states of `clients` that have one, one by one."""
@@ -331,9 +334,9 @@ class RayExecutor:
         """Let the states go; the pool belongs to the caller."""
         self._states.clear()
 
-    def _prepare(self) -> None:
+    def _warm_up(self) -> None:
         """Wait until every worker can take calls."""
-        for ref in [worker.prepare.remote(self._experiment) for worker in self._pool.workers]:
+        for ref in [worker.warm_up.remote(self._experiment) for worker in self._pool.workers]:
             _get(ref)
 
     def _share(
@@ -341,13 +344,13 @@ class RayExecutor:
     ) -> tuple[Share, list[Any]]:
         """A call's share, and references to the states that are too large to be in it."""
         states = {client: self._states.get(client) for client in clients}
-        far = [state for state in states.values() if isinstance(state, ray.ObjectRef)]
-        near = {c: state for c, state in states.items() if not isinstance(state, ray.ObjectRef)}
+        referenced = [state for state in states.values() if isinstance(state, ray.ObjectRef)]
+        inline = {c: state for c, state in states.items() if not isinstance(state, ray.ObjectRef)}
         payloads = [at[client] for client in clients]
-        return Share(self._experiment, round_, clients, payloads, distinct, near), far
+        return Share(self._experiment, round_, clients, payloads, distinct, inline), referenced
 
     def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
-        """Deal clients to workers, longest first, by their images and their architecture's rate."""
+        """Divide clients among workers, longest first, by images and the architecture's rate."""
         workers = self._pool.workers
         loads = [0.0] * len(workers)
         shares: list[list[int]] = [[] for _ in workers]
@@ -362,19 +365,19 @@ class RayExecutor:
         """Move each architecture's seconds per image halfway to what a share took.
 
         Of an architecture, not of a client: one client's time is mostly noise, and equal clients
-        must weigh the same to be dealt evenly.
+        must weigh the same to be divided evenly.
         """
         for architecture in {self._architectures[client] for client in share}:
-            own = [
+            timed = [
                 (answer.seconds, self._images[client])
                 for client, answer in zip(share, answers, strict=True)
                 if self._architectures[client] == architecture
             ]
-            rate = sum(seconds for seconds, _ in own) / max(1, sum(images for _, images in own))
+            rate = sum(seconds for seconds, _ in timed) / max(1, sum(images for _, images in timed))
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 
-def _in_turns(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:
+def _cut_to_calls(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:
     """Cut large shares: a worker holds the new states of one call until it has answered."""
     most = max((len(share) for _, share in shares), default=0)
     return [
@@ -405,9 +408,7 @@ def _get(ref: Any) -> Any:
     try:
         return ray.get(ref)
     except RayTaskError as error:
-        if isinstance(error.cause, FedrayError):
-            raise error.cause from None
-        raise
+        raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
     except RayActorError as error:
         lines = str(error).strip().splitlines()
         if error.actor_init_failed:

@@ -1,0 +1,59 @@
+"""What cannot be combined in one experiment: a method's requirements against what is given."""
+
+from __future__ import annotations
+
+from fedray.config import Experiment
+from fedray.core import Algorithm, algorithms
+from fedray.errors import UserError
+from fedray.models import assign_architectures, check_pretrained, is_dense
+
+
+def check(experiment: Experiment) -> None:
+    """Check that a method can do what an experiment asks of it.
+
+    Raises:
+        UserError: with one sentence about the first thing that it cannot.
+    """
+    method = algorithms.get(experiment.algorithm.name)
+    if experiment.finetune_epochs > 0 and not method.requires.head:
+        raise UserError(
+            f"finetune_epochs={experiment.finetune_epochs} trains heads, but {method.name}'s "
+            "models have none; set finetune_epochs=0"
+        )
+    if experiment.data.novel and not method.requires.prompts:
+        raise UserError(
+            f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
+            "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
+        )
+    _check_models(experiment, method)
+
+
+def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:
+    models = assign_architectures(experiment.model.group, experiment.data.clients)
+    if is_dense(experiment.model.group):
+        _check_dense(experiment, method)
+    pretrained = experiment.model.pretrained
+    if pretrained is None:
+        return
+    if method.requires.prompts:
+        raise UserError(
+            f"model.pretrained={pretrained} is for backbones, but {method.name} has prompts around "
+            "model.clip; remove model.pretrained"
+        )
+    check_pretrained(pretrained, models)
+
+
+def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
+    group, augmentation = experiment.model.group, experiment.data.augment.name
+    if not method.requires.dense:
+        dense = " or ".join(entry.name for entry in algorithms.entries() if entry.requires.dense)
+        raise UserError(
+            f"model.group={group} predicts every pixel, which "
+            f"algorithm={method.name} cannot: it is defined for one label an image; choose "
+            f"algorithm={dense}, or a model.group for whole images"
+        )
+    if augmentation != "none":
+        raise UserError(
+            f"data.augment={augmentation} moves images but not their masks, which "
+            f"model.group={group} learns from; set data.augment=none"
+        )

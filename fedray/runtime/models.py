@@ -1,0 +1,189 @@
+"""Where a run's models come from: image backbones, or prompts around a frozen CLIP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from fedray.config import Experiment
+from fedray.core import Algorithm, PromptMethod, Samples, Tensors
+from fedray.core.client import named_tensors
+from fedray.data import FederatedData
+from fedray.errors import UserError
+from fedray.models import (
+    Classifier,
+    Pixels,
+    assign_architectures,
+    build,
+    is_dense,
+    load_pretrained,
+    skeleton,
+)
+from fedray.streams import Streams
+
+if TYPE_CHECKING:
+    from fedray.models.clip import FrozenClip
+    from fedray.models.prompted import PromptedClip
+
+SampleMaker: TypeAlias = Callable[[np.ndarray], Samples]
+"""From indices int64 [n] to samples."""
+
+PROMPTED = "prompted_clip"
+"""The one architecture of prompt methods."""
+
+
+class ModelProvider(Protocol):
+    """What a run asks about its clients' models."""
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Each client's architecture."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether the models predict every pixel."""
+
+    def initial(self, architecture: str, client: int = 0) -> Tensors:
+        """Initial weights: a function of the seed and, unless `model.init=shared`, the client.
+
+        Raises:
+            UserError: when pre-trained weights cannot be had or do not fit.
+        """
+
+    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
+        """A model of an architecture without weights of its own, to load states into.
+
+        Raises:
+            UserError: when it cannot be built for these images.
+        """
+
+    def samples(self, device: torch.device) -> SampleMaker:
+        """A way from indices to samples of what the models read."""
+
+
+def model_provider(
+    experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
+) -> ModelProvider:
+    """The provider that the method's requirements ask for."""
+    if algorithm.requires.prompts:
+        assert isinstance(algorithm, PromptMethod)
+        return PromptedModels(experiment, algorithm, data, streams)
+    return BackboneModels(experiment, algorithm, data, streams)
+
+
+class _Provider:
+    """What both kinds of provider know."""
+
+    def __init__(self, experiment: Experiment, data: FederatedData, streams: Streams) -> None:
+        self._experiment = experiment
+        self._data = data
+        self._streams = streams
+
+    def _random(self, architecture: str, client: int) -> torch.Generator:
+        shared = self._experiment.model.init == "shared"
+        return self._streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
+
+
+class BackboneModels(_Provider):
+    """Backbones of `model.group`, with a head unless the method has none (`ModelProvider`)."""
+
+    def __init__(
+        self, experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
+    ) -> None:
+        super().__init__(experiment, data, streams)
+        group = experiment.model.group
+        self.architectures = assign_architectures(group, experiment.data.clients)
+        self.dense = is_dense(group)
+        _, channels, image_size, _ = data.images.images.shape
+        self._shape: dict[str, Any] = {
+            "channels": channels,
+            "image_size": image_size,
+            "num_classes": len(data.class_names) if algorithm.requires.head else 0,
+            "feature_dim": experiment.model.feature_dim,
+            "hidden": experiment.model.projector,
+        }
+
+    def initial(self, architecture: str, client: int = 0) -> Tensors:
+        """Drawn weights; with `model.pretrained` the backbone's are those."""
+        random = self._random(architecture, client)
+        model = build(architecture, **self._shape, generator=random)
+        if self._experiment.model.pretrained is not None:
+            backbone = model.get_submodule("extractor.backbone")
+            load_pretrained(backbone, architecture, self._experiment.model.pretrained)
+        return named_tensors(model)
+
+    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
+        """A model of zeros."""
+        return skeleton(architecture, **self._shape).to(device or torch.device("cpu"))
+
+    def samples(self, device: torch.device) -> SampleMaker:
+        """Pixels, with labels or, for dense prediction, masks."""
+        images = self._data.images
+        masks = images.masks if self.dense else None
+        return partial(Samples, images.images, images.labels if masks is None else masks)
+
+
+class PromptedModels(_Provider):
+    """The method's prompts around the CLIP of `model.clip` (`ModelProvider`)."""
+
+    dense = False
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        algorithm: PromptMethod,
+        data: FederatedData,
+        streams: Streams,
+    ) -> None:
+        super().__init__(experiment, data, streams)
+        self._algorithm = algorithm
+        self.architectures = (PROMPTED,) * experiment.data.clients
+
+    def initial(self, architecture: str, client: int = 0) -> Tensors:
+        """Drawn prompts."""
+        model = self._prompted(torch.device("cpu"))
+        model.initialise(self._random(architecture, client))
+        return named_tensors(model)
+
+    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
+        """The prompted CLIP."""
+        return self._prompted(device or torch.device("cpu"))
+
+    def samples(self, device: torch.device) -> SampleMaker:
+        """What the model reads: pixels, or what the frozen tower makes of them.
+
+        The latter is computed once per node, for the images that the run uses; augmented images
+        have none that could be kept.
+        """
+        images, reads = self._data.images, self._prompted(device).reads
+        if reads is Pixels or self._experiment.data.augment.name != "none":
+            return partial(Samples, images.images, images.labels)
+        from fedray.models.clip.features import frozen_features
+
+        used = self._data.used
+        features = frozen_features(self._clip(device), images, used, reads, device)
+        labels = np.asarray(images.labels)[used]
+        return lambda index: Samples(features, labels, np.searchsorted(used, index), reads)
+
+    def _clip(self, device: torch.device, *, half: bool = False) -> FrozenClip:
+        from fedray.models.clip import ClipChoice, load_clip
+
+        return load_clip(ClipChoice.of(self._experiment.model.clip), device, half=half)
+
+    def _prompted(self, device: torch.device) -> PromptedClip:
+        half = self._experiment.precision == "bfloat16" and device.type == "cuda"
+        clip = self._clip(device, half=half)
+        size = self._data.images.shape[-1]
+        if size != clip.vision.image_size:
+            raise UserError(
+                f"the images have {size}x{size} pixels, but the CLIP of model.clip sees "
+                f"{clip.vision.image_size}x{clip.vision.image_size}; set "
+                f"data.image_size={clip.vision.image_size}"
+            )
+        model = self._algorithm.prompted_model(clip, self._data.class_names).to(device)
+        model.add_classes(self._data.novel_names)
+        return model
