@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedray.records import HEADLINE, Round, megabytes
 
-def describe(record: Mapping[str, Any]) -> str:
+
+def describe(done: Round) -> str:
     """One round in a few words: accuracy, loss, traffic, faults."""
-    metrics = record["metrics"]
     words = []
-    if "local_accuracy" in metrics:
-        words.append(f"accuracy {metrics['local_accuracy']:.4f}")
-    if "train_loss" in metrics:
-        words.append(f"loss {metrics['train_loss']:.3f}")
-    if record["up_bytes"] or record["down_bytes"]:
-        words.append(f"up {megabytes(record['up_bytes'])}, down {megabytes(record['down_bytes'])}")
-    if record["events"]:
-        words.append(f"{len(record['events'])} fault(s)")
+    if HEADLINE in done.metrics:
+        words.append(f"accuracy {done.metrics[HEADLINE]:.4f}")
+    if "train_loss" in done.metrics:
+        words.append(f"loss {done.metrics['train_loss']:.3f}")
+    up, down = done.up.total_bytes, done.down.total_bytes
+    if up or down:
+        words.append(f"up {megabytes(up)}, down {megabytes(down)}")
+    if done.events:
+        words.append(f"{len(done.events)} fault(s)")
     return ", ".join(words)
-
-
-def megabytes(count: float) -> str:
-    """A size in bytes, for people."""
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 class RoundProgress:
@@ -61,15 +56,15 @@ class RoundProgress:
             self._bar.start()
         return self
 
-    def __call__(self, record: Mapping[str, Any]) -> None:
+    def __call__(self, done: Round) -> None:
         """Show one round."""
-        number = record["round"]
+        number = done.round
         if self._bar is not None:
-            accuracy = record["metrics"].get("local_accuracy")
+            accuracy = done.metrics.get(HEADLINE)
             text = f"accuracy {accuracy:.4f}" if accuracy is not None else "training"
             self._bar.update(self._task, completed=number, description=text)
             return
-        line = f"round {number}/{self._rounds}  {describe(record)}  {record['seconds']:.1f} s"
+        line = f"round {number}/{self._rounds}  {describe(done)}  {done.seconds:.1f} s"
         if self._first is None:
             self._first, self._started = number, time.monotonic()
         else:

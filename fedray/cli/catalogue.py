@@ -1,0 +1,184 @@
+"""What can be chosen by name, as the registries say it: for listings and the reference page."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from textwrap import dedent
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import fedray
+from fedray.records import Metric
+from fedray.registry import parameters_of, registry, summary_of
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "algorithms": "algorithm",
+        "architectures": "architecture",
+        "groups": "model group",
+        "clips": "CLIP",
+        "sources": "data source",
+        "partitions": "partition",
+        "augmentations": "augmentation",
+        "encoders": "text encoder",
+        "styles": "text style",
+        "metrics": "metric",
+    }
+)
+"""What the listings are called, and the kind of registry behind each."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an entry.
+
+    Attributes:
+        name: as the experiment spells it.
+        type: its type in Python.
+        default: as YAML would have it; "" where it must be given.
+        bounds: "> 0" and the like; "" without.
+        text: what its docstring says.
+    """
+
+    name: str
+    type: str
+    default: str
+    bounds: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that can be chosen by name.
+
+    Attributes:
+        name: what the experiment calls it.
+        title: what its paper calls it, or its name.
+        summary: one line.
+        paper: authors, venue, arXiv number; "-" where there is none.
+        travels: what a method sends; "" for anything else.
+        file: the source file below the package; "" where it is elsewhere.
+        parameters: its typed parameters.
+        gives: of a metric, the numbers that it may give and what they mean.
+    """
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    travels: str
+    file: str
+    parameters: tuple[Parameter, ...]
+    gives: tuple[str, ...] = ()
+
+
+def entries(kind: str) -> list[Entry]:
+    """All entries of a listing, sorted by name.
+
+    Args:
+        kind: a key of `KINDS`.
+    """
+    return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
+
+
+def family_heading(package: str) -> str:
+    """The first line of a package's docstring, without the full stop."""
+    text = inspect.getdoc(importlib.import_module(package)) or ""
+    return text.split("\n")[0].rstrip(".")
+
+
+def _entry(entry: Any) -> Entry:
+    params = parameters_of(entry)
+    return Entry(
+        name=entry.name,
+        title=getattr(entry, "title", entry.name),
+        summary=summary_of(entry),
+        paper=getattr(entry, "paper", "-"),
+        travels=getattr(entry, "travels", ""),
+        file=_file(entry),
+        parameters=tuple(_parameters(params)) if params is not None else (),
+        gives=tuple(_meaning(metric) for metric in getattr(entry, "metrics", ())),
+    )
+
+
+def _meaning(metric: Metric) -> str:
+    """A metric's name with its unit, which way is better, and what it is measured on."""
+    better = f"{metric.direction} is better" if metric.direction else "no direction"
+    return f"{metric.name} ({', '.join(filter(None, (metric.unit, better, metric.on)))})"
+
+
+def _file(entry: Any) -> str:
+    """Where an entry is defined, if that is inside the package."""
+    defined = entry if inspect.isclass(entry) else getattr(entry, "make", type(entry))
+    while isinstance(defined, partial):
+        defined = defined.func
+    found = getattr(inspect.getmodule(defined), "__file__", None)
+    root = Path(fedray.__file__).parent
+    if found is None or not Path(found).is_relative_to(root):
+        return ""
+    return Path(found).relative_to(root).as_posix()
+
+
+def _parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+    texts = parameter_texts(params)
+    for name, field in params.model_fields.items():
+        yield Parameter(
+            name=field.alias or name,
+            type=_type(field),
+            default="" if field.is_required() else _default(field),
+            bounds=", ".join(_bounds(field)),
+            text=texts.get(name, ""),
+        )
+
+
+@cache
+def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
+    """The docstring below each field of a model and of those that it is derived from."""
+    found: dict[str, str] = {}
+    for owner in reversed(params.__mro__):
+        if not issubclass(owner, BaseModel) or owner is BaseModel:
+            continue
+        body = ast.parse(dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, after in zip(body.body, body.body[1:], strict=False):
+            text = _literal(after)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text:
+                found[field.target.id] = " ".join(text.split())
+    return found
+
+
+def _literal(node: ast.stmt) -> str | None:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return str(node.value.value)
+    return None
+
+
+def _type(field: FieldInfo) -> str:
+    text = inspect.formatannotation(field.annotation)
+    text = re.sub(r"\b(typing|fedray|pydantic)\.(\w+\.)*", "", text)
+    return text.replace("Annotated[bool, Strict(strict=True)]", "bool")
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _bounds(field: FieldInfo) -> Iterator[str]:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    for constraint in field.metadata:
+        for name, sign in signs.items():
+            if (bound := getattr(constraint, name, None)) is not None:
+                yield f"{sign} {bound}"

@@ -1,0 +1,183 @@
+"""The README's tables, the reference page and the page of hooks, written from the code.
+
+`python -m fedray docs` writes them; `--check` says whether they are up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from fedray.cli.catalogue import KINDS, Entry, Parameter, entries, family_heading
+from fedray.core import Algorithm, LocalTraining, algorithms
+from fedray.errors import UserError
+from fedray.files import write_atomic
+from fedray.registry import summary_of
+
+BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
+FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
+"""The families of methods in the README's order; those that are missing here come last."""
+HEADINGS = {"clips": "CLIPs", "groups": "Model groups", "styles": "Text styles"}
+REFERENCE = "docs/reference.md"
+HOOKS = "docs/hooks.md"
+
+
+def add_arguments(cli: argparse.ArgumentParser) -> None:
+    """Add the command's words."""
+    cli.add_argument("--check", action="store_true", help="write nothing; exit with 1 if outdated")
+    cli.add_argument("--root", type=Path, default=Path(), help="the checkout; default: here")
+
+
+def docs(args: argparse.Namespace) -> int:
+    """Write or check the pages; returns the exit code."""
+    outdated = [path for path, text in pages(args.root).items() if _read(path) != text]
+    if args.check:
+        for path in outdated:
+            print(f"{path} is not up to date; run python -m fedray docs")
+        return int(bool(outdated))
+    for path in outdated:
+        write_atomic(path, pages(args.root)[path])
+        print(f"wrote {path}")
+    return 0
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """What README and reference page should be, by path.
+
+    Raises:
+        UserError: when the README has no place for the tables.
+    """
+    readme = root / "README.md"
+    text = _read(readme)
+    if BEGIN not in text or END not in text:
+        raise UserError(f"{readme} lacks the lines {BEGIN} and {END}; run this in a checkout")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    return {
+        readme: f"{before}{BEGIN}\n\n{method_tables()}\n{END}{after}",
+        root / REFERENCE: reference(),
+        root / HOOKS: hooks_page(),
+    }
+
+
+def method_tables() -> str:
+    """A table of methods for each family."""
+    by_family: dict[str, list[Entry]] = {}
+    shipped = (entry for entry in entries("algorithms") if entry.file)
+    for entry in shipped:
+        by_family.setdefault(entry.file.split("/")[1], []).append(entry)
+    known = [family for family in FAMILIES if family in by_family]
+    parts = []
+    for family in [*known, *sorted(by_family.keys() - set(known))]:
+        parts += [f"{family_heading(f'fedray.algorithms.{family}')}:", ""]
+        parts += ["| method | `algorithm=` | paper | what travels |", "|---|---|---|---|"]
+        for entry in by_family[family]:
+            link = f"[{entry.title}](fedray/{entry.file})"
+            parts.append(f"| {link} | `{entry.name}` | {linked(entry.paper)} | {entry.travels} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def reference() -> str:
+    """Every entry of every registry with its parameters."""
+    parts = [
+        "# Reference",
+        "",
+        "What can be chosen by name, with its parameters; written by `python -m fedray docs`.",
+        "`python -m fedray ls KIND --json` gives the same to programs.",
+        "",
+    ]
+    for kind in KINDS:
+        parts += [f"## {HEADINGS.get(kind, kind.capitalize())}", ""]
+        for entry in entries(kind):
+            parts += _section(entry)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def hooks_page() -> str:
+    """What a method may override, and which methods do."""
+    parts = [
+        "# Hooks",
+        "",
+        "What a method may override: all of it in `fedray/core/algorithm.py` and",
+        "`fedray/core/training.py`. Written by `python -m fedray docs`.",
+        "",
+    ]
+    for owner in (Algorithm, LocalTraining):
+        parts += [f"## {owner.__name__}", "", f"{summary_of(owner)}.", ""]
+        for name in hooks_of(owner):
+            hook = getattr(owner, name)
+            parts += [f"### {name}{_signature(hook)}", "", f"{inspect.getdoc(hook)}", ""]
+            definers, users = overriding(name)
+            inherited = (
+                f"; by inheritance in {users} methods in all" if users > len(definers) else ""
+            )
+            parts += [f"Overridden by: {', '.join(definers)}{inherited}.", ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def hooks_of(owner: type[Algorithm]) -> list[str]:
+    """The public methods that a class adds for others to override, in their order."""
+    return [
+        name
+        for name, value in vars(owner).items()
+        if inspect.isfunction(value)
+        and not name.startswith("_")
+        and not getattr(value, "__final__", False)
+        and not any(hasattr(base, name) for base in owner.__mro__[1:])
+    ]
+
+
+def overriding(hook: str) -> tuple[list[str], int]:
+    """The classes of registered methods, and of their families, that override a hook.
+
+    Returns:
+        Their names, sorted, and in how many registered methods one of them is at work.
+    """
+    definers: set[str] = set()
+    users = 0
+    for entry in algorithms.entries():
+        found = [cls for cls in entry.__mro__ if issubclass(cls, Algorithm) and hook in vars(cls)]
+        names = {cls.__name__ for cls in found if cls not in (Algorithm, LocalTraining)}
+        definers |= names
+        users += bool(names)
+    return sorted(definers, key=str.lower), users
+
+
+def _signature(hook: Callable[..., object]) -> str:
+    names = [name for name in inspect.signature(hook).parameters if name != "self"]
+    return f"({', '.join(names)})"
+
+
+def linked(paper: str) -> str:
+    """A citation with its arXiv number as a link."""
+    return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", paper)
+
+
+def _section(entry: Entry) -> list[str]:
+    title = f" ({entry.title})" if entry.title != entry.name else ""
+    parts = [f"### {entry.name}{title}", "", f"{entry.summary}."]
+    if entry.paper != "-":
+        parts.append(f"Paper: {linked(entry.paper)}.")
+    if entry.travels:
+        parts.append(f"Travels: {entry.travels}.")
+    parts.append("")
+    if entry.gives:
+        parts += [*(f"- `{name}`" for name in entry.gives), ""]
+    if entry.parameters:
+        parts += ["| parameter | default | type | meaning |", "|---|---|---|---|"]
+        parts += [_row(parameter) for parameter in entry.parameters]
+        parts.append("")
+    return parts
+
+
+def _row(parameter: Parameter) -> str:
+    kind = " ".join(filter(None, (f"`{parameter.type}`", parameter.bounds)))
+    cells = (f"`{parameter.name}`", f"`{parameter.default}`", kind, parameter.text)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,0 +1,180 @@
+"""One experiment: `python -m fedray.run EXPERIMENT [key=value ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from fedray.cli.progress import RoundProgress
+from fedray.config import EXPERIMENTS, Experiment
+from fedray.errors import UserError, add_debug, guard
+from fedray.files import results_home
+from fedray.records import Round, RunFolder, Status, Traffic, megabytes
+from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m fedray.run`."""
+    shipped = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
+    cli = argparse.ArgumentParser(
+        prog="python -m fedray.run",
+        description="Run one federated experiment.",
+        epilog=f"Shipped experiments: {shipped}.",
+    )
+    cli.add_argument("experiment", nargs="?", help="a shipped name or a YAML file")
+    cli.add_argument(
+        "set", nargs="*", metavar="key=value", help="for example algorithm.lambda=7 seed=1"
+    )
+    cli.add_argument("--executor", choices=["ray", "serial"], default="ray")
+    cli.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the results")
+    cli.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    add_debug(cli)
+    return cli
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    return guard(_main, parser().parse_intermixed_args(argv))
+
+
+def _main(args: argparse.Namespace) -> int:
+    began = time.time()
+    experiment, out = what_and_where(args)
+    print(headline(experiment, args.executor), flush=True)
+    rounds = _rounds(experiment, out, args.executor, began)
+    tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
+    run(experiment, out, rounds, tracker)
+    print_summary(out, tracker)
+    return 0
+
+
+def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
+    """The experiment and the run's folder, from the command line.
+
+    Raises:
+        UserError: when they contradict each other or the folder is taken.
+    """
+    from fedray.runtime.resolve import resolve
+    from fedray.runtime.session import check_folder
+
+    if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
+        args.experiment, args.set = None, [args.experiment, *args.set]
+    if args.resume and args.out:
+        raise UserError("--out and --resume both name the run's folder; give one of them")
+    if args.resume:
+        out = args.resume.resolve()
+        if not RunFolder(out).config.is_file():
+            raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
+        if args.experiment is None:
+            args.experiment = str(RunFolder(out).config)
+        experiment = resolve(args.experiment, args.set)
+        check_folder(out, experiment)
+        return experiment, out
+    if args.experiment is None:
+        raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
+    experiment = resolve(args.experiment, args.set)
+    if args.out is None:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
+    out = args.out.resolve()
+    if RunFolder(out).config.exists():
+        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
+    return experiment, out
+
+
+def headline(experiment: Experiment, executor: str) -> str:
+    """One line about what is going to run, with its scale."""
+    e = experiment
+    where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
+    return (
+        f"{e.name} [{e.scale} scale]: {e.algorithm.name} on {e.data.source.name}, "
+        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}"
+    )
+
+
+def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> Iterator[Round]:
+    """The rounds, from whichever executor was asked for."""
+    if executor == "serial":
+        from fedray.runtime.assembly import pick_device
+        from fedray.runtime.serial import SerialExecutor
+        from fedray.runtime.session import Session
+
+        device = pick_device(experiment.gpus)
+        if experiment.gpus > 0 and device.type == "cpu":
+            raise UserError(
+                f"gpus={experiment.gpus:g}, but this machine has no CUDA device; set gpus=0"
+            )
+        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
+        return session.rounds()
+    from fedray.runtime.cluster import check_storage, connect
+    from fedray.runtime.resources import preflight
+    from fedray.runtime.server import run_on_ray
+
+    nodes = connect()
+    check_storage(out, len(nodes))
+    print(preflight(experiment, nodes), flush=True)
+    return run_on_ray(experiment, out, began)
+
+
+def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tracker) -> None:
+    """Drive a run to its end: show it, track it, and leave the tracker in a true state."""
+    from fedray.tracking import describe_run, run_key
+
+    folder = RunFolder(out)
+    before = folder.rounds()
+    with RoundProgress(experiment.rounds) as show:
+        first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
+        info = folder.read().info
+        key = run_key(out, info.identity)
+        params, tags = describe_run(info)
+        tracker.start(key, out.name, params=params, tags=tags)
+        status: Status = "FAILED"
+        try:
+            for done in before:
+                tracker.round(key, done)
+            for done in _each_once(chain([first] if first else [], rounds)):
+                show(done)
+                tracker.round(key, done)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            tracker.finish(key, status, folder.artifacts)
+            tracker.close()
+
+
+def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
+    """The rounds without repetition: a server that died does its last one again."""
+    last = -1
+    for done in rounds:
+        if done.round > last:
+            last = done.round
+            yield done
+
+
+def print_summary(out: Path, tracker: Tracker) -> None:
+    """The last lines: best, final, traffic, times, and where everything is."""
+    done = RunFolder(out).read()
+    if done.best is not None and done.final is not None:
+        print(
+            f"\nlocal accuracy: best {done.best.local_accuracy:.4f} in round {done.best.round}, "
+            f"last {done.final.local_accuracy:.4f}  [{done.info.scale} scale]"
+        )
+    up = sum((each.up for each in done.rounds), Traffic())
+    down = sum((each.down for each in done.rounds), Traffic())
+    print(f"sent: up {megabytes(up.total_bytes)}, down {megabytes(down.total_bytes)}")
+    print(
+        f"time: {done.costs.startup_seconds:.1f} s to the first round, "
+        f"{done.costs.wall_seconds:.1f} s in rounds; "
+        f"server's peak memory {megabytes(done.costs.peak_rss_bytes)}"
+    )
+    print(f"results: {out}")
+    hint = ui_hint(tracker)
+    if hint:
+        print(f"compare: {hint}")
