@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from fedray.language.descriptions import normalise
+from fedray.language.descriptions import canonical_name
 
 USUAL_FRAME = "a photo of a {}."
 """What the teacher reads a noun in; it tells the picture's meaning of a word from its others."""
@@ -42,7 +42,7 @@ LEVELS = 3
 def shipped() -> dict[str, tuple[str, ...]]:
     """For each class known by captions.json, normalised, its `LEVELS` nouns."""
     text = (Path(__file__).parent / "captions.json").read_text(encoding="utf-8")
-    return {normalise(name): tuple(nouns) for name, nouns in json.loads(text).items()}
+    return {canonical_name(name): tuple(nouns) for name, nouns in json.loads(text).items()}
 
 
 def nouns_of(name: str, *, known: bool) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def nouns_of(name: str, *, known: bool) -> tuple[str, ...]:
         name: as the data set has it.
         known: whether to look into captions.json.
     """
-    plain = normalise(name)
+    plain = canonical_name(name)
     found = shipped().get(plain) if known else None
     return found or (plain,) * LEVELS
 
@@ -71,5 +71,5 @@ def levels_of(
     """
     rows = [nouns_of(name, known=known) for name in class_names]
     nouns = [sorted({row[level] for row in rows}) for level in range(LEVELS)]
-    places = [[nouns[level].index(row[level]) for row in rows] for level in range(LEVELS)]
-    return nouns, places
+    positions = [[nouns[level].index(row[level]) for row in rows] for level in range(LEVELS)]
+    return nouns, positions

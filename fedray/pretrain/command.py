@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,18 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from fedray.cli import guard
 from fedray.config import dump_yaml, read_mapping, validate
-from fedray.errors import RunFailed, UserError
+from fedray.errors import RunFailed, UserError, add_debug, guard
 from fedray.files import results_home, write_atomic, write_json
-from fedray.pretrain import lessons
-from fedray.pretrain.card import CARD, card
+from fedray.pretrain import distillation, model_card
 from fedray.pretrain.export import write_model
 from fedray.pretrain.images import training_pool
-from fedray.pretrain.loop import CHECKPOINT, EPOCHS, Place, Record, train
+from fedray.pretrain.loop import CHECKPOINT, EPOCHS, EpochRecord, WorkerRank, train
 from fedray.pretrain.scores import zero_shot
 from fedray.pretrain.spec import PretrainConfig, load_config
 
 MODEL = "model"
+SCORES = "scores.json"
 _LOCK_SECONDS = 5
 _CONFIG = "config.yaml"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -46,13 +46,16 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the results")
     cli.add_argument("--resume", type=Path, metavar="DIR", help="go on with what is in this folder")
+    add_debug(cli)
     return cli
 
 
-@guard
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    args = parser().parse_intermixed_args(argv)
+    return guard(_main, parser().parse_intermixed_args(argv))
+
+
+def _main(args: argparse.Namespace) -> int:
     config, out = what_and_where(args)
     pool = training_pool(config)
     where = f"{config.workers} Ray Train worker(s)" if config.workers else "this process"
@@ -62,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         flush=True,
     )
     with _held(out):
-        lessons.prepare(config, pool.class_names, out)
+        distillation.prepare(config, pool.class_names, out)
         write_atomic(out / _CONFIG, dump_yaml(config.model_dump(mode="json")))
         (run_on_ray if config.workers else run_here)(config, out)
         scores = finish(config, out)
@@ -90,7 +93,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[PretrainConfig, Path]:
             raise UserError(f"--resume {out}: there is no {_CONFIG}, so nothing to go on with")
         before = validate(PretrainConfig, read_mapping(out / _CONFIG))
         config = load_config(args.config or str(out / _CONFIG), args.set)
-        if config.essence() != before.essence():
+        if config.reproducibility_key() != before.reproducibility_key():
             raise UserError(
                 f"--resume {out} holds another configuration; pass what it was started with, "
                 "or nothing but --resume"
@@ -130,7 +133,8 @@ def run_here(config: PretrainConfig, out: Path) -> None:
     device = torch.device("cuda" if config.gpus else "cpu")
     if config.gpus and not torch.cuda.is_available():
         raise UserError(f"gpus={config.gpus}, but this machine has no CUDA device; set gpus=0")
-    train(config, out, Place(device=device), lambda record: print(describe(record), flush=True))
+    worker = WorkerRank(device=device)
+    train(config, out, worker, lambda record: print(describe(record), flush=True))
 
 
 def run_on_ray(config: PretrainConfig, out: Path) -> None:
@@ -171,7 +175,7 @@ def run_on_ray(config: PretrainConfig, out: Path) -> None:
             name="ray_train", storage_path=str(out), failure_config=FailureConfig(max_failures=2)
         ),
     )
-    with _told(out / EPOCHS):
+    with _printed(out / EPOCHS):
         try:
             trainer.fit()
         except Exception as error:  # whatever a worker or Ray itself raised
@@ -182,51 +186,41 @@ def run_on_ray(config: PretrainConfig, out: Path) -> None:
             ) from error
 
 
-def work(told: dict[str, Any]) -> None:
+def work(loop_config: dict[str, Any]) -> None:
     """What every Ray Train worker does."""
     from ray import train as ray_train
     from ray.train.torch import get_device
 
     context = ray_train.get_context()
-    place = Place(context.get_world_rank(), context.get_world_size(), get_device())
-    config = validate(PretrainConfig, told["config"])
-    train(config, Path(told["out"]), place, ray_train.report)
+    worker = WorkerRank(context.get_world_rank(), context.get_world_size(), get_device())
+    config = validate(PretrainConfig, loop_config["config"])
+    out = Path(loop_config["out"])
+    train(config, out, worker, lambda record: ray_train.report(asdict(record)))
 
 
-def describe(record: Record) -> str:
+def describe(record: EpochRecord) -> str:
     """One epoch in a line."""
-    pace = record["rows"] / record["seconds"]
-    left = (record["epochs"] - record["epoch"]) * record["seconds"]
+    left = (record.epochs - record.epoch) * record.seconds
     return (
-        f"{record['stage']} epoch {record['epoch']}/{record['epochs']}  "
-        f"loss {record['loss']:.4f}  {record['seconds']:.1f} s  "
-        f"{pace:.0f} rows/s  left {left:.0f} s"
+        f"{record.stage} epoch {record.epoch}/{record.epochs}  "
+        f"loss {record.loss:.4f}  {record.seconds:.1f} s  "
+        f"{record.rows / record.seconds:.0f} rows/s  left {left:.0f} s"
     )
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Print the lines that the workers append to a file while the context lasts."""
+def _printed(path: Path) -> Iterator[None]:
+    """Print the epochs that the workers append to a file while the context lasts."""
     start = path.stat().st_size if path.is_file() else 0
     done = threading.Event()
 
-    def tell() -> None:
+    def follow() -> None:
         position = start
-        while True:
-            last = done.is_set()
-            if path.is_file():
-                with path.open(encoding="utf-8") as file:
-                    file.seek(position)
-                    for line in iter(file.readline, ""):
-                        if not line.endswith("\n"):
-                            break
-                        print(describe(json.loads(line)), flush=True)
-                        position = file.tell()
-            if last:
-                return
-            done.wait(0.5)
+        while not done.wait(0.5):
+            position = _print_epochs(path, position)
+        _print_epochs(path, position)
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     try:
         yield
@@ -235,8 +229,22 @@ def _told(path: Path) -> Iterator[None]:
         thread.join()
 
 
+def _print_epochs(path: Path, position: int) -> int:
+    """Print the whole lines from a position on; returns where they end."""
+    if not path.is_file():
+        return position
+    with path.open(encoding="utf-8") as file:
+        file.seek(position)
+        for line in iter(file.readline, ""):
+            if not line.endswith("\n"):
+                break
+            print(describe(EpochRecord(**json.loads(line))), flush=True)
+            position = file.tell()
+    return position
+
+
 def finish(config: PretrainConfig, out: Path) -> dict[str, dict[str, float]]:
-    """Write the model's folder and result.json; returns the zero-shot scores."""
+    """Write the model's folder and the scores; returns the zero-shot scores."""
     saved = torch.load(out / CHECKPOINT, weights_only=True, map_location="cpu")
     folder = out / MODEL
     vocabulary = saved["model"]["token_embedding.weight"].shape[0]
@@ -245,6 +253,7 @@ def finish(config: PretrainConfig, out: Path) -> dict[str, dict[str, float]]:
         write_atomic(folder / name, (out / name).read_text(encoding="utf-8"))
     scores = zero_shot(folder, config)
     parameters = sum(tensor.numel() for tensor in saved["model"].values())
-    write_atomic(folder / CARD, card(config, out, parameters, scores))
-    write_json(out / "result.json", {"config": config.model_dump(mode="json"), "scores": scores})
+    card = model_card.model_card(config, out, parameters, scores)
+    write_atomic(folder / model_card.FILE, card)
+    write_json(out / SCORES, {"config": config.model_dump(mode="json"), "scores": scores})
     return scores

@@ -1,8 +1,9 @@
-"""What the text tower is taught: texts, and the place that a teacher gives each of them."""
+"""Distillation data of the text tower: texts, and a teacher's vector for each of them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,24 +13,24 @@ from torch.nn import functional as F
 
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.language.descriptions import check_entry, find_descriptions, normalise
-from fedray.language.encoders import TextEncoder, Tokens, build_encoder
-from fedray.language.encoders.bert import locate
+from fedray.language.descriptions import canonical_name, check_entry, find_descriptions
+from fedray.language.encoders import TextEncoder, Tokens
 from fedray.pretrain.captions import USUAL_FRAME, levels_of
 from fedray.pretrain.spec import PretrainConfig
 from fedray.pretrain.vocabulary import prune, teacher_vocabulary, whole_words, write_tokenizer
 from fedray.streams import Streams
 
 _CHUNK = 256
+_TEXTS, _TENSORS = "texts.json", "targets.pt"
 
 
 @dataclass(frozen=True)
-class Lessons:
+class DistillationData:
     """Texts and targets.
 
     Attributes:
-        nouns: texts that may stand in a frame.
-        sentences: texts that are taught as they are.
+        nouns: texts that may be put into a frame.
+        sentences: texts that are used as they are.
         targets: [nouns + sentences, embed_dim], of length one.
         pieces: the vocabulary.
         embeddings: [pieces, width], where the token embeddings start.
@@ -43,43 +44,56 @@ class Lessons:
 
 
 def prepare(config: PretrainConfig, class_names: tuple[str, ...], folder: Path) -> None:
-    """Ask the teacher once; write tokenizer and lessons to `folder`, where workers read them.
+    """Ask the teacher once; write tokenizer and data to `folder`, where workers read them.
 
     Raises:
         UserError: when the teacher or a file of descriptions is not there, or the joint space is
             wider than the teacher's.
     """
-    if (folder / "texts.json").is_file():
+    if (folder / _TEXTS).is_file():
         return
-    spec, where = config.text, locate(config.text.teacher)
-    vocabulary = teacher_vocabulary(where)
+    spec, choice = config.text, config.text.teacher_choice
+    vocabulary = teacher_vocabulary(choice.folder())
     levels, _ = levels_of(class_names, known=config.captions)
     captions = sorted({noun for level in levels for noun in level})
+    nouns = _nouns(config, captions, vocabulary)
     sentences = _sentences(spec.descriptions)
-    words = whole_words(vocabulary, spec.words)
-    drawn = Streams(config.seed).numpy("pretrain_pairs").integers(len(words), size=(spec.pairs, 2))
-    pairs = [f"{words[a]} {words[b]}" for a, b in drawn]
-    nouns = list(dict.fromkeys([*captions, *words, *pairs]))
     pieces = prune(vocabulary, spec.pieces, captions)
-    teacher = build_encoder(spec.teacher)
+    teacher = choice.build()
     _check_widths(config, teacher, len(nouns) + len(sentences), len(pieces))
     framed = _features(teacher, [USUAL_FRAME.format(noun) for noun in nouns])
     targets = _principal([framed, _features(teacher, sentences)], config.embed_dim)
-    kept = torch.tensor([vocabulary.get(piece, 0) for piece in pieces])
-    mask = torch.ones(1, len(kept), dtype=torch.bool)
-    with torch.no_grad():
-        embedded = teacher.embed(Tokens(kept[None], mask, torch.zeros(1, dtype=torch.long)))[0]
+    embedded = _piece_embeddings(teacher, pieces, vocabulary)
     embeddings = _principal([embedded], spec.width) * 0.02 * spec.width**0.5
     write_tokenizer(pieces, spec.context_length, folder)
-    torch.save({"targets": targets, "embeddings": embeddings}, folder / "lessons.pt")
-    write_json(folder / "texts.json", {"nouns": nouns, "sentences": sentences, "pieces": pieces})
+    torch.save({"targets": targets, "embeddings": embeddings}, folder / _TENSORS)
+    write_json(folder / _TEXTS, {"nouns": nouns, "sentences": sentences, "pieces": pieces})
 
 
-def read(folder: Path) -> Lessons:
+def _nouns(config: PretrainConfig, captions: list[str], vocabulary: Mapping[str, int]) -> list[str]:
+    """The captions' nouns, whole words of the teacher, random pairs of these; each once."""
+    spec = config.text
+    words = whole_words(vocabulary, spec.words)
+    drawn = Streams(config.seed).numpy("pretrain_pairs").integers(len(words), size=(spec.pairs, 2))
+    pairs = [f"{words[a]} {words[b]}" for a, b in drawn]
+    return list(dict.fromkeys([*captions, *words, *pairs]))
+
+
+@torch.no_grad()
+def _piece_embeddings(
+    teacher: TextEncoder, pieces: list[str], vocabulary: Mapping[str, int]
+) -> Tensor:
+    """The teacher's word embeddings of the pieces that are kept [pieces, d']."""
+    kept = torch.tensor([vocabulary.get(piece, 0) for piece in pieces])
+    mask = torch.ones(1, len(kept), dtype=torch.bool)
+    return teacher.embed(Tokens(kept[None], mask, torch.zeros(1, dtype=torch.long)))[0]
+
+
+def read(folder: Path) -> DistillationData:
     """What `prepare` wrote."""
-    texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
-    tensors = torch.load(folder / "lessons.pt", weights_only=True)
-    return Lessons(**texts, **tensors)
+    texts = json.loads((folder / _TEXTS).read_text(encoding="utf-8"))
+    tensors = torch.load(folder / _TENSORS, weights_only=True)
+    return DistillationData(**texts, **tensors)
 
 
 def _sentences(files: tuple[str, ...]) -> list[str]:
@@ -88,8 +102,9 @@ def _sentences(files: tuple[str, ...]) -> list[str]:
     for name in files:
         path = find_descriptions(name)
         for label, entry in json.loads(path.read_text(encoding="utf-8")).items():
-            said = check_entry(label, entry, f"text.descriptions: {path}")
-            found += [normalise(label), *([said.short] if said.short else []), *said.fine]
+            texts = check_entry(label, entry, f"text.descriptions: {path}")
+            short = [texts.short] if texts.short else []
+            found += [canonical_name(label), *short, *texts.fine]
     return list(dict.fromkeys(found))
 
 

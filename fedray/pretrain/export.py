@@ -57,7 +57,7 @@ def build(config: PretrainConfig, vocabulary: int, seed: int) -> Any:
 def write_model(
     config: PretrainConfig, vocabulary: int, weights: dict[str, Tensor], folder: Path
 ) -> None:
-    """Write configuration and weights, in half precision; the tokenizer's files are beside them."""
+    """Write configuration and weights, in half precision, next to the tokenizer's files."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

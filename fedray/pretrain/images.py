@@ -19,13 +19,13 @@ from fedray.pretrain.spec import ImageConfig, ImagesConfig, PretrainConfig
 
 @dataclass(frozen=True)
 class Pool:
-    """Images to learn from.
+    """Training images.
 
     Attributes:
         images: uint8 [n, 3, S, S].
         classes: int64 [n], positions in `class_names`.
         class_names: the sets' class names, one set after the other.
-        order: int64 [m], the images of one epoch, unshuffled; repeated ones stand there repeatedly.
+        order: int64 [m], the images of one epoch, unshuffled; oversampled ones occur repeatedly.
     """
 
     images: Tensor

@@ -6,8 +6,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fedray.pretrain import lessons
+from fedray.pretrain import distillation
 from fedray.pretrain.export import build
 from fedray.pretrain.images import training_pool
 from fedray.pretrain.spec import PretrainConfig
@@ -26,11 +26,30 @@ from fedray.streams import Streams
 CHECKPOINT, EPOCHS = "checkpoint.pt", "epochs.jsonl"
 _WARM_UP = 0.05
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch, as epochs.jsonl holds it.
+
+    Attributes:
+        stage: text or image.
+        epoch: from 1.
+        epochs: of the whole stage.
+        loss: mean over steps and workers.
+        seconds: wall time.
+        rows: texts or images that were seen, over all workers.
+    """
+
+    stage: str
+    epoch: int
+    epochs: int
+    loss: float
+    seconds: float
+    rows: int
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerRank:
     """Which worker this is.
 
     Attributes:
@@ -50,98 +69,109 @@ class Place:
 
 
 def train(
-    config: PretrainConfig, out: Path, place: Place, report: Callable[[Record], None]
+    config: PretrainConfig, out: Path, worker: WorkerRank, report: Callable[[EpochRecord], None]
 ) -> None:
-    """Learn both stages from the folder's checkpoint on, and write one after every epoch.
+    """Train both stages from the folder's checkpoint on, and write one after every epoch.
 
     Args:
-        config: what to learn.
-        out: the run's folder, shared by all workers; holds what `lessons.prepare` wrote.
-        place: which worker this is.
-        report: called by every worker after every epoch, with its record.
+        config: what to train, and how.
+        out: the run's folder, shared by all workers; holds what `distillation.prepare` wrote.
+        worker: which worker this is.
+        report: called by every worker after every epoch.
     """
     import open_clip
 
     keep_freed_memory()
     torch.set_num_threads(config.threads)
-    taught = lessons.read(out)
-    model = build(config, len(taught.pieces), Streams(config.seed).entropy("pretrain_weights"))
+    data = distillation.read(out)
+    model = build(config, len(data.pieces), Streams(config.seed).entropy("pretrain_weights"))
     with torch.no_grad():
-        model.token_embedding.weight.copy_(taught.embeddings)
-    saved: Record = {"stage": "text", "epoch": 0}
+        model.token_embedding.weight.copy_(data.embeddings)
+    saved: dict[str, Any] = {"stage": "text", "epoch": 0}
     if (out / CHECKPOINT).is_file():
         saved = torch.load(out / CHECKPOINT, weights_only=True, map_location="cpu")
         model.load_state_dict(saved["model"])
-    model.to(place.device)
+    model.to(worker.device)
     tokenizer = open_clip.tokenizer.HFTokenizer(str(out), context_length=config.text.context_length)
     if saved["stage"] == "text":
-        stage: Stage = TextStage(config, model, tokenizer, taught)
-        _learn(config, model, stage, saved, out, place, report)
+        stage: Stage = TextStage(config, model, tokenizer, data)
+        _Learning(config, model, stage, out, worker).run(saved, report)
         saved = {"stage": "image", "epoch": 0}
     stage = ImageStage(config, model, tokenizer, training_pool(config))
-    _learn(config, model, stage, saved, out, place, report)
+    _Learning(config, model, stage, out, worker).run(saved, report)
 
 
-def _learn(
-    config: PretrainConfig,
-    model: Any,
-    stage: Stage,
-    saved: Record,
-    out: Path,
-    place: Place,
-    report: Callable[[Record], None],
-) -> None:
-    """The epochs of one stage that `saved` does not have yet."""
-    model.requires_grad_(False)
-    for parameter in stage.parameters.values():
-        parameter.requires_grad_(True)
-    model.train()
-    optimizers = _optimizers(stage, config.weight_decay)
-    if saved["epoch"]:
-        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-    total = stage.epochs * stage.steps
-    for epoch in range(saved["epoch"], stage.epochs):
-        began, losses = time.monotonic(), torch.zeros((), device=place.device)
-        draws = Streams(config.seed).torch(f"pretrain_{stage.name}_order", round_=epoch)
+class _Learning:
+    """The epochs of one stage."""
+
+    def __init__(
+        self, config: PretrainConfig, model: Any, stage: Stage, out: Path, worker: WorkerRank
+    ) -> None:
+        self._config, self._model, self._stage = config, model, stage
+        self._out, self._worker = out, worker
+        model.requires_grad_(False)
+        for parameter in stage.parameters.values():
+            parameter.requires_grad_(True)
+        model.train()
+        self._optimizers = _optimizers(stage, config.weight_decay)
+
+    def run(self, saved: Mapping[str, Any], report: Callable[[EpochRecord], None]) -> None:
+        """Run the epochs that `saved` does not have yet."""
+        if saved["epoch"]:
+            for optimizer, state in zip(self._optimizers, saved["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
+        for epoch in range(saved["epoch"], self._stage.epochs):
+            record = self._epoch(epoch)
+            if self._worker.rank == 0:
+                self._keep(record)
+            report(record)
+
+    def _epoch(self, epoch: int) -> EpochRecord:
+        stage, worker = self._stage, self._worker
+        began, losses = time.monotonic(), torch.zeros((), device=worker.device)
+        draws = Streams(self._config.seed).torch(f"pretrain_{stage.name}_order", round_=epoch)
         order = stage.order[torch.randperm(len(stage.order), generator=draws)]
-        count = _whole(min(stage.batch_size, len(order)), place.world)
+        count = _whole(min(stage.batch_size, len(order)), worker.world)
         for position in range(stage.steps):
-            step = epoch * stage.steps + position
             rows = order[position * count : (position + 1) * count]
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = stage.lr * _schedule(step, total)
-                optimizer.zero_grad()
-            with torch.autocast(
-                place.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
-            ):
-                loss = stage.loss(rows, place.share(count), step)
-            loss.backward()  # type: ignore[no-untyped-call]
-            _average(stage.parameters.values(), place.world)
-            for optimizer in optimizers:
-                optimizer.step()
-            losses += loss.detach()
-        mean_loss = _mean(losses / stage.steps, place.world)
-        record = {
-            "stage": stage.name,
-            "epoch": epoch + 1,
-            "epochs": stage.epochs,
-            "loss": mean_loss,
-            "seconds": time.monotonic() - began,
-            "rows": stage.steps * count,
+            losses += self._step(rows, epoch * stage.steps + position)
+        return EpochRecord(
+            stage=stage.name,
+            epoch=epoch + 1,
+            epochs=stage.epochs,
+            loss=_mean(losses / stage.steps, worker.world),
+            seconds=time.monotonic() - began,
+            rows=stage.steps * count,
+        )
+
+    def _step(self, rows: Tensor, step: int) -> Tensor:
+        """One step on a batch, `step` counted over all epochs; the loss of this worker's share."""
+        stage, worker = self._stage, self._worker
+        lr = stage.lr * _schedule(step, stage.epochs * stage.steps)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
+        bfloat16 = self._config.precision == "bfloat16"
+        with torch.autocast(worker.device.type, torch.bfloat16, enabled=bfloat16):
+            loss = stage.loss(rows, worker.share(len(rows)), step)
+        loss.backward()  # type: ignore[no-untyped-call]
+        _average(stage.parameters.values(), worker.world)
+        for optimizer in self._optimizers:
+            optimizer.step()
+        return loss.detach()
+
+    def _keep(self, record: EpochRecord) -> None:
+        """Write the checkpoint after an epoch, and the epoch's line."""
+        state = {
+            "stage": record.stage,
+            "epoch": record.epoch,
+            "model": self._model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
-        if place.rank == 0:
-            state = {
-                "stage": stage.name,
-                "epoch": epoch + 1,
-                "model": model.state_dict(),
-                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-            }
-            _save(state, out / CHECKPOINT)
-            with (out / EPOCHS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        report(record)
+        _save(state, self._out / CHECKPOINT)
+        with (self._out / EPOCHS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record)) + "\n")
 
 
 def _whole(count: int, world: int) -> int:
@@ -189,7 +219,7 @@ def _mean(value: Tensor, world: int) -> float:
     return float(value) / world
 
 
-def _save(state: Record, path: Path) -> None:
+def _save(state: dict[str, Any], path: Path) -> None:
     """Replace a checkpoint in one step."""
     temporary = path.with_name(f".{path.name}.tmp")
     torch.save(state, temporary)

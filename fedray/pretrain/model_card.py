@@ -11,11 +11,11 @@ from pathlib import Path
 from fedray.data.imageset import TRAIN
 from fedray.pretrain.captions import levels_of, nouns_of
 from fedray.pretrain.images import decode, split_rows
-from fedray.pretrain.loop import EPOCHS
+from fedray.pretrain.loop import EPOCHS, EpochRecord
 from fedray.pretrain.scores import name_of
 from fedray.pretrain.spec import PretrainConfig
 
-CARD = "README.md"
+FILE = "README.md"
 
 _TEXT = """# {name}: a small CLIP
 
@@ -78,7 +78,7 @@ No image and no list of classes of a set that is held out entirely was used in t
 """
 
 
-def card(
+def model_card(
     config: PretrainConfig,
     out: Path,
     parameters: int,
@@ -146,13 +146,13 @@ def _score_rows(config: PretrainConfig, scores: Mapping[str, Mapping[str, float]
     trained = {name_of(part) for part in config.train}
     names = [name for part in config.train for name in decode(part, config.image.size).class_names]
     levels, _ = levels_of(names, known=config.captions)
-    said = {noun for level in levels for noun in level}
+    captioned = {noun for level in levels for noun in level}
     rows = []
     for part in config.held_out:
         name, score = name_of(part), scores[name_of(part)]
         classes = decode(part, config.image.size).class_names
         known = sum(
-            nouns_of(label, known=config.captions and name in trained)[0] in said
+            nouns_of(label, known=config.captions and name in trained)[0] in captioned
             for label in classes
         )
         note = "other images of the trained classes" if name in trained else "held out entirely"
@@ -166,12 +166,13 @@ def _score_rows(config: PretrainConfig, scores: Mapping[str, Mapping[str, float]
 def _pace(config: PretrainConfig, out: Path) -> str:
     """How long each stage took, by the clock; an epoch done twice counts once."""
     lines = (out / EPOCHS).read_text(encoding="utf-8").splitlines()
-    last = {(line["stage"], line["epoch"]): line for line in map(json.loads, lines)}
-    places, threads = max(config.workers, 1), config.threads
-    words = [f"Time, with {places} process(es) of {threads} thread(s):"]
+    epochs = [EpochRecord(**json.loads(line)) for line in lines]
+    last = {(epoch.stage, epoch.epoch): epoch for epoch in epochs}
+    processes, threads = max(config.workers, 1), config.threads
+    words = [f"Time, with {processes} process(es) of {threads} thread(s):"]
     for stage, what in (("text", "texts"), ("image", "images")):
-        rows = [line for (name, _), line in last.items() if name == stage]
-        seconds = sum(line["seconds"] for line in rows)
-        pace = sum(line["rows"] for line in rows) / seconds
+        done = [epoch for (name, _), epoch in last.items() if name == stage]
+        seconds = sum(epoch.seconds for epoch in done)
+        pace = sum(epoch.rows for epoch in done) / seconds
         words.append(f"{stage} stage {seconds / 60:.0f} min ({pace:.0f} {what}/s);")
     return " ".join(words).rstrip(";") + "."

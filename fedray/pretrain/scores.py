@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedray.config import Component
 from fedray.data.imageset import TEST
-from fedray.language.descriptions import HANDCRAFTED, texts
+from fedray.language.styles import class_texts, text_style
 from fedray.pretrain.images import decode, normalise, split_rows
 from fedray.pretrain.spec import ImagesConfig, PretrainConfig
 from fedray.pretrain.stages import encode
@@ -29,7 +30,7 @@ def load(folder: Path) -> tuple[Any, Any]:
 
 def name_of(images: ImagesConfig) -> str:
     """What a set is called in tables: its folder, or its source."""
-    return images.source if images.root is None else Path(images.root).name
+    return images.source.name if images.root is None else Path(images.root).name
 
 
 def zero_shot(folder: Path, config: PretrainConfig) -> dict[str, dict[str, float]]:
@@ -41,13 +42,14 @@ def zero_shot(folder: Path, config: PretrainConfig) -> dict[str, dict[str, float
         UserError: when a set is not there.
     """
     model, tokenizer = load(folder)
+    style = text_style(Component(name="handcrafted"))
     found = {}
     for part in config.held_out:
         images = decode(part, config.image.size)
         rows = split_rows(images, TEST)
-        said = [one for (one,) in texts(None, images.class_names, "handcrafted", HANDCRAFTED)]
+        texts = [text for (text,) in class_texts(style, images.class_names)]
         labels = torch.from_numpy(images.labels[rows])
-        guesses = classify(model, tokenizer, torch.from_numpy(images.images[rows]), said)
+        guesses = classify(model, tokenizer, torch.from_numpy(images.images[rows]), texts)
         found[name_of(part)] = {
             "accuracy": float((guesses == labels).float().mean()),
             "chance": 1 / len(images.class_names),
@@ -57,8 +59,8 @@ def zero_shot(folder: Path, config: PretrainConfig) -> dict[str, dict[str, float
 
 
 @torch.no_grad()
-def classify(model: Any, tokenizer: Any, pixels: Tensor, said: list[str]) -> Tensor:
+def classify(model: Any, tokenizer: Any, pixels: Tensor, texts: list[str]) -> Tensor:
     """For each of uint8 images [n, 3, S, S] the position of the nearest text."""
-    anchors = F.normalize(encode(model, tokenizer, said), dim=1)
+    anchors = F.normalize(encode(model, tokenizer, texts), dim=1)
     parts = [model.visual(normalise(part)) @ anchors.T for part in torch.split(pixels, _CHUNK)]
     return torch.cat(parts).argmax(1)

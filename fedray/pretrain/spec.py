@@ -11,8 +11,10 @@ from typing import Any, Literal
 from pydantic import Field, StrictBool, model_validator
 
 from fedray.config import (
+    Component,
     Frozen,
     Tree,
+    completed,
     find_yaml,
     override,
     parse_assignments,
@@ -20,15 +22,17 @@ from fedray.config import (
     resolve_root,
     validate,
 )
-from fedray.language.encoders import EncoderSpec
+from fedray.language.encoders import encoder_choice
+from fedray.language.encoders.bert import WordPieceChoice
 
 FOLDER = Path(__file__).parent
+_TEACHER = "text.teacher"
 
 
 class ImagesConfig(Frozen):
     """One set of labelled images."""
 
-    source: str = "parquet"
+    source: Component = Component(name="parquet")
     """A data source: parquet, image_folder, digits, ..."""
     root: str | None = None
     """Its folder; a relative path is looked up below $FEDRAY_DATA, then here."""
@@ -37,19 +41,19 @@ class ImagesConfig(Frozen):
 
 
 class TextConfig(Frozen):
-    """The text tower and what it is taught."""
+    """The text tower and its distillation data."""
 
-    teacher: EncoderSpec = EncoderSpec(name="minilm")
-    """A WordPiece encoder (minilm, bert) whose similarities the tower learns."""
+    teacher: Component = Component(name="minilm")
+    """The teacher: a WordPiece encoder (minilm, bert)."""
     pieces: int = Field(9000, ge=64)
-    """How many of the teacher's word pieces are kept, the first of its vocabulary, beside those
+    """How many of the teacher's word pieces are kept, the first of its vocabulary, besides those
     that the captions need."""
     words: int = Field(12000, ge=0)
-    """How many of the teacher's whole words are taught as texts of their own."""
+    """How many of the teacher's whole words are distilled as texts."""
     pairs: int = Field(4000, ge=0)
-    """How many random pairs of these words are taught."""
+    """How many random pairs of these words are distilled."""
     descriptions: tuple[str, ...] = ()
-    """Files of descriptions (language/descriptions) whose sentences are taught."""
+    """Files of descriptions (language/descriptions) whose sentences are distilled."""
     context_length: int = Field(32, ge=8, le=512)
     """The most tokens that the tower reads."""
     width: int = Field(128, ge=8)
@@ -69,15 +73,22 @@ class TextConfig(Frozen):
 
     @model_validator(mode="after")
     def _teacher_reads_pieces(self) -> TextConfig:
-        if self.teacher.name not in ("minilm", "bert"):
+        if not isinstance(encoder_choice(self.teacher, _TEACHER), WordPieceChoice):
             raise ValueError(f"teacher={self.teacher.name} has no word pieces; use minilm or bert")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} is no multiple of heads={self.heads}")
         return self
 
+    @property
+    def teacher_choice(self) -> WordPieceChoice[Any]:
+        """The teacher, before its weights are loaded."""
+        choice = encoder_choice(self.teacher, _TEACHER)
+        assert isinstance(choice, WordPieceChoice)
+        return choice
+
 
 class ImageConfig(Frozen):
-    """The image tower and how it learns."""
+    """The image tower and its training."""
 
     size: int = Field(32, ge=8, le=224)
     """Pixels per side."""
@@ -104,7 +115,7 @@ class ImageConfig(Frozen):
     scale: float = Field(20.0, gt=0)
     """Factor of the cosines in the softmax; the model's logit scale."""
     kinds: float = Field(1.0, ge=0)
-    """Weight of the losses over kinds, beside the one over names."""
+    """Weight of the losses over kinds; the one over names has weight 1."""
 
     @model_validator(mode="after")
     def _divides(self) -> ImageConfig:
@@ -121,7 +132,7 @@ class PretrainConfig(Frozen):
     name: str = "clip"
     """What the model is called."""
     train: tuple[ImagesConfig, ...] = Field(min_length=1)
-    """Sets whose official training images are learned from."""
+    """Data sets whose official training images are used."""
     held_out: tuple[ImagesConfig, ...] = ()
     """Sets on whose official test images zero-shot accuracy is measured; of a set that is also in
     `train`, only the test images are."""
@@ -154,8 +165,8 @@ class PretrainConfig(Frozen):
                 )
         return self
 
-    def essence(self) -> str:
-        """A hash of all that determines the weights; not where they are made."""
+    def reproducibility_key(self) -> str:
+        """A hash of all that determines the weights, without execution keys."""
         tree = self.model_dump(mode="json")
         for key in ("name", "held_out", "workers", "threads", "gpus"):
             tree.pop(key)
@@ -163,7 +174,7 @@ class PretrainConfig(Frozen):
 
 
 def load_config(name: str, assignments: Iterable[str]) -> PretrainConfig:
-    """Read a shipped configuration or a file, lay `key=value` on it, make its paths absolute.
+    """Read a shipped configuration or a file, apply the overrides, make its paths absolute.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
@@ -176,11 +187,11 @@ def load_config(name: str, assignments: Iterable[str]) -> PretrainConfig:
         key: tuple(_absolute(part) for part in getattr(config, key))
         for key in ("train", "held_out")
     }
-    teacher = config.text.teacher
-    if teacher.path is not None:
-        path = str(Path(teacher.path).expanduser().absolute())
-        teacher = teacher.model_copy(update={"path": path})
-        update["text"] = config.text.model_copy(update={"teacher": teacher})
+    teacher = completed(config.text.teacher, "text encoder", _TEACHER)
+    if teacher.params.get("path") is not None:
+        path = str(Path(teacher.params["path"]).expanduser().absolute())
+        teacher = Component(name=teacher.name, **{**teacher.params, "path": path})
+    update["text"] = config.text.model_copy(update={"teacher": teacher})
     return config.model_copy(update=update)
 
 

@@ -1,4 +1,4 @@
-"""What is learned, in two stages that one loop drives: the text tower, then the image tower.
+"""The two stages of training, driven by one loop: the text tower, then the image tower.
 
 The text tower copies a teacher's vectors of words and sentences, whatever frame stands around a
 word. Then it is locked, and the image tower learns to point at its class's texts (locked-text
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedray.pretrain.captions import FRAMES, levels_of
+from fedray.pretrain.distillation import DistillationData
 from fedray.pretrain.images import Pool, draw_views, look
-from fedray.pretrain.lessons import Lessons
 from fedray.pretrain.spec import PretrainConfig
 from fedray.streams import Streams
 
@@ -26,14 +26,14 @@ Tokenizer = Any
 
 
 class Stage(ABC):
-    """One thing that is learned by gradient steps.
+    """One stage of gradient training.
 
     Attributes:
         name: for progress and checkpoints.
         epochs: passes over `order`.
         batch_size: rows per step, over all workers.
         lr: peak learning rate.
-        parameters: what learns, by name.
+        parameters: the trainable parameters, by name.
         order: int64 [m], the rows of one epoch.
     """
 
@@ -61,23 +61,23 @@ class Stage(ABC):
 
 
 class TextStage(Stage):
-    """The text tower learns the teacher's vectors."""
+    """The text tower is trained to give the teacher's vectors (distillation)."""
 
     name = "text"
 
     def __init__(
-        self, config: PretrainConfig, model: Any, tokenizer: Tokenizer, lessons: Lessons
+        self, config: PretrainConfig, model: Any, tokenizer: Tokenizer, data: DistillationData
     ) -> None:
         spec = config.text
         self.epochs, self.batch_size, self.lr = spec.epochs, spec.batch_size, spec.lr
         self.parameters = text_parameters(model)
-        self.order = torch.arange(len(lessons.targets))
-        self._model, self._tokenizer, self._lessons = model, tokenizer, lessons
+        self.order = torch.arange(len(data.targets))
+        self._model, self._tokenizer, self._data = model, tokenizer, data
         self._streams, self._temperature = Streams(config.seed), spec.temperature
-        self._targets = lessons.targets.to(model.logit_scale.device)
+        self._targets = data.targets.to(model.logit_scale.device)
 
     def loss(self, rows: Tensor, mine: slice, step: int) -> Tensor:
-        """Softmax over the batch's teacher vectors, and 1 - cosine to the own one."""
+        """Softmax over the batch's teacher vectors, and 1 - cosine to the text's own."""
         draws = self._streams.numpy("pretrain_frames", round_=step).integers(
             len(FRAMES), size=len(rows)
         )
@@ -85,19 +85,19 @@ class TextStage(Stage):
         texts = [self._text(row, frame) for row, frame in pairs]
         found = F.normalize(encode(self._model, self._tokenizer, texts[mine]), dim=1)
         cosines = found @ self._targets[rows].T
-        own = torch.arange(len(rows), device=cosines.device)[mine]
-        match = cosines[torch.arange(len(own)), own]
-        return F.cross_entropy(cosines / self._temperature, own) + (1 - match).mean()
+        targets = torch.arange(len(rows), device=cosines.device)[mine]
+        match = cosines[torch.arange(len(targets)), targets]
+        return F.cross_entropy(cosines / self._temperature, targets) + (1 - match).mean()
 
     def _text(self, row: int, frame: int) -> str:
-        nouns, sentences = self._lessons.nouns, self._lessons.sentences
+        nouns, sentences = self._data.nouns, self._data.sentences
         if row < len(nouns):
             return FRAMES[frame].format(nouns[row])
         return sentences[row - len(nouns)]
 
 
 class ImageStage(Stage):
-    """The image tower learns to point at its class's texts; the text tower is frozen."""
+    """The image tower is trained to align with its class's texts; the text tower is frozen."""
 
     name = "image"
 
@@ -110,9 +110,9 @@ class ImageStage(Stage):
         self.order = pool.order
         self._model, self._pool, self._spec = model, pool, spec
         self._streams = Streams(config.seed)
-        nouns, places = levels_of(pool.class_names, known=config.captions)
+        nouns, positions = levels_of(pool.class_names, known=config.captions)
         self._banks = [texts_of(model, tokenizer, level) for level in nouns]
-        self._places = [torch.tensor(level) for level in places]
+        self._positions = [torch.tensor(level) for level in positions]
         self._device = model.logit_scale.device
 
     def loss(self, rows: Tensor, mine: slice, step: int) -> Tensor:
@@ -128,8 +128,8 @@ class ImageStage(Stage):
         found = self._spec.scale * F.normalize(self._model.visual(pixels).float(), dim=1)
         frame = step % len(FRAMES)
         losses = []
-        for bank, places in zip(self._banks, self._places, strict=True):
-            labels = places[self._pool.classes[rows]].to(self._device)
+        for bank, positions in zip(self._banks, self._positions, strict=True):
+            labels = positions[self._pool.classes[rows]].to(self._device)
             losses.append(F.cross_entropy(found @ bank[frame].T, labels))
         return losses[0] + self._spec.kinds * torch.stack(losses[1:]).mean()
 

@@ -30,7 +30,7 @@ def whole_words(vocabulary: Mapping[str, int], count: int) -> list[str]:
 
 
 def prune(vocabulary: Mapping[str, int], count: int, texts: Iterable[str]) -> list[str]:
-    """The pieces that are kept; a piece's place in the list is its id.
+    """The pieces that are kept; a piece's index in the list is its id.
 
     Args:
         vocabulary: the teacher's.

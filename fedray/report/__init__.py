@@ -12,6 +12,6 @@ Importing this package imports neither matplotlib nor torch.
 """
 
 from fedray.report.figures import Row, figure_sweep
-from fedray.report.runs import Group, Run, group, load, warnings_of
+from fedray.report.runs import Group, LoadedRun, group, load, warnings_of
 
-__all__ = ["Group", "Row", "Run", "figure_sweep", "group", "load", "warnings_of"]
+__all__ = ["Group", "LoadedRun", "Row", "figure_sweep", "group", "load", "warnings_of"]

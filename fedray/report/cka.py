@@ -19,20 +19,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedray.cli import guard
-from fedray.errors import ClientError, UserError
-from fedray.evaluation import centred_gram, linear_cka
+from fedray.errors import ClientError, Failure, UserError, add_debug, guard
+from fedray.evaluation.protocols import HasGlobalModel
+from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.files import write_atomic
-from fedray.models import Classifier, stages
+from fedray.models import Classifier, Pixels, stages
+from fedray.records import Metric
 from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_stages
 from fedray.report.finished import probe_images, reopen
-from fedray.report.runs import Stat, group, load
+from fedray.report.runs import Group, Stat, group, load
 from fedray.report.table import cell, markdown
 from fedray.runtime.assembly import pick_device
 from fedray.runtime.clients import ClientRuntime
 
-QUANTITY = "linear CKA with the global model"
+SIMILARITY = Metric("linear CKA with the global model", "index")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,36 +47,42 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument(
         "--images", type=int, default=200, metavar="N", help="test images to compare on (200)"
     )
+    add_debug(cli)
     return cli
 
 
-@guard
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    args = parser().parse_args(argv)
+    return guard(_main, parser().parse_args(argv))
+
+
+def _by_stage(member: Group, images: int) -> dict[str, Stat]:
+    """Similarity by stage, over the clients of all runs of a group."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for loaded in member.runs:
+        for similarity in similarities(loaded.folder, images):
+            for stage, value in similarity.items():
+                found[stage].append(value)
+    return {stage: Stat.of(values) for stage, values in found.items()}
+
+
+def _main(args: argparse.Namespace) -> int:
     if args.images < 2:
         raise UserError(f"--images {args.images}: similarity needs at least 2 images")
     groups, notes = group(load(args.folders))
-    curves: dict[str, dict[str, Stat]] = {}
-    for member in groups:
-        found: dict[str, list[float]] = defaultdict(list)
-        for run in member.runs:
-            for similarity in similarities(run.folder, args.images):
-                for stage, value in similarity.items():
-                    found[stage].append(value)
-        curves[member.label] = {stage: Stat.of(values) for stage, values in found.items()}
+    curves = {member.label: _by_stage(member, args.images) for member in groups}
     names = list(dict.fromkeys(stage for curve in curves.values() for stage in curve))
     rows = [
-        (label, *(cell(curve.get(name), QUANTITY) for name in names))
+        (label, *(cell(curve.get(name), SIMILARITY) for name in names))
         for label, curve in curves.items()
     ]
     lines = markdown(("method", *names), rows)
-    lines += ["", f"{QUANTITY}, mean ± standard deviation over clients and seeds."]
+    lines += ["", f"{SIMILARITY.name}, mean ± standard deviation over clients and seeds."]
     lines += [f"\n**Warning:** {note}." for note in notes]
     out = out_folder(args)
     table, figure = out / "cka.md", out / "cka.png"
     write_atomic(table, "\n".join(lines) + "\n")
-    figure_stages(curves, QUANTITY, figure)
+    figure_stages(curves, SIMILARITY, figure)
     print("\n".join(lines))
     print(f"wrote {table}\n      {figure}")
     return 0
@@ -94,7 +101,8 @@ def similarities(folder: Path, images: int) -> Iterator[dict[str, float]]:
     """
     assembly, found = reopen(folder)
     experiment, algorithm = assembly.experiment, assembly.algorithm
-    if not algorithm.one_model:
+    state = found.snapshot.server
+    if not (isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(state)):
         raise UserError(
             f"{folder}: {algorithm.name} has no global model to compare with; leave the run out"
         )
@@ -102,26 +110,26 @@ def similarities(folder: Path, images: int) -> Iterator[dict[str, float]]:
     round_ = found.snapshot.round + 1
     server = replace(assembly.server(device), round=round_)
     runtime, everyone = ClientRuntime(assembly, device), range(experiment.data.clients)
-    probe = probe_images(assembly.data, images, assembly.streams).to(device)
-    sent = algorithm.downlink(found.snapshot.server, everyone, server)
+    probe = probe_images(assembly.data, images, assembly.streams, device)
+    sent = algorithm.downlink(state, everyone, server)
     for client in everyone:
         payload = sent[client]
         down = payload if payload is None else assembly.gate.down(payload)[0]
         before = found.clients.get(client)
         reply, after = runtime.step("client_update", round_, client, before, down)
         if reply.failure is not None or after is None:
-            raise ClientError(client, round_, "client_update", reply.failure or "no state")
+            failure = reply.failure or Failure("it has no state after the step")
+            raise ClientError(client, round_, "client_update", failure)
         context = runtime.client(client, round_)
+        before = before or algorithm.init_client(context)
+        common = stage_grams(algorithm.begin(context, before, down).model, probe)
         # Whoever starts from its own upload has the model that it has just trained.
-        start = algorithm.start(context, before or algorithm.init_client(context), down)
-        common = stage_grams(context.load(start), probe)
-        local = algorithm.start(context, after, reply.uplink)
-        grams = stage_grams(context.load(local), probe)
-        yield {stage: linear_cka(grams[stage], gram) for stage, gram in common.items()}
+        local = stage_grams(algorithm.begin(context, after, reply.uplink).model, probe)
+        yield {stage: linear_cka(local[stage], gram) for stage, gram in common.items()}
 
 
 @torch.no_grad()
-def stage_grams(model: Classifier, images: Tensor) -> dict[str, Tensor]:
+def stage_grams(model: Classifier, images: Pixels) -> dict[str, Tensor]:
     """The centred Gram matrix [n, n] of each stage's features, in evaluation mode."""
     grams: dict[str, Tensor] = {}
     model.eval()

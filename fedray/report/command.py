@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
-from fedray.cli import guard
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, add_debug, guard, nearest
+from fedray.records import HEADLINE, Metric, RunFolder
 from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
-from fedray.report.runs import At, Group, differing, group, is_number, load, metrics_of
+from fedray.report.runs import At, Group, differing, group, is_number, load, metric_of
 from fedray.report.runs import warnings_of as unfair
 from fedray.report.table import ordered, print_table, write_csv, write_markdown
 
@@ -26,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
     add_folders(cli)
-    cli.add_argument("--metric", default="local_accuracy", help="default: local_accuracy")
+    cli.add_argument("--metric", default=HEADLINE, help=f"default: {HEADLINE}")
     cli.add_argument(
         "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
     )
@@ -36,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
         help="what the others are compared with, seed by seed: a method, or a whole label of the "
         "table; default: the best",
     )
+    add_debug(cli)
     return cli
 
 
@@ -63,18 +62,18 @@ def out_folder(args: argparse.Namespace) -> Path:
     return out
 
 
-@guard
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    args = parser().parse_args(argv)
+    return guard(_main, parser().parse_args(argv))
+
+
+def _main(args: argparse.Namespace) -> int:
     runs = load(args.folders)
-    known = metrics_of(runs)
-    if args.metric not in known:
-        raise UserError(f"no run has measured '{args.metric}'.{nearest(args.metric, known)}")
+    metric = metric_of(runs, args.metric)
     groups, notes = group(runs)
-    groups = ordered(groups, args.metric, args.at)
+    groups = ordered(groups, metric, args.at)
     base = base_of(groups, args.base)
-    files = report(groups, base, notes, out_folder(args), args.metric, args.at)
+    files = report(groups, base, notes, out_folder(args), metric, args.at)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 
@@ -93,7 +92,7 @@ def base_of(groups: Sequence[Group], name: str | None) -> Group:
 
 
 def report(
-    groups: Sequence[Group], base: Group, notes: Sequence[str], out: Path, metric: str, at: At
+    groups: Sequence[Group], base: Group, notes: Sequence[str], out: Path, metric: Metric, at: At
 ) -> list[Path]:
     """Print the table; write it and the figures.
 
@@ -119,23 +118,22 @@ def report(
     return [*table, *figures, *_sweeps(groups, out, metric, at), *_heat_maps(groups, out)]
 
 
-def _sweeps(groups: Sequence[Group], out: Path, metric: str, at: At) -> list[Path]:
+def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[Path]:
     """The metric against every key in which groups of one method differ by number."""
     files = []
-    mode: Literal["max", "min"] = "min" if "loss" in metric else "max"
     for method in sorted({member.method for member in groups}):
         members = [member for member in groups if member.method == method]
         keys = differing(members)
         rows = [
             Row({key: member.keys.get(key) for key in keys}, stat.mean, stat.std, stat.n)
             for member in members
-            if (stat := member.stat(metric, at)) is not None
+            if (stat := member.stat(metric.name, at)) is not None
         ]
         for key in keys:
             values = [row.config[key] for row in rows]
             if len(set(map(repr, values))) > 2 and all(is_number(value) for value in values):
                 path = out / f"sweep_{_safe(method)}_{_safe(key)}.png"
-                figure_sweep(rows, key, path, metric, mode=mode, title=f"{method}, {at}")
+                figure_sweep(rows, key, path, metric, title=f"{method}, {at}")
                 files.append(path)
     return files
 
@@ -144,31 +142,17 @@ def _heat_maps(groups: Sequence[Group], out: Path) -> list[Path]:
     """The matrices of each group's first seed."""
     files: list[Path] = []
     for index, member in enumerate(groups):
-        run = member.runs[0]
-        names = (_json(run.folder / "partition.json") or {}).get("class_names", [])
-        for name, matrix in (_json(run.folder / "matrices.json") or {}).items():
+        first = member.runs[0]
+        folder = RunFolder(first.folder)
+        for name, matrix in folder.read_matrices().items():
             if len(files) == MOST_HEAT_MAPS:
                 print(f"only the first {MOST_HEAT_MAPS} heat maps are drawn")
                 return files
             path = out / f"heatmap_{index + 1:02d}_{_safe(member.method)}_{_safe(name)}.png"
-            title = f"{name.replace('_', ' ')}: {member.label}, seed {run.seed}"
-            figure_matrix(matrix, names, title, path)
+            title = f"{name.replace('_', ' ')}: {member.label}, seed {first.seed}"
+            figure_matrix(matrix, folder.class_names(), title, path)
             files.append(path)
     return files
-
-
-def _json(path: Path) -> Any:
-    """A file's content; None when there is no such file.
-
-    Raises:
-        UserError: when it is not JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def _safe(text: str) -> str:

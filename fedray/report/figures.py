@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from fedray.records import Metric
 from fedray.report.runs import Group, Stat, is_number, show
-from fedray.report.table import in_percent, pretty
+from fedray.report.table import pretty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ MOST_CURVES = 12
 MOST_LINES = 6
 """More combinations of the other parameters than that are drawn as points."""
 LOG_SPAN = 20
-"""Values that span more than this factor stand on a logarithmic axis."""
+"""Values that span more than this factor get a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Row:
 # --- curves --------------------------------------------------------------------------------------
 
 
-def figure_rounds(groups: Sequence[Group], metric: str, path: Path) -> None:
+def figure_rounds(groups: Sequence[Group], metric: Metric, path: Path) -> None:
     """The metric against the round: mean over seeds, and a band of one standard deviation.
 
     Args:
@@ -66,13 +67,13 @@ def figure_rounds(groups: Sequence[Group], metric: str, path: Path) -> None:
         metric: what was measured.
         path: where the PNG goes.
     """
-    shown = [member for member in groups if member.curve(metric)][:MOST_CURVES]
-    curves = {member.label: member.curve(metric) for member in shown}
+    shown = [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
+    curves = {member.label: member.curve(metric.name) for member in shown}
     figure_by_round(curves, metric, path, left_out=len(groups) - len(shown))
 
 
 def figure_by_round(
-    curves: Mapping[str, Mapping[int, Stat]], quantity: str, path: Path, left_out: int = 0
+    curves: Mapping[str, Mapping[int, Stat]], quantity: Metric, path: Path, left_out: int = 0
 ) -> None:
     """A quantity against the round, one curve each, and a band of one standard deviation.
 
@@ -92,7 +93,7 @@ def figure_by_round(
     _finish(figure, axes, path, left_out=left_out)
 
 
-def figure_traffic(groups: Sequence[Group], metric: str, path: Path) -> None:
+def figure_traffic(groups: Sequence[Group], metric: Metric, path: Path) -> None:
     """The metric against what was sent until then; a method that sends nothing is a level line.
 
     Args:
@@ -101,12 +102,12 @@ def figure_traffic(groups: Sequence[Group], metric: str, path: Path) -> None:
         path: where the PNG goes.
     """
     figure, axes = _figure(metric)
-    shown = [member for member in groups if member.curve(metric)][:MOST_CURVES]
+    shown = [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
     totals = {id(member): member.traffic() for member in shown}
     ends = [end for total in totals.values() if (end := max(total.values())) > 0]
     log = bool(ends) and max(ends) > LOG_SPAN * min(ends)
     for index, member in enumerate(shown):
-        curve, total = member.curve(metric), totals[id(member)]
+        curve, total = member.curve(metric.name), totals[id(member)]
         if max(total.values()) == 0:
             level = list(curve.values())[-1].mean * _unit(metric)
             label = _legend(f"{member.label} (sends nothing)")
@@ -123,7 +124,7 @@ def figure_traffic(groups: Sequence[Group], metric: str, path: Path) -> None:
 
 
 def _curve(
-    axes: Axes, index: int, xs: Sequence[float], stats: Sequence[Stat], label: str, metric: str
+    axes: Axes, index: int, xs: Sequence[float], stats: Sequence[Stat], label: str, metric: Metric
 ) -> None:
     unit = _unit(metric)
     colour, style = COLOURS[index % 10], STYLES[index // 10 % 4]
@@ -131,7 +132,7 @@ def _curve(
     marker = "o" if len(xs) <= 12 else None
     axes.plot(xs, mean, style, color=colour, marker=marker, markersize=3.5, label=_legend(label))
     if any(stat.n > 1 for stat in stats):
-        least, most = (0.0, 1.0) if in_percent(metric) else (-math.inf, math.inf)
+        least, most = (0.0, 1.0) if metric.is_share else (-math.inf, math.inf)
         low = [unit * max(least, stat.mean - stat.std) for stat in stats]
         high = [unit * min(most, stat.mean + stat.std) for stat in stats]
         axes.fill_between(xs, low, high, color=colour, alpha=0.14, linewidth=0)
@@ -144,9 +145,8 @@ def figure_sweep(
     rows: Sequence[Row],
     parameter: str | Sequence[str],
     path: Path,
-    metric: str,
+    metric: Metric,
     *,
-    mode: Literal["max", "min"] = "max",
     title: str = "",
 ) -> None:
     """The objective against a swept parameter, with its spread over seeds.
@@ -159,8 +159,7 @@ def figure_sweep(
         rows: what was tried; those whose value is not finite are left out.
         parameter: a swept key, or several: one panel each.
         path: where the PNG goes.
-        metric: the objective's name.
-        mode: whether high or low is best.
+        metric: the objective; its direction says which value is best.
         title: what stands above.
 
     Raises:
@@ -170,7 +169,7 @@ def figure_sweep(
     if not rows:
         raise ValueError("no configuration has a value")
     parameters = [parameter] if isinstance(parameter, str) else list(parameter)
-    best = (max if mode == "max" else min)(rows, key=lambda row: row.value)
+    best = (min if metric.direction == "min" else max)(rows, key=lambda row: row.value)
     across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
     figure = _canvas(6.4 if across == 1 else 3.9 * across, 4.2 if across == 1 else 3.4 * down)
@@ -184,16 +183,16 @@ def figure_sweep(
     _save(figure, path)
 
 
-def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: str, best: Row) -> None:
+def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: Metric, best: Row) -> None:
     rows = [row for row in rows if parameter in row.config]
     values = [row.config[parameter] for row in rows]
-    place = _axis(axes, values)
+    position = _axis(axes, values)
     unit = _unit(metric)
     lines, joined = _lines(rows, parameter)
     joined = joined and all(is_number(value) for value in values)
     for index, (label, members) in enumerate(lines):
-        members = sorted(members, key=lambda row: place[repr(row.config[parameter])])
-        xs = [place[repr(row.config[parameter])] for row in members]
+        members = sorted(members, key=lambda row: position[repr(row.config[parameter])])
+        xs = [position[repr(row.config[parameter])] for row in members]
         ys = [unit * row.value for row in members]
         spread = [unit * row.std for row in members] if any(r.seeds > 1 for r in members) else None
         axes.errorbar(
@@ -210,7 +209,7 @@ def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: str, best: R
         )
     if parameter in best.config:
         axes.plot(
-            place[repr(best.config[parameter])],
+            position[repr(best.config[parameter])],
             unit * best.value,
             "o",
             markersize=11,
@@ -225,7 +224,7 @@ def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: str, best: R
 
 
 def _axis(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
-    """Set up the axis; return where each value stands, by its repr."""
+    """Set up the axis; return the position of each value, by its repr."""
     if not all(is_number(value) for value in values):
         words = {repr(value): show(value) for value in values}
         axes.set_xticks(range(len(words)), [fill(word, 12) for word in words.values()])
@@ -262,7 +261,7 @@ def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Ro
 # --- stages of a model ---------------------------------------------------------------------------
 
 
-def figure_stages(curves: Mapping[str, Mapping[str, Stat]], quantity: str, path: Path) -> None:
+def figure_stages(curves: Mapping[str, Mapping[str, Stat]], quantity: Metric, path: Path) -> None:
     """A quantity by stage of the model, one curve each, and a band of one standard deviation.
 
     Args:
@@ -326,8 +325,8 @@ def figure_matrix(
 # --- common --------------------------------------------------------------------------------------
 
 
-def _unit(metric: str) -> float:
-    return 100.0 if in_percent(metric) else 1.0
+def _unit(metric: Metric) -> float:
+    return 100.0 if metric.is_share else 1.0
 
 
 def _legend(label: str, width: int = 46) -> str:
@@ -343,7 +342,7 @@ def _canvas(width: float, height: float) -> Figure:
     return figure
 
 
-def _figure(metric: str) -> tuple[Figure, Axes]:
+def _figure(metric: Metric) -> tuple[Figure, Axes]:
     figure = _canvas(6.4, 4.2)
     axes = figure.add_subplot()
     axes.set_ylabel(pretty(metric))

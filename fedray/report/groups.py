@@ -5,7 +5,7 @@ run's checkpoint: cosines of text features, mean over classes; of image features
 images; and of the visual prompts themselves, each as one vector as in Eq. (7). A client's prompts
 are those that it is tested with; clients that never took part have none of their own.
 
-Which groups were drawn, by round (Table 13), from result.json.
+Which groups were drawn, by round (Table 13), from the rounds.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.algorithms.fedmgp import FedMGP, FedMGPClip
-from fedray.cli import guard
-from fedray.errors import UserError
+from fedray.algorithms.prompts.fedmgp import FedMGP
+from fedray.errors import UserError, add_debug, guard
 from fedray.files import write_atomic
+from fedray.models import Pixels
+from fedray.models.prompted import GroupedClip
+from fedray.records import REPORTED, Metric
 from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_by_round, figure_matrix
 from fedray.report.finished import probe_images, reopen
-from fedray.report.runs import Group, Run, Stat, group, load
+from fedray.report.runs import Group, LoadedRun, Stat, group, load
 from fedray.report.table import cell, markdown, pretty
 from fedray.runtime.assembly import pick_device
 from fedray.runtime.clients import ClientRuntime
 
 TEXT, IMAGE, VISUAL = "text features", "image features", "visual prompts"
 WITHIN, SAME, OTHER = "within a client", "between clients, same group", "between clients, others"
-SHARE = "share of the clients that drew the group"
+COSINE = Metric("cosine of groups", "correlation", None)
+SHARE = Metric("share of the clients that drew the group", "share", None, None)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Likeness:
 
     @classmethod
     def of(cls, clients: Sequence[int], vectors: Tensor) -> Likeness:
-        """Of each group's vectors, what it says of n classes or images [N, G, n, d]."""
+        """From each group's features of n classes or images [N, G, n, d]."""
         count, groups, asked, _ = vectors.shape
         unit = F.normalize(vectors.double(), dim=-1).reshape(count * groups, -1)
         return cls(clients, (unit @ unit.T / asked).reshape(count, groups, count, groups))
@@ -79,7 +82,7 @@ class Likeness:
         alike = torch.eye(groups, dtype=torch.bool)[None, :, None, :]
         pairs = {WITHIN: one & ~alike, SAME: ~one & alike, OTHER: ~one & ~alike}
         chosen = {where: self.cosines[mask] for where, mask in pairs.items()}
-        return {where: float(own.mean()) for where, own in chosen.items() if len(own)}
+        return {where: float(found.mean()) for where, found in chosen.items() if len(found)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,19 +99,22 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument(
         "--clients", type=int, default=10, metavar="N", help="compare the first N clients (10)"
     )
+    add_debug(cli)
     return cli
 
 
-@guard
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    args = parser().parse_args(argv)
+    return guard(_main, parser().parse_args(argv))
+
+
+def _main(args: argparse.Namespace) -> int:
     for name in ("images", "clients"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name} {getattr(args, name)}: at least 1 is needed")
     members, notes = group(load(args.folders))
     found = {
-        member.label: [likenesses(run, args.images, args.clients) for run in member.runs]
+        member.label: [likenesses(loaded, args.images, args.clients) for loaded in member.runs]
         for member in members
     }
     out = out_folder(args)
@@ -127,53 +133,53 @@ def main(argv: list[str] | None = None) -> int:
 
 
 @torch.no_grad()
-def likenesses(run: Run, images: int, clients: int) -> dict[str, Likeness]:
+def likenesses(loaded: LoadedRun, images: int, clients: int) -> dict[str, Likeness]:
     """How alike the groups of a finished run are, by what is compared.
 
     Args:
-        run: of FedMGP.
+        loaded: a run of FedMGP.
         images: how many test images to compare image features on.
         clients: how many clients to compare: the first ones of those that took part.
 
     Raises:
         UserError: when the run is of another method, or has no checkpoint, or nobody took part.
     """
-    assembly, found = reopen(run.folder)
+    assembly, found = reopen(loaded.folder)
     if not isinstance(assembly.algorithm, FedMGP):
         raise UserError(
-            f"{run.folder}: {run.method} has no groups of prompts to compare; leave the run out"
+            f"{loaded.folder}: {loaded.method} has no groups of prompts to compare; leave the run "
+            "out"
         )
     chosen = sorted(found.clients)[:clients]
     if not chosen:
         raise UserError(
-            f"{run.folder}: nobody has trained yet, so all groups are as they began; go on with "
-            f"--resume {run.folder}"
+            f"{loaded.folder}: nobody has trained yet, so all groups are as they began; go on with "
+            f"--resume {loaded.folder}"
         )
     device = pick_device(assembly.experiment.gpus)
     runtime = ClientRuntime(assembly, device)
-    probe = probe_images(assembly.data, images, assembly.streams).to(device)
+    probe = probe_images(assembly.data, images, assembly.streams, device)
     vectors: dict[str, list[Tensor]] = defaultdict(list)
     for client in chosen:
         context = runtime.client(client, found.snapshot.round + 1)
-        own = assembly.algorithm.start(context, found.clients[client], None)
-        model = context.load(own)
-        assert isinstance(model, FedMGPClip)
+        model = assembly.algorithm.begin(context, found.clients[client], None).model
+        assert isinstance(model, GroupedClip)
         for what, features in group_vectors(model, probe).items():
             vectors[what].append(features.cpu())
     return {what: Likeness.of(chosen, torch.stack(each)) for what, each in vectors.items()}
 
 
-def group_vectors(model: FedMGPClip, images: Tensor) -> dict[str, Tensor]:
-    """What each group of a model says of classes, of images, and what it is: [G, n, d].
+def group_vectors(model: GroupedClip, images: Pixels) -> dict[str, Tensor]:
+    """Each group's text features, image features and prompts: [G, n, d].
 
     Args:
         model: with one client's prompts.
-        images: [n, channels, S, S].
+        images: n images.
     """
     vectors = {}
-    if model.hp.text_length:
+    if model.text_length:
         vectors[TEXT] = model.text_features()
-    if model.hp.visual_length:
+    if model.visual_length:
         vectors[IMAGE] = model.image_features(images)
         vectors[VISUAL] = model.visual.clone().flatten(1).unsqueeze(1)
     return vectors
@@ -181,17 +187,17 @@ def group_vectors(model: FedMGPClip, images: Tensor) -> dict[str, Tensor]:
 
 def similarity_lines(found: Mapping[str, Sequence[Mapping[str, Likeness]]]) -> list[str]:
     """The table of mean cosines, by configuration and by what is compared."""
-    places = (WITHIN, SAME, OTHER)
+    pairs = (WITHIN, SAME, OTHER)
     rows = []
     for label, runs in found.items():
         for what in runs[0]:
             each = [likeness[what].means() for likeness in runs]
             stats = [
-                Stat.of([means[place] for means in each]) if place in each[0] else None
-                for place in places
+                Stat.of([means[pair] for means in each]) if pair in each[0] else None
+                for pair in pairs
             ]
-            rows.append((f"{label}, {what}", *(cell(stat, what) for stat in stats)))
-    return [*markdown(("cosine of groups", *places), rows), ""]
+            rows.append((f"{label}, {what}", *(cell(stat, COSINE) for stat in stats)))
+    return [*markdown((COSINE.name, *pairs), rows), ""]
 
 
 # --- selection -----------------------------------------------------------------------------------
@@ -202,7 +208,7 @@ def frequencies(member: Group) -> dict[str, dict[int, dict[int, Stat]]]:
     found: dict[str, dict[int, dict[int, Stat]]] = {}
     for modality in ("text", "visual"):
         curves: dict[int, dict[int, Stat]] = {}
-        while curve := member.curve(f"drawn_{modality}_{len(curves)}"):
+        while curve := member.curve(f"{REPORTED}drawn_{modality}_{len(curves)}"):
             curves[len(curves)] = curve
         if curves:
             found[modality] = curves
@@ -236,14 +242,14 @@ def _figures(
         title = f"{member.label}, seed {member.runs[0].seed}"
         for what, likeness in found[member.label][0].items():
             stem = f"groups_{index:02d}_{what.replace(' ', '_')}"
-            pictures = {
+            matrices = {
                 "within": (likeness.within, [str(j) for j in range(len(likeness.within))]),
                 "between": (likeness.between, likeness.names),
             }
-            for where, (matrix, names) in pictures.items():
+            for where, (matrix, names) in matrices.items():
                 files.append(out / f"{stem}_{where}.png")
-                said = f"{what} {where} clients, cosine: {title}"
-                figure_matrix(matrix.tolist(), names, said, files[-1])
+                above = f"{what} {where} clients, cosine: {title}"
+                figure_matrix(matrix.tolist(), names, above, files[-1])
         for modality, curves in frequencies(member).items():
             files.append(out / f"groups_{index:02d}_drawn_{modality}.png")
             named = {f"{modality} group {j}": curve for j, curve in curves.items()}

@@ -5,33 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.tracking.results import find_results
+from fedray.config import EXECUTION_KEYS, flatten
+from fedray.errors import UserError, nearest
+from fedray.records import Metric, Run, find_runs
 
 At = Literal["best", "final"]
+TrafficDirection = Literal["up", "down"]
 
-NOT_COMPARED = frozenset(
-    [
-        "seed",
-        "name",
-        "workers",
-        "cpus",
-        "gpus",
-        "server_cpus",
-        "server_gpus",
-        "checkpoint_every",
-        "data.root",
-        "data.download",
-        "faults.max_failures",
-        "faults.reply_timeout_s",
-    ]
-)
+NOT_COMPARED = frozenset(["seed", "name", *EXECUTION_KEYS])
 """Keys of an experiment in which the runs of one group may differ: seed, name, execution."""
 
 
@@ -90,74 +78,44 @@ def paired(values: Sequence[float], base: Sequence[float]) -> Difference | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One run's folder and its result.json."""
+class LoadedRun:
+    """A run and its folder.
+
+    Attributes:
+        folder: the run's folder.
+        run: the content of its result.json.
+    """
 
     folder: Path
-    result: Mapping[str, Any]
+    run: Run
 
     @property
     def seed(self) -> int:
         """The seed of every random stream."""
-        return int(self.result["seed"])
+        return self.run.info.seed
 
     @property
     def method(self) -> str:
         """The algorithm's name."""
-        return str(self.result["algorithm"])
-
-    @property
-    def partition(self) -> str | None:
-        """The partition's sha256, if the result has it."""
-        return self.result.get("partition_sha256")
-
-    @property
-    def rounds(self) -> list[Mapping[str, Any]]:
-        """What each round gave, round 0 first."""
-        return list(self.result["rounds"])
-
-    @property
-    def planned(self) -> int:
-        """T, the rounds that were asked for."""
-        return int(self.result["config"]["rounds"])
-
-    @property
-    def done(self) -> int:
-        """The last round that was finished; -1 when there is none."""
-        return int(self.rounds[-1]["round"]) if self.rounds else -1
+        return self.run.info.algorithm
 
     @cached_property
     def keys(self) -> dict[str, Any]:
         """The configuration by dotted key, without what the runs of a group may differ in."""
-        flat = dict(_leaves(self.result["config"]))
+        flat = flatten(self.run.info.config)
         return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
-
-    def curve(self, metric: str) -> dict[int, float]:
-        """The metric by round, where it was measured."""
-        return {
-            int(record["round"]): float(record["metrics"][metric])
-            for record in self.rounds
-            if metric in record["metrics"]
-        }
-
-    def value(self, metric: str, at: At) -> float | None:
-        """The metric's best or last value; None when it was never measured."""
-        values = list(self.curve(metric).values())
-        if not values:
-            return None
-        return values[-1] if at == "final" else best_of(metric, values)
 
     def traffic(self) -> dict[int, float]:
         """Bytes up and down, of all rounds up to each round."""
         total, totals = 0.0, {}
-        for record in self.rounds:
-            total += record["up_bytes"] + record["down_bytes"]
-            totals[int(record["round"])] = total
+        for done in self.run.rounds:
+            total += done.up.total_bytes + done.down.total_bytes
+            totals[done.round] = total
         return totals
 
-    def per_round(self, direction: Literal["up_bytes", "down_bytes"]) -> float:
-        """Bytes per communication round, the mean; what is sent before round 1 is apart."""
-        found = [float(record[direction]) for record in self.rounds if record["round"] > 0]
+    def per_round(self, direction: TrafficDirection) -> float:
+        """Bytes per communication round, the mean; what is sent before round 1 is left out."""
+        found = [getattr(done, direction).total_bytes for done in self.run.rounds if done.round > 0]
         return statistics.fmean(found) if found else 0.0
 
 
@@ -173,7 +131,7 @@ class Group:
 
     label: str
     keys: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[LoadedRun, ...]
 
     @property
     def method(self) -> str:
@@ -187,85 +145,105 @@ class Group:
 
     def stat(self, metric: str, at: At) -> Stat | None:
         """The metric's best or last value over seeds; None when no run has it."""
-        values = [value for run in self.runs if (value := run.value(metric, at)) is not None]
+        every = [loaded.run.value(metric, at) for loaded in self.runs]
+        values = [value for value in every if value is not None]
         return Stat.of(values) if values else None
 
     def difference(self, base: Group, metric: str, at: At) -> Difference | None:
         """To another group's best or last values of the same seeds; None for fewer than two."""
-        mine, other = ({run.seed: run.value(metric, at) for run in g.runs} for g in (self, base))
+        base_values = base._by_seed(metric, at)
         pairs = [
-            (value, against)
-            for seed, value in mine.items()
-            if value is not None and (against := other.get(seed)) is not None
+            (value, base_values[seed])
+            for seed, value in self._by_seed(metric, at).items()
+            if seed in base_values
         ]
         return paired([value for value, _ in pairs], [against for _, against in pairs])
 
-    def per_round(self, direction: Literal["up_bytes", "down_bytes"]) -> float:
+    def _by_seed(self, metric: str, at: At) -> dict[int, float]:
+        """The metric's best or last value of every seed that has it."""
+        every = {loaded.seed: loaded.run.value(metric, at) for loaded in self.runs}
+        return {seed: value for seed, value in every.items() if value is not None}
+
+    def per_round(self, direction: TrafficDirection) -> float:
         """Bytes per communication round, the mean over seeds."""
-        return statistics.fmean(run.per_round(direction) for run in self.runs)
+        return statistics.fmean(loaded.per_round(direction) for loaded in self.runs)
 
     def curve(self, metric: str) -> dict[int, Stat]:
         """The metric over seeds by round, where every run that has it measured it."""
-        curves = [curve for run in self.runs if (curve := run.curve(metric))]
+        curves = [curve for loaded in self.runs if (curve := loaded.run.curve(metric))]
         common = set.intersection(*map(set, curves)) if curves else set()
         return {r: Stat.of([curve[r] for curve in curves]) for r in sorted(common)}
 
     def traffic(self) -> dict[int, float]:
         """Bytes of all rounds up to each round, the mean over seeds."""
-        totals = [run.traffic() for run in self.runs]
+        totals = [loaded.traffic() for loaded in self.runs]
         common = set.intersection(*map(set, totals))
         return {r: statistics.fmean(total[r] for total in totals) for r in sorted(common)}
 
 
-def best_of(metric: str, values: Iterable[float]) -> float:
-    """The lowest of a loss, the highest of everything else."""
-    return min(values) if "loss" in metric else max(values)
-
-
-def load(folders: Sequence[Path]) -> list[Run]:
+def load(folders: Sequence[Path]) -> list[LoadedRun]:
     """The runs at or below the given folders.
 
     Raises:
         UserError: when a folder is missing or holds no run, or a result cannot be read.
     """
-    return [Run(folder, result) for folder, result in find_results(folders)]
+    return [LoadedRun(folder, run) for folder, run in find_runs(folders)]
 
 
-def metrics_of(runs: Iterable[Run]) -> set[str]:
-    """Names of the metrics that the runs measured."""
-    return {
-        name
-        for run in runs
-        for record in run.rounds
-        for name, value in record["metrics"].items()
-        if isinstance(value, (int, float))
-    }
+def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
+    """What a metric that some of the runs measured means.
+
+    Raises:
+        UserError: when none of them measured it; it names the nearest one.
+    """
+    known: dict[str, Metric] = {}
+    for loaded in runs:
+        for measured in {name: None for done in loaded.run.rounds for name in done.metrics}:
+            known.setdefault(measured, loaded.run.info.metric(measured))
+    if name not in known:
+        raise UserError(f"no run has measured '{name}'.{nearest(name, known)}")
+    return known[name]
 
 
 # --- groups --------------------------------------------------------------------------------------
 
 
-def group(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
-    """Put runs together that differ only in the seed and in how they were executed.
+def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
+    """Group runs that differ only in the seed and in how they were executed.
+
+    Runs on different images or labels are never grouped, even with equal configurations.
 
     Returns:
         The groups, and what was left out: of two runs of one group and seed, the shorter one.
     """
-    by_keys: dict[tuple[tuple[str, str], ...], list[Run]] = defaultdict(list)
-    for run in runs:
-        by_keys[tuple(sorted(_texts(run.keys).items()))].append(run)
-    labels = _labels([members[0].keys for members in by_keys.values()])
+    by_keys: dict[Any, list[LoadedRun]] = defaultdict(list)
+    for loaded in runs:
+        keys = tuple(sorted(_texts(loaded.keys).items()))
+        by_keys[keys, loaded.run.info.data_sha256].append(loaded)
+    firsts = [members[0] for members in by_keys.values()]
     groups, notes = [], []
-    for label, members in zip(labels, by_keys.values(), strict=True):
-        kept: dict[int, Run] = {}
-        for run in sorted(members, key=lambda run: -run.done):
-            if run.seed in kept:
-                notes.append(f"seed {run.seed} of {label} is there twice; {run.folder} is left out")
+    for label, members in zip(_distinct_labels(firsts), by_keys.values(), strict=True):
+        kept: dict[int, LoadedRun] = {}
+        for loaded in sorted(members, key=lambda each: -each.run.done):
+            if loaded.seed in kept:
+                notes.append(
+                    f"seed {loaded.seed} of {label} is there twice; {loaded.folder} is left out"
+                )
             else:
-                kept[run.seed] = run
+                kept[loaded.seed] = loaded
         ordered = tuple(kept[seed] for seed in sorted(kept))
         groups.append(Group(label, ordered[0].keys, ordered))
     return groups, notes
+
+
+def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
+    """A label of each configuration; where only the data differs, with the data's hash."""
+    labels = _labels([loaded.keys for loaded in runs])
+    count = Counter(labels)
+    return [
+        label if count[label] == 1 else f"{label} data={(loaded.run.info.data_sha256 or '?')[:12]}"
+        for label, loaded in zip(labels, runs, strict=True)
+    ]
 
 
 def differing(groups: Sequence[Group]) -> list[str]:
@@ -276,10 +254,10 @@ def differing(groups: Sequence[Group]) -> list[str]:
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for key in dict.fromkeys(key for config in configs for key in config):
-        own = key.startswith("algorithm.")
+        of_method = key.startswith("algorithm.")
         values: dict[Any, set[str]] = defaultdict(set)
         for config in configs:
-            values[config["algorithm.name"] if own else None].add(_text(config.get(key)))
+            values[config["algorithm.name"] if of_method else None].add(_text(config.get(key)))
         if any(len(seen) > 1 for seen in values.values()) and key != "algorithm.name":
             found.append(key)
     return found
@@ -322,27 +300,34 @@ def show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 # --- what is unfair ------------------------------------------------------------------------------
 
 
 def warnings_of(groups: Sequence[Group]) -> list[str]:
-    """What makes the groups hard to compare: other partitions, unfinished runs."""
-    found = _partitions(groups)
+    """What makes the groups hard to compare: other data or partitions, unfinished runs."""
+    found = [*_data(groups), *_partitions(groups)]
     for member in groups:
-        for run in member.runs:
-            if run.done < run.planned:
+        for loaded in member.runs:
+            done, planned = loaded.run.done, loaded.run.info.planned
+            if done < planned:
                 found.append(
-                    f"not finished: {member.label} seed {run.seed} has {max(run.done, 0)} of "
-                    f"{run.planned} rounds"
+                    f"not finished: {member.label} seed {loaded.seed} has {max(done, 0)} of "
+                    f"{planned} rounds"
                 )
+    return found
+
+
+def _data(groups: Sequence[Group]) -> list[str]:
+    """Where the same `data` keys did not give the same images and labels."""
+    found = []
+    for alike in _alike(groups):
+        first, *others = alike
+        usual = first.runs[0].run.info.data_sha256
+        found += [
+            f"images or labels differ: {first.label} and {other.label}"
+            for other in others
+            if other.runs[0].run.info.data_sha256 != usual
+        ]
     return found
 
 
@@ -355,25 +340,42 @@ def _partitions(groups: Sequence[Group]) -> list[str]:
     differ: dict[tuple[str, str], set[int]] = defaultdict(set)
     for alike in _alike(groups):
         for seed in {seed for member in alike for seed in member.seeds}:
-            there = [(m.label, r.partition) for m in alike for r in m.runs if r.seed == seed]
-            usual = Counter(partition for _, partition in there).most_common(1)[0][0]
-            who = next(label for label, partition in there if partition == usual)
-            for label, partition in there:
-                if partition != usual:
-                    differ[who, label].add(seed)
-    by_method: dict[str, dict[int, set[str | None]]] = defaultdict(lambda: defaultdict(set))
-    for member in groups:
-        for run in member.runs:
-            by_method[member.method][run.seed].add(run.partition)
-    if not differ:
-        for first, second in combinations(sorted(by_method), 2):
-            for seed in by_method[first].keys() & by_method[second].keys():
-                if by_method[first][seed] != by_method[second][seed]:
-                    differ[first, second].add(seed)
+            for pair in _unlike_the_usual(alike, seed):
+                differ[pair].add(seed)
+    for pair, seeds in ({} if differ else _unlike_methods(groups)).items():
+        differ[pair] |= seeds
     return [
         f"partitions differ: {a} and {b}, seed {', '.join(map(str, sorted(seeds)))}"
         for (a, b), seeds in differ.items()
     ]
+
+
+def _unlike_the_usual(groups: Sequence[Group], seed: int) -> list[tuple[str, str]]:
+    """A group with the most common partition of a seed, and each group with another one."""
+    there = [
+        (member.label, loaded.run.info.partition_sha256)
+        for member in groups
+        for loaded in member.runs
+        if loaded.seed == seed
+    ]
+    usual = Counter(partition for _, partition in there).most_common(1)[0][0]
+    who = next(label for label, partition in there if partition == usual)
+    return [(who, label) for label, partition in there if partition != usual]
+
+
+def _unlike_methods(groups: Sequence[Group]) -> dict[tuple[str, str], set[int]]:
+    """Pairs of methods that had other sets of partitions, with the seeds."""
+    by_method: dict[str, dict[int, set[str | None]]] = defaultdict(lambda: defaultdict(set))
+    for member in groups:
+        for loaded in member.runs:
+            by_method[member.method][loaded.seed].add(loaded.run.info.partition_sha256)
+    found = {}
+    for first, second in combinations(sorted(by_method), 2):
+        a, b = by_method[first], by_method[second]
+        seeds = {seed for seed in a.keys() & b.keys() if a[seed] != b[seed]}
+        if seeds:
+            found[first, second] = seeds
+    return found
 
 
 def _alike(groups: Sequence[Group]) -> list[list[Group]]:

@@ -11,35 +11,30 @@ from rich.console import Console
 from rich.table import Table
 
 from fedray.files import write_atomic
+from fedray.records import Metric
 from fedray.report.runs import At, Group, Stat
 
 NOTHING = "–"
 
 
-def in_percent(metric: str) -> bool:
-    """Whether a metric is a share, shown in percent."""
-    share = "accuracy" in metric or metric.startswith("share of ")
-    return share and not metric.endswith("jain")
-
-
-def pretty(metric: str) -> str:
+def pretty(metric: Metric) -> str:
     """A metric's name for people, with its unit."""
-    return metric.replace("_", " ") + (" (%)" if in_percent(metric) else "")
+    return metric.name.replace("_", " ") + (" (%)" if metric.is_share else "")
 
 
-def cell(stat: Stat | None, metric: str) -> str:
+def cell(stat: Stat | None, metric: Metric) -> str:
     """Mean ± standard deviation; without the latter for one seed."""
     if stat is None:
         return NOTHING
-    if in_percent(metric):
+    if metric.is_share:
         mean, std = f"{100 * stat.mean:.2f}", f"{100 * stat.std:.2f}"
     else:
         mean, std = f"{stat.mean:.4g}", f"{stat.std:.2g}"
     return f"{mean} ± {std}" if stat.n > 1 else mean
 
 
-def megabytes(count: float) -> str:
-    """Bytes as MB (10^6), with three digits that count."""
+def in_megabytes(count: float) -> str:
+    """Bytes as a number of MB (10^6), with three digits that count."""
     size = count / 1e6
     return f"{size:.0f}" if size >= 100 or size == 0 else f"{size:.3g}"
 
@@ -47,16 +42,16 @@ def megabytes(count: float) -> str:
 HEADER = ("method", "n", "best", "final", "MB up", "MB down")
 
 
-def cells(groups: Sequence[Group], metric: str) -> list[tuple[str, ...]]:
+def cells(groups: Sequence[Group], metric: Metric) -> list[tuple[str, ...]]:
     """The table's rows: label, number of seeds, best, final, MB per round up and down."""
     return [
         (
             member.label,
             str(len(member.runs)),
-            cell(member.stat(metric, "best"), metric),
-            cell(member.stat(metric, "final"), metric),
-            megabytes(member.per_round("up_bytes")),
-            megabytes(member.per_round("down_bytes")),
+            cell(member.stat(metric.name, "best"), metric),
+            cell(member.stat(metric.name, "final"), metric),
+            in_megabytes(member.per_round("up")),
+            in_megabytes(member.per_round("down")),
         )
         for member in groups
     ]
@@ -66,12 +61,12 @@ DIFFERENCES = ("method", "n", "difference", "p")
 
 
 def difference_cells(
-    groups: Sequence[Group], base: Group, metric: str, at: At
+    groups: Sequence[Group], base: Group, metric: Metric, at: At
 ) -> list[tuple[str, ...]]:
     """The rows of the comparison with `base`: label, number of seeds, difference, p."""
     rows: list[tuple[str, ...]] = []
     for member in groups:
-        found = None if member is base else member.difference(base, metric, at)
+        found = None if member is base else member.difference(base, metric.name, at)
         if found is not None:
             sign = "+" if found.stat.mean >= 0 else ""
             p = NOTHING if found.p is None else f"{found.p:.2g}"
@@ -79,7 +74,7 @@ def difference_cells(
     return rows
 
 
-def difference_caption(base: Group, metric: str, at: At) -> str:
+def difference_caption(base: Group, metric: Metric, at: At) -> str:
     """What the comparison's numbers are."""
     return (
         f"{pretty(metric)}, {at}: difference to {base.label}, paired by seed;\n"
@@ -87,18 +82,18 @@ def difference_caption(base: Group, metric: str, at: At) -> str:
     )
 
 
-def ordered(groups: Sequence[Group], metric: str, at: At) -> list[Group]:
+def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
     """Groups by their mean, the best first; those without the metric last."""
 
     def worth(member: Group) -> tuple[bool, float]:
-        stat = member.stat(metric, at)
-        sign = 1 if "loss" in metric else -1
+        stat = member.stat(metric.name, at)
+        sign = 1 if metric.direction == "min" else -1
         return stat is None, sign * stat.mean if stat else 0.0
 
     return sorted(groups, key=worth)
 
 
-def caption(groups: Sequence[Group], metric: str) -> str:
+def caption(groups: Sequence[Group], metric: Metric) -> str:
     """What the numbers are."""
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
@@ -109,7 +104,7 @@ def caption(groups: Sequence[Group], metric: str) -> str:
 def print_table(
     groups: Sequence[Group],
     base: Group,
-    metric: str,
+    metric: Metric,
     at: At,
     warnings: Sequence[str],
     console: Console | None = None,
@@ -151,7 +146,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def write_markdown(
     groups: Sequence[Group],
     base: Group,
-    metric: str,
+    metric: Metric,
     at: At,
     warnings: Sequence[str],
     path: Path,
@@ -164,15 +159,15 @@ def write_markdown(
     ]
     differences = difference_cells(groups, base, metric, at)
     if differences:
-        said = difference_caption(base, metric, at).replace("\n", " ")
-        lines += ["", *markdown(DIFFERENCES, differences), "", f"{said}."]
+        below = difference_caption(base, metric, at).replace("\n", " ")
+        lines += ["", *markdown(DIFFERENCES, differences), "", f"{below}."]
     for warning in warnings:
         lines += ["", f"**Warning:** {warning}."]
     write_atomic(path, "\n".join(lines) + "\n")
 
 
 def write_csv(
-    groups: Sequence[Group], base: Group, metric: str, at: At, keys: Sequence[str], path: Path
+    groups: Sequence[Group], base: Group, metric: Metric, at: At, keys: Sequence[str], path: Path
 ) -> None:
     """The table for other programs: fractions and bytes, unrounded.
 
@@ -191,13 +186,13 @@ def write_csv(
         traffic = ["up_bytes_per_round", "down_bytes_per_round"]
         compared = ["difference_to", "difference_at", "difference_mean", "difference_std", "p"]
         head = ["label", "algorithm", *keys, "n", "seeds", "metric", *names, *compared, *traffic]
-        writer.writerow([*head, "partition_sha256"])
+        writer.writerow([*head, "partition_sha256", "data_sha256"])
         for member in groups:
             row = [member.label, member.method, *(member.keys.get(key, "") for key in keys)]
-            row += [len(member.runs), " ".join(map(str, member.seeds)), metric]
-            for stat in (member.stat(metric, "best"), member.stat(metric, "final")):
+            row += [len(member.runs), " ".join(map(str, member.seeds)), metric.name]
+            for stat in (member.stat(metric.name, "best"), member.stat(metric.name, "final")):
                 row += ["", ""] if stat is None else [stat.mean, stat.std]
-            found = None if member is base else member.difference(base, metric, at)
+            found = None if member is base else member.difference(base, metric.name, at)
             row += (
                 [""] * len(compared)
                 if found is None
@@ -209,6 +204,8 @@ def write_csv(
                     "" if found.p is None else found.p,
                 ]
             )
-            row += [member.per_round("up_bytes"), member.per_round("down_bytes")]
-            writer.writerow([*row, " ".join(str(run.partition or "?") for run in member.runs)])
+            row += [member.per_round("up"), member.per_round("down")]
+            infos = [loaded.run.info for loaded in member.runs]
+            row.append(" ".join(info.partition_sha256 or "?" for info in infos))
+            writer.writerow([*row, infos[0].data_sha256 or "?"])
     temporary.replace(path)

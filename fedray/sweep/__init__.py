@@ -1,6 +1,7 @@
-"""Many experiments: one question, a search over configurations, a table, a figure.
+"""Many experiments: a search over configurations, a table, a figure.
 
 spec.py     the YAML in tune/: what is swept, by which search, at which scale
+seeds.py    the seeds of a configuration: merged rounds, the objective
 trial.py    one configuration inside Ray Tune: the seeds of one federation in lockstep
 ledger.py   sweep.json: what was asked, every trial and how it ended; what `--resume` reads
 search.py   grids and Optuna's samplers behind Ray Tune's interface

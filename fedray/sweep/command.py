@@ -1,9 +1,10 @@
-"""`python -m fedray.sweep NAME [key=value ...]`: a sweep from question to figure."""
+"""`python -m fedray.sweep NAME [key=value ...]`: a sweep, its table and its figure."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import logging
 import os
 import shutil
@@ -16,18 +17,17 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from fedray.cli import INTERRUPTED, RUN_ERROR, guard
-from fedray.config import dump_yaml, find_yaml
-from fedray.errors import UserError
+from fedray.config import Experiment, dump_yaml, find_yaml
+from fedray.errors import INTERRUPTED, RUN_ERROR, UserError, add_debug, guard
 from fedray.files import results_home, write_atomic
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.spec import (
     Config,
-    Question,
-    ask,
+    SweepPlan,
     check_configurations,
     folders,
     grid,
+    plan_sweep,
     shipped,
     words,
 )
@@ -70,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="DIR", help="the folder of this invocation's results"
     )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    add_debug(cli)
     return cli
 
 
@@ -80,15 +81,17 @@ def _positive(text: str) -> int:
     return number
 
 
-@guard
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    args = parser().parse_intermixed_args(argv)
+    return guard(_main, parser().parse_intermixed_args(argv))
+
+
+def _main(args: argparse.Namespace) -> int:
     ledger = begin_or_resume(args)
-    configs = check_configurations(ledger.question)
-    prepare(ledger.question, configs)
+    configs = check_configurations(ledger.plan)
+    prepare(ledger.plan, configs)
     print(headline(ledger), flush=True)
-    concurrent = places(ledger, configs, tracks=not args.no_track)
+    concurrent = connect_cluster(ledger, configs, tracks=not args.no_track)
     with hold(ledger.home):
         keep_file(args.sweep, ledger.home)
         return run(ledger, concurrent, tracks=not args.no_track)
@@ -107,19 +110,19 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
         raise UserError(f"name a sweep: {', '.join(shipped()) or 'there is none in ./tune'}")
     if args.resume:
         return _resume(args)
-    question = ask(args.sweep, args.set, args.scale or "laptop", args.num_samples)
+    plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples)
     if args.out is not None:
         home = args.out.resolve()
         if (home / "sweep.json").exists():
             raise UserError(f"{home} already holds a sweep; go on with --resume, or name another")
     else:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        home = results_home() / question.sweep / stamp
+        home = results_home() / plan.sweep / stamp
         while home.exists():
             home = home.with_name(f"{home.name}-2")
-    ledger = Ledger(home, question)
-    if question.search == "grid":
-        for number, config in enumerate(grid(question.axes, question.num_samples)):
+    ledger = Ledger(home, plan)
+    if plan.search == "grid":
+        for number, config in enumerate(grid(plan.axes, plan.num_samples)):
             ledger.add(number, config)
     return ledger
 
@@ -128,13 +131,13 @@ def _resume(args: argparse.Namespace) -> Ledger:
     name = Path(args.sweep).stem
     home = args.out.resolve() if args.out is not None else unfinished(results_home() / name)
     ledger = Ledger.read(home)
-    before = ledger.question
+    before = ledger.plan
     if before.sweep != name:
         raise UserError(f"{home} holds sweep {before.sweep}, not {name}")
     if ledger.status == "finished":
         raise UserError(f"{home} is finished; start without --resume")
     if args.set or args.scale or args.num_samples:
-        now = ask(args.sweep, args.set, args.scale or before.scale, args.num_samples)
+        now = plan_sweep(args.sweep, args.set, args.scale or before.scale, args.num_samples)
         for key in ("scale", "set", "seeds", "num_samples"):
             was, given = getattr(before, key), getattr(now, key)
             if was != given:
@@ -174,54 +177,58 @@ def keep_file(name: str, home: Path) -> None:
 # --- before anything starts ----------------------------------------------------------------------
 
 
-def prepare(question: Question, configs: Sequence[Config]) -> None:
+def prepare(plan: SweepPlan, configs: Sequence[Config]) -> None:
     """Look once at what trials will read: images into this node's cache, partitions, texts.
 
     Raises:
         UserError: when something is missing, or a configuration's partition cannot be made.
     """
+    seen = set()
+    for config, seed in itertools.product(configs, plan.seeds):
+        experiment = plan.experiment_of(config, seed)
+        parts = experiment.data, experiment.text, experiment.algorithm.name
+        what = (*map(str, parts), seed, experiment.batch_size, experiment.drop_last)
+        if what in seen:
+            continue
+        seen.add(what)
+        try:
+            _look_at_inputs(experiment)
+        except UserError as error:
+            raise UserError(f"{words(config)}: {error}") from None
+
+
+def _look_at_inputs(experiment: Experiment) -> None:
+    """Read an experiment's images and partition; find its text encoder's weights."""
     import torch
 
-    from fedray.language.encoders import encoder_identity
-    from fedray.runtime.assembly import Assembly, encoder_spec
+    from fedray.runtime.assembly import Assembly, text_tower
 
-    seen = set()
-    for config in configs:
-        for seed in question.seeds:
-            experiment = question.experiment_of(config, seed)
-            parts = experiment.data, experiment.text, experiment.algorithm.name
-            what = (*map(str, parts), seed, experiment.batch_size, experiment.drop_last)
-            if what in seen:
-                continue
-            seen.add(what)
-            assembly = Assembly(experiment)
-            try:
-                if assembly.text_tower(torch.device("cpu")) is not None:
-                    encoder_identity(encoder_spec(experiment))
-            except UserError as error:
-                raise UserError(f"{words(config)}: {error}") from None
+    assembly = Assembly(experiment)
+    if assembly.algorithm.requires.text:
+        tower = text_tower(experiment, assembly.setting, torch.device("cpu"))
+        tower.choice.identity()
 
 
 def headline(ledger: Ledger) -> str:
     """What is going to be swept, in two lines."""
-    question = ledger.question
-    experiment = question.some_experiment()
-    if question.search != "grid":
-        how = f"{question.num_samples} configurations by {question.search}"
+    plan = ledger.plan
+    experiment = plan.some_experiment()
+    if plan.search != "grid":
+        how = f"{plan.num_samples} configurations by {plan.search}"
     else:
-        whole, some = len(grid(question.axes)), len(ledger.trials)
+        whole, some = len(grid(plan.axes)), len(ledger.trials)
         how = f"a grid of {whole}" if some == whole else f"{some} of the grid's {whole}"
-    seeds = ", ".join(str(seed) for seed in question.seeds)
+    seeds = ", ".join(str(seed) for seed in plan.seeds)
     return (
-        f"{question.sweep} [{question.scale} scale]: {question.answers}\n"
-        f"{how} over {', '.join(question.keys)}; seed{'s' * (len(question.seeds) > 1)} {seeds}; "
-        f"{question.experiment}: {experiment.algorithm.name} on {experiment.data.source}, "
+        f"{plan.sweep} [{plan.scale} scale]: {plan.answers}\n"
+        f"{how} over {', '.join(plan.keys)}; seed{'s' * (len(plan.seeds) > 1)} {seeds}; "
+        f"{plan.experiment}: {experiment.algorithm.name} on {experiment.data.source.name}, "
         f"{experiment.data.clients} clients, {experiment.rounds} rounds"
     )
 
 
-def places(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) -> int:
-    """Connect to the cluster and print what is asked of it.
+def connect_cluster(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) -> int:
+    """Connect to the cluster and print the resources that the trials need.
 
     Returns:
         How many trials run at a time.
@@ -234,15 +241,15 @@ def places(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) -> int:
     from fedray.runtime.cluster import check_storage, connect
     from fedray.runtime.resources import at_a_time, preflight
 
-    question = ledger.question
+    plan = ledger.plan
     nodes = connect()
     check_storage(ledger.home, len(nodes))
     if tracks:
         check_tracking(len(nodes))
-    experiments = [question.experiment_of(config, question.seeds[0]) for config in configs]
+    experiments = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
     lines = [preflight(experiment, nodes) for experiment in experiments]
     fit = min(at_a_time(experiment, nodes) for experiment in experiments)
-    concurrent = max(1, min(fit, question.max_concurrent or fit, ledger.left))
+    concurrent = max(1, min(fit, plan.max_concurrent or fit, ledger.left))
     for line in dict.fromkeys(lines):
         print(line)
     print(f"{ledger.left} trials, {concurrent} at a time", flush=True)
@@ -267,19 +274,19 @@ def check_tracking(nodes: int) -> None:
 
 
 def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
-    """Run what is left of a sweep and say how it ended; returns the exit code."""
+    """Run what is left of a sweep and print the outcome; returns the exit code."""
     from fedray.sweep.runs import SweepRuns
     from fedray.sweep.watch import SweepProgress, Watcher
 
-    question = ledger.question
-    if question.asha is not None and question.search != "grid":
+    plan = ledger.plan
+    if plan.asha is not None and plan.search != "grid":
         print(
-            f"note: {question.search} takes a trial that ASHA stops as complete, with the value "
+            f"note: {plan.search} takes a trial that ASHA stops as complete, with the value "
             "it had then"
         )
-    experiment = question.some_experiment()
+    experiment = plan.some_experiment()
     ledger.write()
-    tracker = tracker_for(question.sweep, ledger.home) if tracks else None
+    tracker = tracker_for(plan.sweep, ledger.home) if tracks else None
     runs = SweepRuns(ledger, tracker) if tracker is not None else None
     try:
         with SweepProgress(ledger, experiment.rounds) as show:
@@ -308,11 +315,11 @@ def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) ->
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
     shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
     space, config = tune_config(ledger, concurrent)
-    question = ledger.question
+    plan = ledger.plan
     trainable = tune.with_resources(
-        functools.partial(run_trial, question=question, home=ledger.home),
+        functools.partial(run_trial, plan=plan, home=ledger.home),
         lambda given: tune.PlacementGroupFactory(
-            trial_bundles(question.experiment_of(given["trial"]["values"], question.seeds[0]))
+            trial_bundles(plan.experiment_of(given["trial"]["values"], plan.seeds[0]))
         ),
     )
     tune.Tuner(
@@ -339,26 +346,26 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
     """
     from fedray.sweep.show import best_command, draw, reasons, table, write_csv
 
-    question, home = ledger.question, ledger.home
+    plan, home = ledger.plan, ledger.home
     print(f"\n{table(ledger)}")
     for reason in reasons(ledger):
         print(reason)
     write_csv(ledger, home / "trials.csv")
     if ledger.left:
-        where = "" if home.parent == results_home() / question.sweep else f" --out {home}"
-        print(f"interrupted; go on with: python -m fedray.sweep {question.sweep} --resume{where}")
+        where = "" if home.parent == results_home() / plan.sweep else f" --out {home}"
+        print(f"interrupted; go on with: python -m fedray.sweep {plan.sweep} --resume{where}")
         return INTERRUPTED
     best = ledger.best
     if best is None:
-        print(f"failed: no trial of {question.sweep} came through", file=sys.stderr)
+        print(f"failed: no trial of {plan.sweep} came through", file=sys.stderr)
         return RUN_ERROR
-    experiment = question.experiment_of(best.config, question.seeds[0])
+    experiment = plan.experiment_of(best.config, plan.seeds[0])
     write_atomic(home / "best.yaml", dump_yaml(experiment.tree()))
     draw(ledger, home / "sweep.png")
     print(
-        f"\nbest: {words(best.config)}: {question.metric} {best.objective:.4f} "
-        f"in round {best.when}  [{question.scale} scale]\n"
-        f"  {best_command(question, best.config)}\n"
+        f"\nbest: {words(best.config)}: {plan.metric} {best.objective:.4f} "
+        f"in round {best.when}  [{plan.scale} scale]\n"
+        f"  {best_command(plan, best.config)}\n"
         f"figure: {home / 'sweep.png'}\nresults: {home}"
     )
     if hint is not None:

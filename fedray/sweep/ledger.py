@@ -1,4 +1,4 @@
-"""sweep.json: what was asked, every trial, and how it ended.
+"""sweep.json: the plan, every trial, and how it ended.
 
     <results>/<sweep>/<invocation>/sweep.json
                                    sweep.png, trials.csv      at the end
@@ -12,7 +12,7 @@ experiment lags behind its trials and forgets schedulers, so it is not used for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,10 +21,10 @@ from typing import Any, Literal
 from fedray.config import validate
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.sweep.spec import Config, Question, folder_name
-from fedray.sweep.trial import Record, judge
+from fedray.sweep.seeds import MergedRound, objective_of
+from fedray.sweep.spec import Config, SweepPlan, folder_name
 
-FORMAT = 1
+FORMAT = 2
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 
@@ -76,16 +76,16 @@ class Trial:
         """The trial's folder, below the invocation's."""
         return folder_name(self.number, self.config)
 
-    def measure(self, rows: list[Record], question: Question) -> None:
-        """Take over what these rounds say."""
-        found = judge(rows, question)
-        if rows:
-            self.last_round = rows[-1]["round"]
-            self.bytes = sum(row["up_bytes"] + row["down_bytes"] for row in rows)
+    def measure(self, rounds: Sequence[MergedRound], plan: SweepPlan) -> None:
+        """Record these rounds' results."""
+        if rounds:
+            self.last_round = rounds[-1].round
+            self.bytes = sum(r.mean.up.total_bytes + r.mean.down.total_bytes for r in rounds)
+        found = objective_of(rounds, plan)
         if found is not None:
             self.objective, self.std, self.best_rounds = found.value, found.std, found.rounds
-            measured = [row["metrics"] for row in rows if question.metric in row["metrics"]]
-            self.final = measured[-1][question.metric]
+            curve = [r.mean.metrics for r in rounds if plan.metric in r.mean.metrics]
+            self.final = curve[-1][plan.metric]
 
 
 @dataclass
@@ -94,14 +94,14 @@ class Ledger:
 
     Attributes:
         home: the invocation's folder.
-        question: what is asked.
+        plan: what is swept, and how.
         trials: by number.
         status: running until every trial is over.
         began: when the invocation began, local time.
     """
 
     home: Path
-    question: Question
+    plan: SweepPlan
     trials: dict[int, Trial] = field(default_factory=dict)
     status: Literal["running", "finished"] = "running"
     began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
@@ -123,8 +123,8 @@ class Ledger:
     @property
     def total(self) -> int:
         """How many trials there will be."""
-        question = self.question
-        return len(self.trials) if question.search == "grid" else question.num_samples or 0
+        plan = self.plan
+        return len(self.trials) if plan.search == "grid" else plan.num_samples or 0
 
     @property
     def left(self) -> int:
@@ -142,7 +142,7 @@ class Ledger:
         return self._first(self.ordered)
 
     def _first(self, trials: Iterable[Trial]) -> Trial | None:
-        sign = 1 if self.question.mode == "max" else -1
+        sign = 1 if self.plan.mode == "max" else -1
         worth = [t for t in trials if t.status != "failed" and t.objective is not None]
         return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
 
@@ -153,13 +153,13 @@ class Ledger:
             self.home / "sweep.json",
             {
                 "format": FORMAT,
-                "sweep": self.question.sweep,
-                "scale": self.question.scale,
+                "sweep": self.plan.sweep,
+                "scale": self.plan.scale,
                 "status": self.status,
                 "began": self.began,
                 "best": None if best is None else best.number,
                 "trials": [{"folder": trial.name, **asdict(trial)} for trial in self.ordered],
-                "question": self.question.model_dump(mode="json"),
+                "plan": self.plan.model_dump(mode="json"),
             },
         )
 
@@ -181,7 +181,7 @@ class Ledger:
             )
         ledger = cls(
             home=home,
-            question=validate(Question, tree["question"], str(path)),
+            plan=validate(SweepPlan, tree["plan"], str(path)),
             status=tree["status"],
             began=tree["began"],
         )

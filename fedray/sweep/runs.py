@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+from fedray.config import Experiment
+from fedray.records import Round, RunFolder, RunInfo, Status, versions
 from fedray.sweep.ledger import Ledger, Trial
+from fedray.sweep.seeds import read_merged, seed_folders
 from fedray.sweep.spec import words
-from fedray.tracking import MlflowTracker, Status, describe_run, run_key
+from fedray.tracking import IDENTITY_TAG, MlflowTracker, describe_run, run_key
 
 log = logging.getLogger(__name__)
 
@@ -38,43 +40,44 @@ class SweepRuns:
 
     def _open(self) -> None:
         """Open the parent; the thread's first call, the trials' come after it."""
-        question, home = self._ledger.question, self._ledger.home
-        asked = question.model_dump(mode="json")
-        identity = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        params = {key: asked[key] for key in ("search", "metric", "at", "mode", "seeds", "asha")}
+        plan, home = self._ledger.plan, self._ledger.home
+        tree = plan.model_dump(mode="json")
+        identity = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+        params = {key: tree[key] for key in ("search", "metric", "at", "mode", "seeds", "asha")}
         # MLflow's names have no commas
-        params |= {f"space.{'/'.join(axis.keys)}": axis.tree() for axis in question.axes}
-        params |= {f"set.{key}": value for key, value in question.set.items()}
-        params["experiment"] = question.experiment
-        tags = {"sweep": question.sweep, "scale": question.scale, "answers": question.answers}
-        name = f"{question.sweep}-{home.name}"
-        key = run_key(home, identity, experiment=question.sweep, name=name)
+        params |= {f"space.{'/'.join(axis.keys)}": axis.tree() for axis in plan.axes}
+        params |= {f"set.{key}": value for key, value in plan.set.items()}
+        params["experiment"] = plan.experiment
+        tags = {"sweep": plan.sweep, "scale": plan.scale, "answers": plan.answers}
+        name = f"{plan.sweep}-{home.name}"
+        key = run_key(home, identity, experiment=plan.sweep, name=name)
         self._tracker.start_parent(name, params, tags, key=key)
 
     def start(self, trial: Trial, ray_id: str | None = None) -> None:
         """Open a trial's run, or the one that it had before an interruption."""
-        question = self._ledger.question
-        experiment = question.experiment_of(trial.config, question.seeds[0])
-        seeds = ",".join(str(seed) for seed in question.seeds)
-        params, tags = describe_run(experiment)
+        plan = self._ledger.plan
+        experiment = plan.experiment_of(trial.config, plan.seeds[0])
+        seeds = ",".join(str(seed) for seed in plan.seeds)
+        params, tags = describe_run(_info(experiment))
+        del tags[IDENTITY_TAG]  # the seeds' own are added at the end, with the data's hash
         tags |= {
             "seed": seeds,
-            "sweep": question.sweep,
+            "sweep": plan.sweep,
             "trial": str(trial.number),
             "config": words(trial.config),
         }
         if ray_id is not None:
             tags["ray_trial_id"] = ray_id
         folder, identity = self._ledger.home / trial.name, f"{experiment.identity()}-{seeds}"
-        key = run_key(folder, identity, experiment=question.sweep, name=trial.name)
+        key = run_key(folder, identity, experiment=plan.sweep, name=trial.name)
         self._keys[trial.number] = key
         params["seed"] = seeds
         self._later(lambda: self._tracker.start(key, trial.name, params=params, tags=tags))
 
-    def round(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Log a round of a trial; one that is there already is skipped."""
+    def round(self, trial: Trial, mean: Round) -> None:
+        """Log a round of a trial, the mean over its seeds; one that is there is skipped."""
         key = self._keys[trial.number]
-        self._later(lambda: self._tracker.round(key, row))
+        self._later(lambda: self._tracker.round(key, mean))
 
     def finish(self, trial: Trial) -> None:
         """Close a trial's run, if it was started here and is not closed."""
@@ -85,12 +88,9 @@ class SweepRuns:
         if trial.objective is not None and trial.status in ("finished", "stopped"):
             metrics = {"objective": trial.objective, "objective_std": trial.std}
         folder, status = self._ledger.home / trial.name, ENDS.get(trial.status, "KILLED")
-        files = [
-            folder / f"seed_{seed}" / name
-            for seed in self._ledger.question.seeds
-            for name in ("result.json", "partition.png")
-        ]
-        files.append(folder / "error.txt")
+        seeds = seed_folders(folder, self._ledger.plan.seeds)
+        files = [file for seed in seeds for file in (seed.result, seed.partition_plot)]
+        files.append(RunFolder(folder).error)
         self._later(lambda: self._tracker.finish(key, status, files, metrics))
 
     def end(self) -> None:
@@ -110,10 +110,10 @@ class SweepRuns:
         self._calls.shutdown(wait=True)
 
     def _later(self, call: Callable[[], object]) -> None:
-        self._calls.submit(_said, call)
+        self._calls.submit(_logged, call)
 
 
-def _said(call: Callable[[], object]) -> None:
+def _logged(call: Callable[[], object]) -> None:
     """Make a call whose error nobody waits for."""
     try:
         call()
@@ -121,8 +121,21 @@ def _said(call: Callable[[], object]) -> None:
         log.warning("the tracker failed; results and sweep.json are complete", exc_info=True)
 
 
+def _info(experiment: Experiment) -> RunInfo:
+    """What is known of a trial's runs before they begin."""
+    return RunInfo(
+        name=experiment.name,
+        scale=experiment.scale,
+        algorithm=experiment.algorithm.name,
+        config=experiment.tree(),
+        seed=experiment.seed,
+        identity=experiment.identity(),
+        versions=versions(),
+    )
+
+
 def replay(home: Path, tracker: MlflowTracker) -> None:
-    """Tell a tracker all of a sweep, out of its folder.
+    """Log a finished sweep to a tracker, from its folder.
 
     Args:
         home: the invocation's folder.
@@ -131,16 +144,14 @@ def replay(home: Path, tracker: MlflowTracker) -> None:
     Raises:
         UserError: when the folder cannot be read.
     """
-    from fedray.sweep.trial import read_rows
-
     ledger = Ledger.read(home)
     runs = SweepRuns(ledger, tracker)
     for trial in ledger.ordered:
-        rows = read_rows(home / trial.name, ledger.question)
-        if not rows and not trial.is_over:
+        rounds = read_merged(home / trial.name, ledger.plan)
+        if not rounds and not trial.is_over:
             continue
         runs.start(trial)
-        for row in rows:
-            runs.round(trial, row)
+        for merged in rounds:
+            runs.round(trial, merged.mean)
         runs.finish(trial)
     runs.end()

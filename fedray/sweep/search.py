@@ -28,7 +28,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from fedray.streams import Streams
 from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.spec import Axis, Question
+from fedray.sweep.spec import Axis, SweepPlan
 
 
 def entry(trial: Trial) -> dict[str, Any]:
@@ -40,22 +40,22 @@ def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.T
     """Ray Tune's parameter space and its configuration, for what is left to do.
 
     Args:
-        ledger: says what is asked and what is done.
+        ledger: which trials were suggested and which are finished.
         concurrent: trials at a time.
     """
-    question = ledger.question
+    plan = ledger.plan
     scheduler = None
-    if question.asha is not None:
-        rounds = question.some_experiment().rounds
+    if plan.asha is not None:
+        rounds = plan.some_experiment().rounds
         scheduler = ASHAScheduler(
             time_attr="round",
             max_t=rounds,
-            grace_period=min(question.asha.grace_rounds, rounds),
-            reduction_factor=question.asha.reduction_factor,
+            grace_period=min(plan.asha.grace_rounds, rounds),
+            reduction_factor=plan.asha.reduction_factor,
         )
-    common = {"metric": "objective", "mode": question.mode, "scheduler": scheduler}
+    common = {"metric": "objective", "mode": plan.mode, "scheduler": scheduler}
     common |= {"max_concurrent_trials": concurrent, "trial_dirname_creator": _dirname}
-    if question.search == "grid":
+    if plan.search == "grid":
         space = {"trial": tune.grid_search([entry(trial) for trial in ledger.open])}
         return space, tune.TuneConfig(**common)
     samples = ledger.left
@@ -67,21 +67,21 @@ def _dirname(trial: Any) -> str:
 
 
 class OptunaTrials(OptunaSearch):  # type: ignore[misc]
-    """Ray Tune's Optuna search, whose trials carry their number and stand in the ledger.
+    """Ray Tune's Optuna search, whose trials are numbered and recorded in the ledger.
 
     Args:
         ledger: finished trials are given to the study, unfinished ones are asked for first.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        question = ledger.question
-        space = distributions(question.axes)
+        plan = ledger.plan
+        space = distributions(plan.axes)
         self._ledger = ledger
         self._study, storage = make_study(ledger, space)
         super().__init__(
             space=space,
             metric="objective",
-            mode=question.mode,
+            mode=plan.mode,
             sampler=self._study.sampler,
             study_name=self._study.study_name,
             storage=storage,
@@ -135,14 +135,14 @@ def _journal(home: Path) -> tuple[BaseStorage, dict[int, dict[str, Any]]]:
 
 def make_study(ledger: Ledger, space: dict[str, BaseDistribution]) -> tuple[Study, BaseStorage]:
     """An Optuna study that holds the ledger's trials under their numbers."""
-    question = ledger.question
+    plan = ledger.plan
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage, notes = _journal(ledger.home)
     study = optuna.create_study(
         storage=storage,
-        study_name=f"{question.sweep}/{ledger.home.name}",
-        sampler=PerTrialSampler(lambda seed: _sampler(question, seed), question.search_seed),
-        direction="maximize" if question.mode == "max" else "minimize",
+        study_name=f"{plan.sweep}/{ledger.home.name}",
+        sampler=PerTrialSampler(lambda seed: _sampler(plan, seed), plan.search_seed),
+        direction="maximize" if plan.mode == "max" else "minimize",
     )
     for trial in ledger.ordered:
         note = notes.get(trial.number, {})
@@ -170,19 +170,19 @@ def distributions(axes: Sequence[Axis]) -> dict[str, BaseDistribution]:
         if axis.is_listed:
             return CategoricalDistribution(axis.values)
         low, high = axis.values
-        if axis.kind == "randint":
+        if axis.distribution == "randint":
             return IntDistribution(low, high)
-        return FloatDistribution(low, high, log=axis.kind == "loguniform")
+        return FloatDistribution(low, high, log=axis.distribution == "loguniform")
 
     return {axis.key: one(axis) for axis in axes}
 
 
-def _sampler(question: Question, seed: int) -> BaseSampler:
-    if question.search == "random":
+def _sampler(plan: SweepPlan, seed: int) -> BaseSampler:
+    if plan.search == "random":
         return RandomSampler(seed=seed)
-    if question.search == "cmaes":
+    if plan.search == "cmaes":
         return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-    startup = min(10, max(4, (question.num_samples or 0) // 3))
+    startup = min(10, max(4, (plan.num_samples or 0) // 3))
     return TPESampler(n_startup_trials=startup, seed=seed)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedray.progress import megabytes
+from fedray.records import Metric, megabytes
 from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.spec import Config, Question, short_names, show_value
+from fedray.sweep.seeds import seed_folders
+from fedray.sweep.spec import Config, SweepPlan, short_names, show_value
 
 WIDTH = 80
 CUT = 14
@@ -25,11 +26,11 @@ def table(ledger: Ledger) -> str:
 
     Columns that do not fit are left out, the least telling first.
     """
-    question = ledger.question
-    names = short_names(question.keys)
+    plan = ledger.plan
+    names = short_names(plan.keys)
     columns: dict[str, list[str]] = {"trial": [], **{name: [] for name in names.values()}}
-    results = [question.metric, "round", "rounds", "traffic", "start-up", "time"]
-    if len(question.seeds) > 1:
+    results = [plan.metric, "round", "rounds", "traffic", "start-up", "time"]
+    if len(plan.seeds) > 1:
         results.insert(1, "+-")
     columns |= {name: [] for name in results}
     best = ledger.best
@@ -37,7 +38,7 @@ def table(ledger: Ledger) -> str:
         columns["trial"].append(f"{'* ' if trial is best else ''}{trial.number}")
         for key, name in names.items():
             columns[name].append(show_value(trial.config[key])[:CUT])
-        for name, text in _results(trial, question).items():
+        for name, text in _results(trial, plan).items():
             columns[name].append(text)
     for victim in ("start-up", "traffic", "rounds", "time", "round"):
         if _width(columns) > WIDTH:
@@ -45,18 +46,18 @@ def table(ledger: Ledger) -> str:
     return _layout(columns, ledger, list(names.values()))
 
 
-def _results(trial: Trial, question: Question) -> dict[str, str]:
+def _results(trial: Trial, plan: SweepPlan) -> dict[str, str]:
     known = trial.objective is not None
     start = trial.startup_seconds
     cells = {
-        question.metric: f"{trial.objective:.4f}" if known else "",
+        plan.metric: f"{trial.objective:.4f}" if known else "",
         "round": trial.when,
         "rounds": "" if trial.last_round is None else str(trial.last_round),
         "traffic": megabytes(trial.bytes),
         "start-up": "" if start is None else f"{start:.1f} s",
         "time": f"{trial.seconds:.0f} s",
     }
-    if len(question.seeds) > 1:
+    if len(plan.seeds) > 1:
         cells["+-"] = f"{trial.std:.4f}" if known else ""
     return cells
 
@@ -97,13 +98,13 @@ def reasons(ledger: Ledger) -> list[str]:
     return [f"trial {', '.join(who)} failed: {reason}" for reason, who in by_reason.items()]
 
 
-def best_command(question: Question, config: Mapping[str, Any]) -> str:
+def best_command(plan: SweepPlan, config: Mapping[str, Any]) -> str:
     """The command that runs one configuration alone, with the first seed."""
-    pairs = {**question.set, **config}
-    if question.seeds[0] != question.base.get("seed", 0):
-        pairs["seed"] = question.seeds[0]
+    pairs = {**plan.set, **config}
+    if plan.seeds[0] != plan.base.get("seed", 0):
+        pairs["seed"] = plan.seeds[0]
     words = [shlex.quote(f"{key}={_flow(value)}") for key, value in pairs.items()]
-    return " ".join(["python -m fedray.run", shlex.quote(question.experiment), *words])
+    return " ".join(["python -m fedray.run", shlex.quote(plan.experiment), *words])
 
 
 def _flow(value: Any) -> str:
@@ -113,13 +114,13 @@ def _flow(value: Any) -> str:
 
 def write_csv(ledger: Ledger, path: Path) -> None:
     """The table with all its columns, for other programs."""
-    question = ledger.question
+    plan = ledger.plan
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = [field.name for field in fields(Trial) if field.name not in ("number", "config")]
-        writer.writerow(["trial", *question.keys, *names])
+        writer.writerow(["trial", *plan.keys, *names])
         for trial in ledger.ordered:
-            swept = [trial.config[key] for key in question.keys]
+            swept = [trial.config[key] for key in plan.keys]
             writer.writerow([trial.number, *swept, *(getattr(trial, name) for name in names)])
 
 
@@ -127,21 +128,29 @@ def draw(ledger: Ledger, path: Path) -> None:
     """The objective against what was swept, with its spread over seeds; one panel per axis."""
     from fedray.report import Row, figure_sweep
 
-    question = ledger.question
+    plan = ledger.plan
     rows = [
-        Row(by_axis(question, trial.config), trial.objective, trial.std, len(question.seeds))
+        Row(by_axis(plan, trial.config), trial.objective, trial.std, len(plan.seeds))
         for trial in ledger.ordered
         if trial.objective is not None and trial.status != "failed"
     ]
-    title = f"{question.sweep} [{question.scale} scale], {question.at} round"
-    axes = [axis.key for axis in question.axes]
-    figure_sweep(rows, axes, path, question.metric, mode=question.mode, title=title)
+    title = f"{plan.sweep} [{plan.scale} scale], {plan.at} round"
+    axes = [axis.key for axis in plan.axes]
+    figure_sweep(rows, axes, path, _metric(ledger), title=title)
 
 
-def by_axis(question: Question, config: Config) -> dict[str, Any]:
+def _metric(ledger: Ledger) -> Metric:
+    """The objective's metric as the best trial's run declares it, in the direction of the plan."""
+    plan, best = ledger.plan, ledger.best
+    assert best is not None, "no trial came through"
+    first, *_ = seed_folders(ledger.home / best.name, plan.seeds)
+    return replace(first.read().info.metric(plan.metric), direction=plan.mode)
+
+
+def by_axis(plan: SweepPlan, config: Config) -> dict[str, Any]:
     """The configuration with keys that vary together as one, whose value is all of theirs."""
-    values = {axis.key: [config[key] for key in axis.keys] for axis in question.axes}
+    values = {axis.key: [config[key] for key in axis.keys] for axis in plan.axes}
     return {
-        key: own[0] if len(own) == 1 else ", ".join(map(show_value, own))
-        for key, own in values.items()
+        key: several[0] if len(several) == 1 else ", ".join(map(show_value, several))
+        for key, several in values.items()
     }

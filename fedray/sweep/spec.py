@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
 import fedray
 from fedray.config import (
+    RESOURCE_KEYS,
     Experiment,
     Frozen,
     Tree,
@@ -26,31 +27,30 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest
 
-Kind = Literal["grid", "choice", "uniform", "loguniform", "randint"]
+Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Config = dict[str, Any]
-KINDS: tuple[Kind, ...] = ("grid", "choice", "uniform", "loguniform", "randint")
-EXECUTION_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
+DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One swept key, or several that vary together.
+    """One swept key, or several that vary jointly.
 
     Attributes:
         key: the experiment's dotted key; several are separated by commas.
-        kind: grid and choice list values; the others give a range.
+        distribution: grid and choice list values; the others give a range.
         values: the listed values, or the range's lowest and highest value, both included; of
             several keys, each value is a list with one for each key.
     """
 
     key: str
-    kind: Kind
+    distribution: Distribution
     values: tuple[Any, ...]
 
     @property
     def is_listed(self) -> bool:
         """Whether the axis has finitely many values, listed."""
-        return self.kind in ("grid", "choice")
+        return self.distribution in ("grid", "choice")
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -65,8 +65,8 @@ class Axis:
         return [dict(zip(self.keys, value, strict=True)) for value in self.values]
 
     def tree(self) -> Tree:
-        """The axis as it stands in YAML."""
-        return {self.kind: list(self.values)}
+        """The axis as written in YAML."""
+        return {self.distribution: list(self.values)}
 
 
 class Asha(Frozen):
@@ -84,7 +84,7 @@ class Scale(Frozen):
     experiment: str
     """A shipped experiment, or a YAML file."""
     set: Tree = Field(default_factory=dict)
-    """Keys laid on the experiment, for every trial."""
+    """Overrides of the experiment, for every trial."""
     seeds: list[int] | None = None
     """Replaces the sweep's seeds."""
     num_samples: int | None = Field(None, ge=1)
@@ -101,7 +101,7 @@ class Sweep(Frozen):
     """A file in tune/."""
 
     answers: str
-    """The question, figure or table that this sweep answers."""
+    """The figure, table or question that this sweep answers."""
     search: Literal["grid", "tpe", "random", "cmaes"] = "grid"
     """grid: every combination; tpe, random, cmaes: Optuna's samplers."""
     space: Tree
@@ -127,10 +127,10 @@ class Sweep(Frozen):
     """laptop and paper."""
 
 
-class Question(Frozen):
-    """A sweep at one scale with the command line's keys: everything that says what to run.
+class SweepPlan(Frozen):
+    """A sweep at one scale with the command line's keys: all that defines what is run.
 
-    It is stored whole in sweep.json, so that a resumed sweep asks the same.
+    It is stored whole in sweep.json, so that a resumed sweep does the same.
     """
 
     sweep: str
@@ -152,7 +152,7 @@ class Question(Frozen):
     base: Tree
     """The experiment's file, as a tree; its data.root is absolute, for other machines' sake."""
     set: Tree
-    """Keys laid on it: the scale's, then the command line's."""
+    """Overrides of it: the scale's, then the command line's."""
 
     @property
     def axes(self) -> list[Axis]:
@@ -174,12 +174,12 @@ class Question(Frozen):
         Raises:
             UserError: when the configuration is out of bounds or contradicts itself.
         """
-        from fedray.runtime.assembly import from_tree
+        from fedray.runtime.resolve import from_tree
 
         return from_tree(self.base, [*self.set.items(), *config.items(), ("seed", seed)])
 
 
-# --- from file to question -----------------------------------------------------------------------
+# --- from file to plan ---------------------------------------------------------------------------
 
 
 def folders() -> list[Path]:
@@ -213,9 +213,9 @@ def read_sweep(path: Path) -> Sweep:
     return sweep
 
 
-def ask(
+def plan_sweep(
     name: str, assignments: Iterable[str] = (), scale: str = "laptop", samples: int | None = None
-) -> Question:
+) -> SweepPlan:
     """Find a sweep, take one scale of it, and lay the command line's keys on its experiment.
 
     `seed=3` among the keys replaces the sweep's seeds; a swept key cannot be set.
@@ -224,7 +224,7 @@ def ask(
         name: a sweep's name or file.
         assignments: "key=value" for the experiment of every trial.
         scale: laptop or paper.
-        samples: so many configurations, instead of what the file says.
+        samples: number of configurations, instead of the file's.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
@@ -237,29 +237,10 @@ def ask(
     chosen = validate(Scale, sweep.scales[scale])
     space = sweep.space if chosen.space is None else chosen.space
     seeds = sweep.seeds if chosen.seeds is None else chosen.seeds
-    pairs = dict(chosen.set)
-    swept = {key for name, tree in space.items() for key in parse_axis(name, tree).keys}
-    for key, value in parse_assignments(assignments):
-        if key == "seed":
-            seeds = [value]
-        elif key in swept:
-            raise UserError(
-                f"{key} is what sweep {path.stem} varies; leave {key}={value} out, "
-                f"or run it alone: python -m fedray.run {chosen.experiment} {key}={value}"
-            )
-        else:
-            pairs.pop(key, None)
-            pairs[key] = value
-    check_seeds(seeds, f"sweep {path.stem}")
-    wanted = samples
-    if wanted is None and sweep.search != "grid":
-        wanted = chosen.num_samples or sweep.num_samples
-    base = read_experiment(chosen.experiment)
-    if "data.root" in pairs:
-        pairs["data.root"] = str(resolve_root(str(pairs["data.root"])))
-    elif isinstance(base.get("data"), dict) and base["data"].get("root") is not None:
-        base["data"]["root"] = str(resolve_root(str(base["data"]["root"])))
-    return Question(
+    pairs, seeds = _with_assignments(chosen, seeds, space, assignments, path.stem)
+    if samples is None and sweep.search != "grid":
+        samples = chosen.num_samples or sweep.num_samples
+    return SweepPlan(
         sweep=path.stem,
         scale=scale,
         answers=sweep.answers,
@@ -268,15 +249,45 @@ def ask(
         metric=chosen.metric or sweep.metric,
         at=sweep.at,
         mode=sweep.mode,
-        num_samples=wanted,
+        num_samples=samples,
         seeds=seeds,
         asha=sweep.asha,
         search_seed=sweep.search_seed,
         max_concurrent=chosen.max_concurrent,
         experiment=chosen.experiment,
-        base=base,
+        base=_with_absolute_root(read_experiment(chosen.experiment), pairs),
         set=pairs,
     )
+
+
+def _with_assignments(
+    scale: Scale, seeds: list[int], space: Tree, assignments: Iterable[str], name: str
+) -> tuple[Tree, list[int]]:
+    """The scale's keys and the seeds, under the command line's assignments."""
+    pairs = dict(scale.set)
+    swept = {key for axis, tree in space.items() for key in parse_axis(axis, tree).keys}
+    for key, value in parse_assignments(assignments):
+        if key == "seed":
+            seeds = [value]
+        elif key in swept:
+            raise UserError(
+                f"{key} is what sweep {name} varies; leave {key}={value} out, "
+                f"or run it alone: python -m fedray.run {scale.experiment} {key}={value}"
+            )
+        else:
+            pairs.pop(key, None)
+            pairs[key] = value
+    check_seeds(seeds, f"sweep {name}")
+    if "data.root" in pairs:
+        pairs["data.root"] = str(resolve_root(str(pairs["data.root"])))
+    return pairs, seeds
+
+
+def _with_absolute_root(base: Tree, pairs: Tree) -> Tree:
+    data = base.get("data")
+    if "data.root" in pairs or not isinstance(data, dict) or data.get("root") is None:
+        return base
+    return {**base, "data": {**data, "root": str(resolve_root(str(data["root"])))}}
 
 
 def check_seeds(seeds: Sequence[Any], name: str) -> None:
@@ -303,36 +314,47 @@ def parse_axis(key: str, tree: Any) -> Axis:
     """
     example = f"for example {key}: {{grid: [1, 7]}}"
     if not isinstance(tree, Mapping) or len(tree) != 1:
-        raise UserError(f"space.{key} is {tree!r}, expected one of {', '.join(KINDS)}; {example}")
-    kind, values = next(iter(tree.items()))
-    if kind not in KINDS:
-        raise UserError(f"space.{key}: there is no '{kind}'.{nearest(str(kind), KINDS)}")
+        raise UserError(
+            f"space.{key} is {tree!r}, expected one of {', '.join(DISTRIBUTIONS)}; {example}"
+        )
+    distribution, values = next(iter(tree.items()))
+    if distribution not in DISTRIBUTIONS:
+        raise UserError(
+            f"space.{key}: there is no '{distribution}'.{nearest(str(distribution), DISTRIBUTIONS)}"
+        )
+    where = f"space.{key}.{distribution}"
     if not isinstance(values, list) or not values:
-        raise UserError(f"space.{key}.{kind} is {values!r}, expected a list of values; {example}")
-    if kind in ("grid", "choice"):
-        if any(values.count(value) > 1 for value in values):
-            raise UserError(f"space.{key}.{kind} lists a value twice: {values}")
-        axis = Axis(key, kind, tuple(values))
-        together = len(axis.keys)
-        for value in values if together > 1 else ():
-            if not isinstance(value, list) or len(value) != together:
-                raise UserError(
-                    f"space.{key}.{kind} lists {value!r}, expected a list of {together} values, "
-                    f"one for each of {', '.join(axis.keys)}"
-                )
-        return axis
-    if "," in key:
-        raise UserError(f"space.{key}: keys vary together in lists alone; write {{grid: [...]}}")
+        raise UserError(f"{where} is {values!r}, expected a list of values; {example}")
+    axis = Axis(key, distribution, tuple(values))
+    (_check_list if axis.is_listed else _check_range)(axis, where)
+    return axis
+
+
+def _check_list(axis: Axis, where: str) -> None:
+    values, count = axis.values, len(axis.keys)
+    if any(values.count(value) > 1 for value in values):
+        raise UserError(f"{where} lists a value twice: {list(values)}")
+    for value in values if count > 1 else ():
+        if not isinstance(value, list) or len(value) != count:
+            raise UserError(
+                f"{where} lists {value!r}, expected a list of {count} values, "
+                f"one for each of {', '.join(axis.keys)}"
+            )
+
+
+def _check_range(axis: Axis, where: str) -> None:
+    if "," in axis.key:
+        raise UserError(
+            f"space.{axis.key}: keys vary together in lists alone; write {{grid: [...]}}"
+        )
+    values = list(axis.values)
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(values) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
-        raise UserError(
-            f"space.{key}.{kind} is {values}, expected [lowest, highest] with lowest < highest"
-        )
-    if kind == "loguniform" and numbers[0] <= 0:
-        raise UserError(f"space.{key}.loguniform starts at {numbers[0]}, expected more than 0")
-    if kind == "randint" and not all(isinstance(v, int) for v in numbers):
-        raise UserError(f"space.{key}.randint is {values}, expected two whole numbers")
-    return Axis(key, kind, tuple(numbers))
+        raise UserError(f"{where} is {values}, expected [lowest, highest] with lowest < highest")
+    if axis.distribution == "loguniform" and numbers[0] <= 0:
+        raise UserError(f"{where} starts at {numbers[0]}, expected more than 0")
+    if axis.distribution == "randint" and not all(isinstance(v, int) for v in numbers):
+        raise UserError(f"{where} is {values}, expected two whole numbers")
 
 
 def check_space(space: Tree, search: str, name: str) -> None:
@@ -351,31 +373,36 @@ def check_space(space: Tree, search: str, name: str) -> None:
     if twice := [key for key, times in Counter(swept).items() if times > 1]:
         raise UserError(f"{name}.space names {twice[0]} twice; leave one of them out")
     for axis in axes:
-        if "seed" in axis.keys:
-            raise UserError(f"{name}.space: seeds are not swept, they are averaged; use seeds: ")
-        if search == "grid" and not axis.is_listed:
-            raise UserError(
-                f"{name}: search: grid needs lists, and space.{axis.key} is {axis.kind}; "
-                "write {grid: [...]}, or search: tpe"
-            )
-        if search == "cmaes" and axis.kind not in ("uniform", "loguniform"):
-            raise UserError(
-                f"{name}: search: cmaes walks continuous spaces, and space.{axis.key} is "
-                f"{axis.kind}; write {{uniform: [lo, hi]}}, or search: tpe"
-            )
-        plain = all(v is None or isinstance(v, bool | int | float | str) for v in axis.values)
-        if search != "grid" and not plain:
-            raise UserError(
-                f"{name}: search: {search} chooses between plain values, and space.{axis.key} "
-                f"lists {list(axis.values)}; use search: grid"
-            )
-        if search != "grid" and axis.key in EXECUTION_KEYS:
-            raise UserError(
-                f"{name}: space.{axis.key} changes what a trial asks of the cluster, which is "
-                "checked before anything starts; use search: grid"
-            )
+        _check_searchable(axis, search, name)
     if search == "cmaes" and len(axes) < 2:
         raise UserError(f"{name}: search: cmaes needs at least two swept keys; use search: tpe")
+
+
+def _check_searchable(axis: Axis, search: str, name: str) -> None:
+    if "seed" in axis.keys:
+        raise UserError(f"{name}.space: seeds are not swept, they are averaged; use seeds: ")
+    if search == "grid":
+        if not axis.is_listed:
+            raise UserError(
+                f"{name}: search: grid needs lists, and space.{axis.key} is {axis.distribution}; "
+                "write {grid: [...]}, or search: tpe"
+            )
+        return
+    if search == "cmaes" and axis.distribution not in ("uniform", "loguniform"):
+        raise UserError(
+            f"{name}: search: cmaes walks continuous spaces, and space.{axis.key} is "
+            f"{axis.distribution}; write {{uniform: [lo, hi]}}, or search: tpe"
+        )
+    if not all(v is None or isinstance(v, bool | int | float | str) for v in axis.values):
+        raise UserError(
+            f"{name}: search: {search} chooses between plain values, and space.{axis.key} "
+            f"lists {list(axis.values)}; use search: grid"
+        )
+    if axis.key in RESOURCE_KEYS:
+        raise UserError(
+            f"{name}: space.{axis.key} changes what a trial asks of the cluster, which is "
+            "checked before anything starts; use search: grid"
+        )
 
 
 def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
@@ -410,7 +437,7 @@ def _joined(configs: Iterable[Config]) -> Config:
     return {key: value for config in configs for key, value in config.items()}
 
 
-def check_configurations(question: Question) -> list[Config]:
+def check_configurations(plan: SweepPlan) -> list[Config]:
     """Check what will be tried: a whole grid, or the ends of every range.
 
     Returns:
@@ -419,11 +446,11 @@ def check_configurations(question: Question) -> list[Config]:
     Raises:
         UserError: for the first configuration that is out of bounds.
     """
-    listed = question.search == "grid"
-    configs = grid(question.axes, question.num_samples) if listed else corners(question.axes)
+    listed = plan.search == "grid"
+    configs = grid(plan.axes, plan.num_samples) if listed else corners(plan.axes)
     for config in configs:
         try:
-            question.experiment_of(config, question.seeds[0])
+            plan.experiment_of(config, plan.seeds[0])
         except UserError as error:
             raise UserError(f"{words(config)}: {error}") from None
     return configs

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.runs import SweepRuns, replay
+from fedray.sweep.seeds import MergedRound, read_merged
 from fedray.sweep.spec import words
-from fedray.sweep.trial import Record, read_rows
 
 __all__ = ["SweepProgress", "Watcher", "replay"]
 
@@ -47,71 +47,71 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial's actor is there, for the first time or again."""
-        own = self._own(trial)
-        self._account(own)
-        own.status = "running"
+        entry = self._entry(trial)
+        self._account(entry)
+        entry.status = "running"
         self._ledger.write()
         if self._runs is None:
             return
-        self._runs.start(own, trial.trial_id)
-        for row in self._rows(own):
-            self._runs.round(own, row)
+        self._runs.start(entry, trial.trial_id)
+        for merged in self._merged(entry):
+            self._runs.round(entry, merged.mean)
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """A trial has finished a round, or says why it failed."""
-        own = self._own(trial)
+        entry = self._entry(trial)
         if "failed" in result:
-            own.reason = str(result["failed"])
+            entry.reason = str(result["failed"])
             return
-        if own.startup_seconds is None:
-            own.startup_seconds = time.monotonic() - self._started[own.number]
+        if entry.startup_seconds is None:
+            entry.startup_seconds = time.monotonic() - self._started[entry.number]
         if self._runs is not None:
-            for row in result["records"]:
-                self._runs.round(own, row)
-        own.objective, own.std = result["objective"], result["objective_std"]
-        own.best_rounds, own.last_round = result["best_rounds"], result["round"]
-        self._show.round(own, self._ledger)
+            for mean in result["means"]:
+                self._runs.round(entry, mean)
+        entry.objective, entry.std = result["objective"], result["objective_std"]
+        entry.best_rounds, entry.last_round = result["best_rounds"], result["round"]
+        self._show.round(entry, self._ledger)
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial is over: at its end, stopped by ASHA, or by an error that it reported."""
-        self._settle(self._own(trial), trial.last_result.get("rounds"))
+        self._settle(self._entry(trial), trial.last_result.get("rounds"))
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial's processes died more often than it may survive."""
-        own = self._own(trial)
+        entry = self._entry(trial)
         lines = str(trial.get_error() or "").strip().splitlines()
-        own.reason = lines[0] if lines else "its processes died; see Ray's logs"
-        self._settle(own, None)
+        entry.reason = lines[0] if lines else "its processes died; see Ray's logs"
+        self._settle(entry, None)
 
-    def _own(self, trial: Any) -> Trial:
+    def _entry(self, trial: Any) -> Trial:
         return self._ledger.trials[trial.config["trial"]["number"]]
 
-    def _rows(self, own: Trial) -> list[Record]:
-        return read_rows(self._ledger.home / own.name, self._ledger.question)
+    def _merged(self, entry: Trial) -> list[MergedRound]:
+        return read_merged(self._ledger.home / entry.name, self._ledger.plan)
 
-    def _account(self, own: Trial) -> None:
+    def _account(self, entry: Trial) -> None:
         """Add the time since the last start, and start anew."""
         now = time.monotonic()
-        own.seconds += now - self._started.get(own.number, now)
-        self._started[own.number] = now
+        entry.seconds += now - self._started.get(entry.number, now)
+        self._started[entry.number] = now
 
-    def _settle(self, own: Trial, rounds: int | None) -> None:
+    def _settle(self, entry: Trial, planned: int | None) -> None:
         """Enter how a trial ended, from what its folder holds."""
-        self._account(own)
-        rows = self._rows(own)
-        own.measure(rows, self._ledger.question)
-        if own.reason is not None:
-            own.status = "failed"
+        self._account(entry)
+        rounds = self._merged(entry)
+        entry.measure(rounds, self._ledger.plan)
+        if entry.reason is not None:
+            entry.status = "failed"
         else:
-            own.status = "finished" if own.last_round == rounds else "stopped"
+            entry.status = "finished" if entry.last_round == planned else "stopped"
         self._ledger.write()
         if self._runs is not None:
-            for row in rows:
-                self._runs.round(own, row)
-            self._runs.finish(own)
-        self._show.end(own, self._ledger)
+            for merged in rounds:
+                self._runs.round(entry, merged.mean)
+            self._runs.finish(entry)
+        self._show.end(entry, self._ledger)
 
 
 class SweepProgress:
@@ -126,7 +126,7 @@ class SweepProgress:
         self._trials = ledger.total
         self._rounds = rounds
         self._before = self._done(ledger)
-        self._began = self._spoke = time.monotonic()
+        self._began = self._last_line = time.monotonic()
         self._bar: Progress | None = None
         if sys.stdout.isatty():
             self._bar = Progress(
@@ -157,8 +157,8 @@ class SweepProgress:
     def round(self, trial: Trial, ledger: Ledger) -> None:
         """A trial has finished a round."""
         self._update(ledger)
-        if self._bar is None and time.monotonic() - self._spoke >= QUIET_SECONDS:
-            self._say(
+        if self._bar is None and time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self._print(
                 f"running  {words(trial.config)}  round {trial.last_round}/{self._rounds}  "
                 f"best {trial.objective:.4f} so far",
                 ledger,
@@ -175,15 +175,15 @@ class SweepProgress:
             line += f"best {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
-        self._say(f"{line}  {trial.seconds:.0f} s", ledger)
+        self._print(f"{line}  {trial.seconds:.0f} s", ledger)
 
-    def _say(self, line: str, ledger: Ledger) -> None:
+    def _print(self, line: str, ledger: Ledger) -> None:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
             return
         left = self._left(ledger)
         print(line + (f"  left {left:.0f} s" if left else ""), flush=True)
-        self._spoke = time.monotonic()
+        self._last_line = time.monotonic()
 
     def _done(self, ledger: Ledger) -> int:
         """Rounds that need not be run any more, over all trials."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedray.cli import guard
+from fedray.errors import add_debug, guard
 from fedray.files import results_home
 from fedray.tracking.live import MlflowTracker
 from fedray.tracking.store import resolve_uri, ui_command
@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--uri", help="default: $MLFLOW_TRACKING_URI, or the database of the results")
     up.add_argument("--experiment", help="MLflow experiment of runs that MLflow does not know")
+    add_debug(cli)
     return cli
 
 
@@ -34,10 +35,12 @@ def replay_sweep(home: Path, tracker: MlflowTracker) -> None:
     replay(home, tracker)
 
 
-@guard
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    args = parser().parse_args(argv)
+    return guard(_main, parser().parse_args(argv))
+
+
+def _main(args: argparse.Namespace) -> int:
     uri = args.uri or resolve_uri(results_home())
     for done in upload(args.folders, uri, args.experiment, replay_sweep):
         print(done)

@@ -7,14 +7,15 @@ import json
 import posixpath
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedray.config import Experiment
+from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.files import write_json
+from fedray.records import Round, RunInfo
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -23,64 +24,47 @@ MAX_PARAM = 6000
 MAX_TAG = 8000
 """Characters of a tag's value that MLflow takes."""
 
-CARD = "tracking.json"
+IDENTITY_TAG = "fedray.identity"
+"""The tag with the hash of all that determines the numbers."""
+METADATA = "tracking.json"
+"""The file with a run's key and what a later upload needs."""
 
 
 # --- params and tags -----------------------------------------------------------------------------
 
 
-def describe_run(experiment: Experiment) -> tuple[dict[str, str], dict[str, str]]:
-    """Params and tags of a run that is about to start.
+def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
+    """Params and tags of a run.
 
     Returns:
-        The whole configuration by dotted key, and tags: algorithm, scale, seed, versions.
+        The complete configuration by dotted key, and tags: algorithm, scale, seed, identity,
+        hashes, versions.
     """
-    from fedray.runtime.session import versions
-
-    return describe_result(
-        {
-            "config": experiment.tree(),
-            "scale": experiment.scale,
-            "algorithm": experiment.algorithm.name,
-            "seed": experiment.seed,
-            "identity": experiment.identity(),
-            "versions": versions(),
-        }
-    )
-
-
-def describe_result(result: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Params and tags out of what result.json holds."""
     tags = {
-        "algorithm": str(result["algorithm"]),
-        "scale": str(result["scale"]),
-        "seed": str(result["seed"]),
-        "fedray.identity": str(result["identity"]),
+        "algorithm": info.algorithm,
+        "scale": info.scale,
+        "seed": str(info.seed),
+        IDENTITY_TAG: info.identity,
     }
-    if "partition_sha256" in result:
-        tags["partition_sha256"] = str(result["partition_sha256"])
-    for package, version in result["versions"].items():
-        tags["git" if package == "git" else f"version.{package}"] = str(version)
-    return flatten(result["config"]), tags
+    hashes = {"partition_sha256": info.partition_sha256, "data_sha256": info.data_sha256}
+    tags |= {name: value for name, value in hashes.items() if value is not None}
+    for package, version in info.versions.items():
+        tags["git" if package == "git" else f"version.{package}"] = version
+    return params_of(info.config), tags
 
 
-def flatten(tree: Mapping[str, Any]) -> dict[str, str]:
+def params_of(config: Mapping[str, Any]) -> dict[str, str]:
     """A configuration as MLflow's params: {"data.partition.alpha": "0.1"}.
 
     A name or value beyond MLflow's limits is cut, and says so.
     """
-    return {
-        valid_name(key): shorten(value if isinstance(value, str) and value else json.dumps(value))
-        for key, value in _leaves(tree, "")
-    }
+    return {valid_name(key): as_param(value) for key, value in flatten(config).items()}
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def as_param(value: Any) -> str:
+    """A value as MLflow's param: text as it is, anything else as JSON."""
+    plain = isinstance(value, str) and value
+    return shorten(value if plain else json.dumps(value, default=str))
 
 
 def shorten(value: str, limit: int = MAX_PARAM) -> str:
@@ -126,80 +110,79 @@ TOTALS = ("total_up_bytes", "total_down_bytes", "total_seconds")
 
 @dataclass
 class Totals:
-    """Turns the records of one run into points, each round once, with what they add up to.
+    """Turns the rounds of one run into points, each round once, with what they add up to.
 
     Attributes:
         first: the first round that was passed; None before that.
         last: the last one.
         sums: of `up_bytes`, `down_bytes` and `seconds` by their names in `TOTALS`.
-        per_client: for each evaluated round, what was measured by client, by the metric's name.
+        per_client: for each evaluated round, the accuracy by client.
     """
 
     first: int | None = None
     last: int = -1
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TOTALS, 0.0))
-    per_client: dict[str, dict[int, Mapping[str, float]]] = field(default_factory=dict)
+    per_client: dict[int, Mapping[int, float]] = field(default_factory=dict)
 
-    def point(self, record: Mapping[str, Any]) -> Point | None:
-        """Add one record; None when its round, or a later one, was passed before."""
-        step = int(record["round"])
-        if step <= self.last:
+    def point(self, done: Round) -> Point | None:
+        """Add one round; None when it, or a later one, was passed before."""
+        if done.round <= self.last:
             return None
-        self.first = step if self.first is None else self.first
-        self.last = step
-        for total in TOTALS:
-            self.sums[total] += float(record[total.removeprefix("total_")])
-        for name, values in record["metrics"].items():
-            if name.startswith("per_client") and values:
-                self.per_client.setdefault(name, {})[step] = values
-        return Point(step, {**metrics_of(record), **self.sums}, self.sums["total_seconds"])
+        self.first = done.round if self.first is None else self.first
+        self.last = done.round
+        for total, value in zip(TOTALS, _summed(done), strict=True):
+            self.sums[total] += value
+        if done.per_client:
+            self.per_client[done.round] = done.per_client
+        return Point(done.round, {**metrics_of(done), **self.sums}, self.sums["total_seconds"])
 
 
-def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of one record of result.json, flat: `up_bytes/prototypes` and the like.
+def _summed(done: Round) -> tuple[float, float, float]:
+    """What `TOTALS` sum up."""
+    return done.up.total_bytes, done.down.total_bytes, done.seconds
+
+
+def metrics_of(done: Round) -> dict[str, float]:
+    """The numbers of one round, flat: `up_bytes/prototypes` and the like.
 
     What is measured per client is left out: it goes into one file, not into hundreds of metrics.
     """
-    found: dict[str, float] = {}
-
-    def add(name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for inner, number in value.items():
-                add(f"{name}/{inner}", number)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            found[valid_name(name)] = float(value)
-
-    for name, value in record["metrics"].items():
-        if not name.startswith("per_client"):
-            add(name, value)
-    for name, value in record.items():
-        if name.endswith("_by_kind"):
-            add(name.removesuffix("_by_kind"), value)
-        elif name not in ("round", "metrics"):
-            add(name, value)
-    for name, count in (("events", "faults"), ("participants", "participants")):
-        if name in record:
-            found[count] = float(len(record[name]))
+    found = {valid_name(name): value for name, value in done.metrics.items()}
+    for direction, traffic in (("up", done.up), ("down", done.down)):
+        for unit, total, by_kind in (
+            ("bytes", traffic.total_bytes, traffic.bytes),
+            ("params", traffic.total_params, traffic.params),
+        ):
+            found[f"{direction}_{unit}"] = float(total)
+            for kind, value in by_kind.items():
+                found[valid_name(f"{direction}_{unit}/{kind}")] = float(value)
+    found["seconds"] = done.seconds
+    found["faults"] = float(len(done.events))
+    if done.participants:
+        found["participants"] = float(len(done.participants))
     return found
 
 
-def per_client_json(per_client: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
-    """What was measured per client, as the text of per_client.json; "" when nothing was.
+def per_client_json(per_client: Mapping[int, Mapping[int, float]]) -> str:
+    """Every client's accuracy, as the text of per_client.json; "" when nothing was measured.
+
+    Args:
+        per_client: for each evaluated round, the accuracy by client.
 
     Returns:
         {"per_client": {"rounds": [...], "clients": [...], "values": [clients x rounds]}}; a client
         that was not measured in a round has null there.
     """
-    tables = {}
-    for name, by_round in per_client.items():
-        rounds = sorted(by_round)
-        clients = sorted({int(client) for values in by_round.values() for client in values})
-        tables[name] = {
-            "rounds": rounds,
-            "clients": clients,
-            "values": [[by_round[r].get(str(c)) for r in rounds] for c in clients],
-        }
-    return json.dumps(tables) + "\n" if tables else ""
+    if not per_client:
+        return ""
+    rounds = sorted(per_client)
+    clients = sorted({client for values in per_client.values() for client in values})
+    table = {
+        "rounds": rounds,
+        "clients": clients,
+        "values": [[per_client[r].get(client) for r in rounds] for client in clients],
+    }
+    return json.dumps({"per_client": table}) + "\n"
 
 
 # --- the run's key -------------------------------------------------------------------------------
@@ -228,32 +211,32 @@ def run_key(
     Raises:
         UserError: when tracking.json is not what this wrote.
     """
-    card = read_card(out)
-    known = card.get("identity") == identity
+    metadata = read_metadata(out)
+    known = metadata.get("identity") == identity
     fresh = f"{out.resolve().name or 'run'}-{identity[:12]}-{secrets.token_hex(4)}"
-    key = card["key"] if known else re.sub(r"[^A-Za-z0-9_.-]", "_", fresh)
+    key = metadata["key"] if known else re.sub(r"[^A-Za-z0-9_.-]", "_", fresh)
     given = {"experiment": experiment, "name": name, "parent": parent}
-    wanted = {**(card if known else {}), **{k: v for k, v in given.items() if v is not None}}
+    wanted = {**(metadata if known else {}), **{k: v for k, v in given.items() if v is not None}}
     wanted |= {"key": key, "identity": identity}
-    if wanted != card:
+    if wanted != metadata:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / CARD, wanted)
+        write_json(out / METADATA, wanted)
     return str(key)
 
 
-def read_card(out: Path) -> dict[str, Any]:
+def read_metadata(out: Path) -> dict[str, Any]:
     """A folder's tracking.json; empty when there is none.
 
     Raises:
         UserError: when it is not what `run_key` wrote.
     """
-    path = out / CARD
+    path = out / METADATA
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}; delete it to log to a new run") from None
-    if not isinstance(card, dict) or not isinstance(card.get("key"), str):
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("key"), str):
         raise UserError(f"{path} holds no key; delete it to log to a new run")
-    return card
+    return metadata

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import sys
 import threading
@@ -13,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fedray.files import results_home
-from fedray.tracking.describe import Point, Totals, per_client_json, shorten, valid_name
-from fedray.tracking.protocol import Status, Tracker
+from fedray.records import RESULT, Round, RunFolder, RunInfo, Status
+from fedray.tracking.describe import (
+    IDENTITY_TAG,
+    Point,
+    Totals,
+    as_param,
+    per_client_json,
+    valid_name,
+)
+from fedray.tracking.protocol import Tracker
 from fedray.tracking.store import (
     DEFERRED,
     OpenRun,
@@ -111,7 +118,6 @@ class MlflowTracker:
         self._down = False
         self._first_retry = self._retry = retry_seconds
         self._next_try = 0.0
-        self._idle = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -124,10 +130,10 @@ class MlflowTracker:
         self._open(key, name, params, tags, self._parent, orphans=False)
         return self._ids.get(key)
 
-    def round(self, key: str, record: Mapping[str, Any]) -> None:
+    def round(self, key: str, done: Round) -> None:
         """Log one round; one that was passed before, or that MLflow has, is skipped."""
         totals = self._totals[key]
-        point = totals.point(record)
+        point = totals.point(done)
         if point is not None:
             self._send("point", key, (totals.first, point))
 
@@ -225,10 +231,7 @@ class MlflowTracker:
         parent: str | None,
         orphans: bool,
     ) -> None:
-        texts = {
-            valid_name(k): shorten(v if isinstance(v, str) and v else json.dumps(v, default=str))
-            for k, v in params.items()
-        }
+        texts = {valid_name(name): as_param(value) for name, value in params.items()}
         labels = {valid_name(k): str(v) for k, v in tags.items()}
         self._totals[key] = Totals()
         spec = RunSpec(key, name, texts, labels, parent, _now_ms())
@@ -328,30 +331,38 @@ class MlflowTracker:
             self._end(run.opened, run.end)
 
     def _end(self, run: OpenRun, end: _End) -> None:
-        places = _places(end.artifacts)
-        for path, place in places:
-            self._store.add_file(run, path, place)
-        results = [(p, place) for p, place in places if p.name == "result.json" and p.is_file()]
-        partitions = []
-        for path, place in results:  # they know the rounds of earlier processes too
-            result = json.loads(path.read_text(encoding="utf-8"))
-            partitions.append(str(result["partition_sha256"]))
+        placed = _folders(end.artifacts)
+        for path, folder in placed:
+            self._store.add_file(run, path, folder)
+        results = []
+        for path, folder in placed:  # they know the rounds of earlier processes too
+            if path.name != RESULT or not path.is_file():
+                continue
+            results.append(RunFolder(path.parent).read())
             totals = Totals()
-            for record in result["rounds"]:
-                totals.point(record)
-            self._add_per_client(run, per_client_json(totals.per_client), place)
-        if partitions:
-            self._store.add_tags(run, {"partition_sha256": ",".join(partitions)})
+            for done in results[-1].rounds:
+                totals.point(done)
+            self._add_per_client(run, per_client_json(totals.per_client), folder)
+        if results:
+            self._store.add_tags(run, _joined_tags([result.info for result in results]))
         else:
             self._add_per_client(run, end.per_client, None)
         self._store.close_run(run, end.status, end.metrics, end.ended_ms)
 
-    def _add_per_client(self, run: OpenRun, text: str, place: str | None) -> None:
+    def _add_per_client(self, run: OpenRun, text: str, folder: str | None) -> None:
         if text:
-            self._store.add_text(run, text, "per_client.json", place)
+            self._store.add_text(run, text, "per_client.json", folder)
 
 
-def _places(artifacts: Sequence[Path]) -> list[tuple[Path, str | None]]:
+def _joined_tags(infos: Sequence[RunInfo]) -> dict[str, str]:
+    """What one run in MLflow says of the seeds that it stands for."""
+    return {
+        IDENTITY_TAG: ",".join(info.identity for info in infos),
+        "partition_sha256": ",".join(str(info.partition_sha256) for info in infos),
+    }
+
+
+def _folders(artifacts: Sequence[Path]) -> list[tuple[Path, str | None]]:
     """Where each file goes among a run's artifacts: into its folder's name if names repeat."""
     names = [path.name for path in artifacts]
     return [(p, p.parent.name if names.count(p.name) > 1 else None) for p in artifacts]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-Status = Literal["FINISHED", "FAILED", "KILLED"]
+from fedray.records import Round, Status
 
 
 class Tracker(Protocol):
@@ -28,8 +28,8 @@ class Tracker(Protocol):
         """
         ...
 
-    def round(self, key: str, record: Mapping[str, Any]) -> None:
-        """Log one round as result.json holds it.
+    def round(self, key: str, done: Round) -> None:
+        """Log one round.
 
         After a resume pass the earlier rounds too: those that are there already are skipped.
         """
@@ -66,7 +66,7 @@ class NullTracker:
         """Do nothing."""
         return None
 
-    def round(self, key: str, record: Mapping[str, Any]) -> None:
+    def round(self, key: str, done: Round) -> None:
         """Do nothing."""
 
     def finish(

@@ -1,26 +1,23 @@
-"""What MLflow is missing of finished or stopped runs, out of their result.json."""
+"""What MLflow is missing of finished or stopped runs, out of their folders."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedray.errors import FedrayError
+from fedray.records import Run, RunFolder, find_runs
 from fedray.tracking.describe import (
     Totals,
-    describe_result,
+    describe_run,
     per_client_json,
-    read_card,
+    read_metadata,
     run_key,
 )
 from fedray.tracking.live import MlflowTracker
-from fedray.tracking.results import find_results
 from fedray.tracking.store import RunSpec, Store, reason
-
-ARTIFACTS = ("config.yaml", "result.json", "partition.json", "partition.png", "matrices.json")
 
 
 @dataclass(frozen=True)
@@ -78,18 +75,17 @@ def upload(
         FedrayError: when MLflow does not take it.
     """
     stores: dict[str, Store] = {}
-    done = []
+    uploaded = []
     sweeps = set()
-    for folder, result in find_results(folders):
+    for folder, done in find_runs(folders):
         sweep = _sweep_of(folder)
         if sweep is not None:
             sweeps.add(sweep)
             continue
-        card = read_card(folder)
-        name = experiment or card.get("experiment") or str(result.get("name", "fedray"))
+        name = experiment or read_metadata(folder).get("experiment") or done.info.name
         store = stores.setdefault(name, Store(uri, name))
         try:
-            done.append(_upload(store, folder, result))
+            uploaded.append(_upload(store, folder, done))
         except FedrayError:
             raise
         except Exception as error:
@@ -103,8 +99,8 @@ def upload(
         tracker.close(wait_seconds=3600)
         if tracker.failure is not None:
             raise _failed(uri, sweep, tracker.failure)
-        done.append(Uploaded(sweep, None, tracker.rounds_logged, 0, 0))
-    return done
+        uploaded.append(Uploaded(sweep, None, tracker.rounds_logged, 0, 0))
+    return uploaded
 
 
 def _sweep_of(folder: Path) -> Path | None:
@@ -119,31 +115,29 @@ def _failed(uri: str, folder: Path, why: str) -> FedrayError:
     )
 
 
-def _upload(store: Store, folder: Path, result: Mapping[str, Any]) -> Uploaded:
-    key = run_key(folder, result["identity"])
-    card = read_card(folder)
-    params, tags = describe_result(result)
-    started = _started_ms(folder, result)
-    name = card.get("name") or folder.name
-    spec = RunSpec(key, name, params, tags, card.get("parent"), started)
+def _upload(store: Store, folder: Path, done: Run) -> Uploaded:
+    key = run_key(folder, done.info.identity)
+    metadata = read_metadata(folder)
+    params, tags = describe_run(done.info)
+    started = _started_ms(RunFolder(folder), done)
+    name = metadata.get("name") or folder.name
+    spec = RunSpec(key, name, params, tags, metadata.get("parent"), started)
     run = store.open(spec, reopen=False, everywhere=True)
     totals = Totals()
-    points = [totals.point(record) for record in result["rounds"]]
+    points = [totals.point(each) for each in done.rounds]
     rounds = sum(store.log(run, point, {}) for point in points if point is not None)
-    files = sum(store.add_file(run, folder / name) for name in ARTIFACTS)
+    files = sum(store.add_file(run, file) for file in RunFolder(folder).artifacts)
     text = per_client_json(totals.per_client)
     files += bool(text) and store.add_text(run, text, "per_client.json")
-    complete = totals.last >= result["config"]["rounds"]
+    complete = done.done >= done.info.planned
     if run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED"):
-        ended = run.started_ms + round(1000 * float(result.get("wall_seconds", 0)))
+        ended = run.started_ms + round(1000 * done.costs.wall_seconds)
         store.close_run(run, "FINISHED" if complete else "KILLED", {}, ended)
     return Uploaded(folder, run.run_id, rounds, run.new_params, files)
 
 
-def _started_ms(folder: Path, result: Mapping[str, Any]) -> int:
+def _started_ms(folder: RunFolder, done: Run) -> int:
     """When a run began: its partition is written then, and only then."""
-    partition = folder / "partition.json"
-    if partition.is_file():
-        return int(partition.stat().st_mtime * 1000)
-    written = (folder / "result.json").stat().st_mtime
-    return int((written - float(result.get("wall_seconds", 0))) * 1000)
+    if folder.partition.is_file():
+        return int(folder.partition.stat().st_mtime * 1000)
+    return int((folder.result.stat().st_mtime - done.costs.wall_seconds) * 1000)
