@@ -1,17 +1,25 @@
-"""Tiny CLIP models with random weights, written as open_clip's own tools write them."""
+"""Tiny CLIP models with random weights, written as open_clip's own tools write them.
+
+And what tests of prompted models share: class names, drawn prompts, noise, gradients.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
-from fedray.models.clip import ClipSpec, FrozenClip
-from fedray.models.clip.frozen import clip_source
+from fedray.config import Component
+from fedray.models.clip import ClipChoice, FrozenClip, load_clip
+from fedray.models.prompted import PromptedClip
 
 NAMES = ("cat", "small round dog", "fur animal")
+DIGITS = ("zero", "one", "two", "three", "four")
+CPU = torch.device("cpu")
+M = TypeVar("M", bound=PromptedClip)
 
 CONFIG: dict[str, Any] = {
     "embed_dim": 24,
@@ -57,4 +65,32 @@ def save_clip(folder: Path, *, custom: bool = False, **text: Any) -> Any:
 
 def frozen(folder: Path) -> FrozenClip:
     """The CLIP in a folder, taken apart."""
-    return FrozenClip(clip_source(ClipSpec(name="openclip", path=str(folder))))
+    return FrozenClip(choice(path=str(folder)).source())
+
+
+def choice(**params: Any) -> ClipChoice[Any]:
+    """A choice among open_clip's models."""
+    return ClipChoice.of(Component(name="openclip", **params))
+
+
+def clip_of(folder: Path) -> FrozenClip:
+    """The CLIP of a folder; the same object for all who ask."""
+    return load_clip(choice(path=str(folder)), CPU)
+
+
+def drawn(model: M, seed: int = 0) -> M:
+    """The model with initial values."""
+    model.initialise(torch.Generator().manual_seed(seed))
+    return model
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """The loss's gradient in every parameter; zero where it does not depend on it."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    return dict(zip(names, found, strict=True))

@@ -11,11 +11,14 @@ import pytest
 import torch
 from clips import save_clip
 from hypothesis import settings
+from tensors import same
 from torch import Tensor
 
-from fedray.algorithms import algorithms
-from fedray.federation import Federation, RoundResult
-from fedray.runtime.assembly import Assembly, from_tree
+from fedray.core import algorithms
+from fedray.federation import Federation
+from fedray.records import Round
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
 settings.register_profile("fedray", deadline=None, derandomize=True)
@@ -90,10 +93,10 @@ class Run:
     """
 
     assembly: Assembly
-    results: list[RoundResult]
-    servers: list[Mapping[str, Tensor]]
+    results: list[Round]
+    servers: list[Mapping[str, Any]]
     models: dict[int, Mapping[str, Tensor]]
-    memories: dict[int, Mapping[str, Tensor]]
+    memories: dict[int, Mapping[str, Any]]
 
     def same_clients_as(self, other: Run) -> bool:
         """Whether all clients' weights, and accuracies in every round, are equal bit for bit."""
@@ -103,24 +106,24 @@ class Run:
         )
 
 
-def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of named tensors are equal bit for bit."""
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 @pytest.fixture
 def assemble(request):
-    """`assemble(algorithm, {"rounds": 3, ...})` gives the parts of a small experiment on digits."""
+    """`assemble(algorithm, {"rounds": 3, ...})` gives the parts of a small experiment on digits.
 
-    def assemble(algorithm: str = "local", changes: Mapping[str, Any] | None = None) -> Assembly:
+    `data` replaces who owns what.
+    """
+
+    def assemble(
+        algorithm: str = "local", changes: Mapping[str, Any] | None = None, data: Any = None
+    ) -> Assembly:
         tree = {**SMALL, "algorithm": {"name": algorithm}}
-        if algorithms.get(algorithm).needs_text:
+        if algorithms.get(algorithm).requires.text:
             encoder = {"name": "bert", "path": str(request.getfixturevalue("tiny_bert"))}
             tree["text"] = {"encoder": encoder, "style": "handcrafted"}
-        if algorithms.get(algorithm).prompted:
+        if algorithms.get(algorithm).requires.prompts:
             clip = {"name": "openclip", "path": str(request.getfixturevalue("tiny_clip"))}
             tree["model"] = {"clip": clip}
-        return Assembly(from_tree(tree, (changes or {}).items()))
+        return Assembly(from_tree(tree, (changes or {}).items()), data)
 
     return assemble
 
@@ -132,9 +135,7 @@ def run(assemble):
     def run(
         algorithm: str = "local", changes: Mapping[str, Any] | None = None, data: Any = None
     ) -> Run:
-        assembly = assemble(algorithm, changes)
-        if data is not None:
-            assembly.__dict__["data"] = data
+        assembly = assemble(algorithm, changes, data)
         executor = SerialExecutor(assembly, CPU)
         federation = Federation(
             assembly.algorithm,
@@ -153,7 +154,7 @@ def run(assemble):
         models = {
             client: states[client].model
             if client in states
-            else assembly.initial(assembly.architectures[client], client)
+            else assembly.models.initial(assembly.models.architectures[client], client)
             for client in everyone
         }
         memories = {client: state.memory for client, state in states.items()}

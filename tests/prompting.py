@@ -1,76 +1,73 @@
-"""What tests of prompt methods share: a frozen CLIP, drawn prompts, the first payloads."""
+"""What tests of prompt methods share: an empty client, one training context, first payloads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
+from clips import CPU
 from torch import Tensor
 
-from fedray.algorithms.base import Downlinks
-from fedray.client import Client, Samples, Skeleton
-from fedray.comm import Traffic
-from fedray.models.clip import ClipSpec, FrozenClip, PromptedClip, load_clip
-from fedray.runtime.assembly import PROMPTED, Assembly
+from fedray.core import (
+    Algorithm,
+    Batch,
+    Client,
+    Downlinks,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    Samples,
+    Skeleton,
+    Tensors,
+    Trained,
+)
+from fedray.models import ImageFeatures, PatchFeatures, Pixels
+from fedray.models.prompted import PromptedClip
+from fedray.records import Traffic
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.models import PROMPTED
 
-CPU = torch.device("cpu")
-NAMES = ("zero", "one", "two", "three", "four")
-M = TypeVar("M", bound=PromptedClip)
 
-
-def clip_of(folder: Path) -> FrozenClip:
-    """The CLIP of a folder."""
-    return load_clip(ClipSpec(name="openclip", path=str(folder)), CPU)
-
-
-def drawn(model: M, seed: int = 0) -> M:
-    """The model with initial values."""
-    model.initialise(torch.Generator().manual_seed(seed))
+def prompted_model(assembly: Assembly) -> PromptedClip:
+    """An empty model of the experiment's method."""
+    model = assembly.models.empty(PROMPTED)
+    assert isinstance(model, PromptedClip)
     return model
 
 
-def noise(*shape: int, seed: int = 1) -> Tensor:
-    """Standard normal numbers."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def gradients(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
-    """The loss's gradient in every parameter; zero where it does not depend on it."""
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    return dict(zip(names, found, strict=True))
+def initial_prompts(assembly: Assembly, client: int = 0) -> Tensors:
+    """A client's initial weights."""
+    return assembly.models.initial(PROMPTED, client)
 
 
 def empty_client(assembly: Assembly, labels: tuple[int, ...] = ()) -> Client:
     """A client of an experiment in round 1, with zeros under these labels."""
-    model: Any = assembly.empty(PROMPTED)
-    read: dict[str, tuple[int, ...]] = {
-        "features": (model.clip.dim,),
-        "patches": (1, model.clip.dim),
-        "images": assembly.data.images.images.shape[1:],
+    model = prompted_model(assembly)
+    read: dict[type[Any], tuple[int, ...]] = {
+        ImageFeatures: (model.clip.dim,),
+        PatchFeatures: (1, model.clip.dim),
+        Pixels: assembly.data.images.images.shape[1:],
     }
-    kind = np.uint8 if model.reads == "images" else np.float32
+    kind = np.uint8 if model.reads is Pixels else np.float32
     zeros = np.zeros((len(labels), *read[model.reads]), kind)
-    own = Samples(zeros, np.array(labels, np.int64), np.arange(len(labels)))
+    samples = Samples(zeros, np.array(labels, np.int64), np.arange(len(labels)), model.reads)
     return Client(
         id=0,
         round=1,
         setting=assembly.setting,
-        train=own,
-        test=own,
+        train=samples,
+        test=samples,
         architecture=PROMPTED,
         skeleton=Skeleton(model),
-        initial=lambda: assembly.initial(PROMPTED),
+        initial=lambda: initial_prompts(assembly),
         device=CPU,
     )
 
 
 def trained_numbers(assembly: Assembly) -> int:
     """How many numbers a client trains."""
-    return sum(prompt.numel() for prompt in assembly.empty(PROMPTED).parameters())
+    return sum(prompt.numel() for prompt in prompted_model(assembly).parameters())
 
 
 class Alone:
@@ -112,8 +109,21 @@ def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
     client = empty_client(assembly)
     down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
     received, traffic_down = gate.down(down) if down is not None else (None, Traffic())
-    state = algorithm.init_client(client)
-    model = client.load(algorithm.start(client, state, received))
-    up = algorithm.uplink(client, model, received)
+    up = _untrained_upload(algorithm, client, received)
     traffic_up = gate.up(up, round_=1, client=0)[1] if up is not None else Traffic()
     return traffic_down, traffic_up
+
+
+def _untrained_upload(algorithm: Algorithm, client: Client, down: Payload | None) -> Payload | None:
+    if not isinstance(algorithm, LocalTraining):
+        return None
+    local = algorithm.begin(client, algorithm.init_client(client), down)
+    untrained = Trained(client.weights(local.model), steps=0, losses=())
+    return algorithm.finish(local, untrained)[0]
+
+
+def loss_of(assembly: Assembly, local: LocalContext, batch: Batch) -> Tensor:
+    """The method's loss of one batch, as training computes it."""
+    algorithm = assembly.algorithm
+    assert isinstance(algorithm, LocalTraining)
+    return algorithm.loss(local.model.train()(batch.inputs), batch, local)

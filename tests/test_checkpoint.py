@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,7 @@ from torch import Tensor
 
 import fedray.checkpoint
 from fedray.checkpoint import CheckpointStore
-from fedray.client import ClientState
-from fedray.comm import Payload, travels
+from fedray.core import ClientState, Payload, payload_field
 from fedray.errors import UserError
 from fedray.federation import LateReply, Snapshot
 
@@ -22,19 +23,30 @@ from fedray.federation import LateReply, Snapshot
 class Parcel(Payload):
     """A payload with a tensor, named tensors, an integer and a float."""
 
-    vectors: Tensor = travels("prototypes", "n d")
-    weights: Mapping[str, Tensor] = travels("weights")
-    samples: int = travels("statistics")
-    tau: float = travels("statistics")
+    vectors: Tensor = payload_field("prototypes", "n d")
+    weights: Mapping[str, Tensor] = payload_field("weights")
+    samples: int = payload_field("statistics")
+    tau: float = payload_field("statistics")
 
 
-def state(value: float, **memory: Tensor) -> ClientState:
+def state(value: float, **memory: Any) -> ClientState:
     return ClientState({"fc.weight": torch.full((2, 3), value), "steps": torch.tensor(7)}, memory)
 
 
 def values(found) -> dict[int, float]:
     """Each client's weight, as `state` made it."""
     return {client: float(s.model["fc.weight"][0, 0]) for client, s in found.clients.items()}
+
+
+def assert_same_tree(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Equal names in the same order, equal tensors of the same type, at every level."""
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        if isinstance(value, Mapping):
+            assert_same_tree(found[name], value)
+        else:
+            assert found[name].dtype == value.dtype
+            assert torch.equal(found[name], value)
 
 
 @pytest.fixture
@@ -53,33 +65,28 @@ def test_everything_comes_back(store):
         "empty": torch.zeros(0, 3),
         "half": torch.randn(3).bfloat16(),
         "scalar": torch.tensor(0.1, dtype=torch.float64),
+        "model": {"z.weight": torch.randn(2), "a.weight": torch.randn(2)},
+        "nothing": {},
     }
     clients = {
-        3: state(1.5, **{"control/variate": torch.randn(2)}),
+        3: state(1.5, control={"a/b": {"c": torch.randn(2)}, "a": {"b/c": torch.randn(2)}}),
         0: state(-2.0),
         11: ClientState({}),
     }
-    extra = {"run_id": "abc", "numbers": [1, 2.5]}
-    store.save(Snapshot(5, server), clients.items(), extra)
+    store.save(Snapshot(5, server), clients.items())
     found = store.load()
     assert found.snapshot.round == 5
     assert found.snapshot.late == []
-    assert found.extra == extra
-    assert found.snapshot.server.keys() == server.keys()
-    for name, tensor in server.items():
-        assert found.snapshot.server[name].dtype == tensor.dtype
-        assert torch.equal(found.snapshot.server[name], tensor)
+    assert_same_tree(found.snapshot.server, server)
     assert list(found.clients) == [0, 3, 11]
     for client, before in clients.items():
         for part in ("model", "memory"):
-            mine, theirs = getattr(before, part), getattr(found.clients[client], part)
-            assert mine.keys() == theirs.keys()
-            assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+            assert_same_tree(getattr(found.clients[client], part), getattr(before, part))
 
 
 def test_views_and_shared_memory_come_back_whole(store):
     base = torch.arange(12.0).reshape(3, 4)
-    store.save(Snapshot(0, {"rows": base[1:], "columns": base.T, "again": base}), [], {})
+    store.save(Snapshot(0, {"rows": base[1:], "columns": base.T, "again": base}), [])
     server = store.load().snapshot.server
     assert torch.equal(server["rows"], base[1:])
     assert torch.equal(server["columns"], base.T)
@@ -90,13 +97,13 @@ def test_what_several_clients_keep_is_stored_once(store):
     images = torch.arange(2**18, dtype=torch.int32).remainder(251).to(torch.uint8).view(4, 4, -1)
     shared = {"images": images, "reals": images.view(torch.float32)}  # same bytes, another kind
     clients = [
-        (k, state(k, **{name: own.clone() for name, own in shared.items()})) for k in range(5)
+        (k, state(k, **{name: value.clone() for name, value in shared.items()})) for k in range(5)
     ]
     other = images.clone()
     other[-1, -1, -1] += 1
     clients.append((5, state(5, images=other)))
-    place = store.save(Snapshot(1, {}), clients, {})
-    assert (place / "clients-00001.safetensors").stat().st_size < 3 * images.nbytes + 5000
+    folder = store.save(Snapshot(1, {}), clients)
+    assert (folder / "clients-00001.safetensors").stat().st_size < 3 * images.nbytes + 5000
     loaded = store.load()
     found = loaded.clients
     assert values(loaded) == {k: k for k in range(6)}
@@ -106,7 +113,7 @@ def test_what_several_clients_keep_is_stored_once(store):
         assert torch.equal(found[k].memory["reals"].view(torch.uint8), images)
     assert torch.equal(found[5].memory["images"], other)
     # The first of the equal ones steps again; the others' file still has their images.
-    store.save(Snapshot(2, {}), [(0, state(0))], {})
+    store.save(Snapshot(2, {}), [(0, state(0))])
     assert torch.equal(store.load().clients[4].memory["images"], images)
 
 
@@ -114,7 +121,7 @@ def test_replies_on_their_way_come_back(store):
     parcel = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
     other = Parcel(torch.zeros(1, 3), {}, 1, 1.0)
     late = [LateReply(4, "client_update", 9, parcel), LateReply(2, "distil", 8, other)]
-    store.save(Snapshot(7, {}, late), [], {})
+    store.save(Snapshot(7, {}, late), [])
     found = store.load().snapshot.late
     assert [(item.client, item.step, item.due) for item in found] == [
         (4, "client_update", 9),
@@ -137,13 +144,13 @@ def test_replies_on_their_way_come_back(store):
 
 
 def test_clients_that_did_not_step_are_linked_not_written(store):
-    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1)), (2, state(0.2))], {})
+    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1)), (2, state(0.2))])
     first = store.latest() / "clients-00000.safetensors"
     inode = first.stat().st_ino
-    store.save(Snapshot(1, {}), [(1, state(1.1))], {})
+    store.save(Snapshot(1, {}), [(1, state(1.1))])
     assert values(store.load()) == pytest.approx({0: 0.0, 1: 1.1, 2: 0.2})
     assert (store.latest() / first.name).stat().st_ino == inode
-    store.save(Snapshot(2, {}), [(1, state(2.1)), (3, state(2.3))], {})
+    store.save(Snapshot(2, {}), [(1, state(2.1)), (3, state(2.3))])
     assert values(store.load()) == pytest.approx({0: 0.0, 1: 2.1, 2: 0.2, 3: 2.3})
     names = {path.name for path in store.latest().glob("clients-*")}
     assert names == {"clients-00000.safetensors", "clients-00002.safetensors"}
@@ -154,8 +161,8 @@ def test_where_there_are_no_hard_links_files_are_copied(store, monkeypatch):
         raise PermissionError("no links here")
 
     monkeypatch.setattr(os, "link", no_links)
-    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1))], {})
-    store.save(Snapshot(1, {}), [(1, state(1.1))], {})
+    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1))])
+    store.save(Snapshot(1, {}), [(1, state(1.1))])
     assert values(store.load()) == pytest.approx({0: 0.0, 1: 1.1})
 
 
@@ -163,7 +170,7 @@ def test_many_rounds_of_partial_participation(store):
     expected = {}
     for round_ in range(12):
         stepped = {client: state(round_ + client / 100) for client in (round_ % 5, round_ % 3)}
-        store.save(Snapshot(round_, {}), stepped.items(), {})
+        store.save(Snapshot(round_, {}), stepped.items())
         expected |= {client: round_ + client / 100 for client in stepped}
         assert values(store.load()) == pytest.approx(expected)
     assert len(list(store.folder.iterdir())) == 1
@@ -178,7 +185,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("file", ["clients-00001", "server", "late", "meta"])
 def test_killed_while_writing_any_file(store, monkeypatch, file):
-    store.save(Snapshot(0, {"v": torch.zeros(1)}), [(0, state(0.0))], {})
+    store.save(Snapshot(0, {"v": torch.zeros(1)}), [(0, state(0.0))])
 
     save_file, write_json = fedray.checkpoint.save_file, fedray.checkpoint.write_json
 
@@ -198,16 +205,16 @@ def test_killed_while_writing_any_file(store, monkeypatch, file):
     monkeypatch.setattr(fedray.checkpoint, "save_file", save_or_die)
     monkeypatch.setattr(fedray.checkpoint, "write_json", write_or_die)
     with pytest.raises(Killed):
-        store.save(Snapshot(1, {"v": torch.ones(1)}), [(0, state(1.0))], {})
+        store.save(Snapshot(1, {"v": torch.ones(1)}), [(0, state(1.0))])
     monkeypatch.undo()
     found = store.load()
     assert (found.snapshot.round, values(found)) == (0, {0: 0.0})
-    store.save(Snapshot(1, {"v": torch.ones(1)}), [(0, state(1.0))], {})
+    store.save(Snapshot(1, {"v": torch.ones(1)}), [(0, state(1.0))])
     assert [path.name for path in store.folder.iterdir()] == ["round_00001"]
 
 
 def test_killed_before_the_old_one_was_removed(store, monkeypatch):
-    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1))], {})
+    store.save(Snapshot(0, {}), [(0, state(0.0)), (1, state(0.1))])
 
     def dies(path, **_):
         if path.name == "round_00000":
@@ -216,21 +223,22 @@ def test_killed_before_the_old_one_was_removed(store, monkeypatch):
 
     monkeypatch.setattr(fedray.checkpoint.shutil, "rmtree", dies)
     with pytest.raises(Killed):
-        store.save(Snapshot(1, {}), [(0, state(1.0))], {})
+        store.save(Snapshot(1, {}), [(0, state(1.0))])
     monkeypatch.undo()
     found = store.load()
     assert found.snapshot.round == 1
     assert values(found) == pytest.approx({0: 1.0, 1: 0.1})
-    store.save(Snapshot(2, {}), [(1, state(2.1))], {})
+    store.save(Snapshot(2, {}), [(1, state(2.1))])
     assert values(store.load()) == pytest.approx({0: 1.0, 1: 2.1})
     assert [path.name for path in store.folder.iterdir()] == ["round_00002"]
 
 
-def test_a_damaged_file_is_named(store):
-    store.save(Snapshot(0, {"v": torch.zeros(100)}), [], {})
-    path = store.latest() / "server.safetensors"
+@pytest.mark.parametrize("name", ["server.safetensors", "meta.json"])
+def test_a_damaged_file_is_named(store, name):
+    store.save(Snapshot(0, {"v": torch.zeros(100)}), [])
+    path = store.latest() / name
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match=r"server\.safetensors is damaged .* start anew"):
+    with pytest.raises(UserError, match=rf"{re.escape(name)} is damaged .* start anew"):
         store.load()
 
 
@@ -238,13 +246,19 @@ def test_a_damaged_file_is_named(store):
 
 
 def test_another_experiment_s_is_refused(store, tmp_path):
-    store.save(Snapshot(0, {}), [], {})
+    store.save(Snapshot(0, {}), [])
     with pytest.raises(UserError, match="belongs to another experiment"):
         CheckpointStore(tmp_path, "another experiment").load()
 
 
 def test_another_format_is_refused(store, monkeypatch):
-    store.save(Snapshot(0, {}), [], {})
+    store.save(Snapshot(0, {}), [])
     monkeypatch.setattr(fedray.checkpoint, "FORMAT", 99)
-    with pytest.raises(UserError, match="checkpoint format 1, this version reads 99"):
+    with pytest.raises(UserError, match="checkpoint format 2, this version reads 99"):
         store.load()
+
+
+def test_a_client_is_read_from_the_file_that_it_was_last_written_to(store):
+    store.save(Snapshot(99_999, {}), [(0, state(0.0)), (1, state(0.1))])
+    store.save(Snapshot(100_000, {}), [(1, state(1.1))])  # by its name before the older file
+    assert values(store.load()) == pytest.approx({0: 0.0, 1: 1.1})

@@ -594,7 +594,7 @@ def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):
     )
     wait_until(lambda: any("ray start" in line for line in lines_of(tmp_path / "log")))
     running.terminate()
-    said, _ = running.communicate(timeout=30)
+    printed, _ = running.communicate(timeout=30)
     (start,) = [line for line in lines_of(tmp_path / "log") if line.startswith("ray start")]
     port = int(env["FEDRAY_RAY_PORT"])
     for option in (
@@ -606,7 +606,7 @@ def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):
         assert option in start.split()
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "home/.ray/auth_token").stat().st_mode) == 0o600
-    assert "RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:8265" in said
+    assert "RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:8265" in printed
 
 
 def test_start_head_needs_ray(stage, tmp_path):

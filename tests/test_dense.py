@@ -1,4 +1,4 @@
-"""Dense prediction: a pixel is a sample, for every method that says so; Dice by hand."""
+"""Dense prediction: a pixel is a sample, for every method that says so."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedray.algorithms import algorithms
-from fedray.client import ClientState, to_batch
+from fedray.core import Batch, ClientState, LocalContext, Samples, algorithms
 from fedray.errors import UserError
-from fedray.evaluation import Score, dice, overlap
-from fedray.models import BackboneClassifier, Pixels, skeleton
+from fedray.models import BackboneClassifier, Pixels
+from fedray.models.backbones.unet import PerPixel
 
+CPU = torch.device("cpu")
 SHAPES = {
     "data.source": "shapes",
     "data.image_size": 16,
@@ -24,46 +24,14 @@ SHAPES = {
 }
 
 
+def to_batch(images, masks) -> Batch:
+    """A batch of images uint8 [B, channels, H, W] with labels [B] or masks [B, H, W]."""
+    samples = Samples(images.numpy(), masks.numpy(), np.arange(len(images)))
+    return samples.batch(*samples.tensors(CPU))
+
+
 def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-# --- Dice ----------------------------------------------------------------------------------------
-
-
-def test_overlap_by_hand():
-    guesses, labels = torch.tensor([0, 0, 1, 1, 2, 0]), torch.tensor([0, 1, 1, 1, 0, 0])
-    assert overlap(guesses, labels, 4).tolist() == [[2, 2, 0, 0], [3, 3, 0, 0], [3, 2, 1, 0]]
-
-
-def test_dice_by_hand():
-    scores = {
-        1: Score.by_class((2, 2, 0, 0), (3, 3, 0, 0), (3, 2, 1, 0)),
-        0: Score.by_class((2, 1, 0, 0), (2, 2, 0, 0), (3, 1, 0, 0)),
-    }
-    ground, a, b = (4 / 6 + 4 / 5) / 2, (4 / 5 + 2 / 3) / 2, 0.0
-    found = dice(scores, ("ground", "a", "b", "c"), {"north": [0], "south": [1], "west": [2]})
-    assert found == pytest.approx(
-        {
-            "dice_ground": ground,
-            "dice_a": a,
-            "dice_b": b,  # client 0 has neither guessed nor got any: client 1's counts alone
-            "dice": (a + b) / 2,  # without the background, and without c, which is nowhere
-            "dice_in_north": 2 / 3,
-            "dice_in_south": (4 / 5 + 0) / 2,
-        }
-    )
-
-
-def test_there_is_no_dice_of_images():
-    assert dice({0: Score(3, 4), 1: Score(0, 0)}, ()) == {}
-
-
-def test_a_client_without_test_images_counts_in_nothing():
-    one = Score.by_class((1, 0), (1, 1), (2, 0))
-    without = Score.by_class((0, 0), (0, 0), (0, 0))
-    assert dice({0: one, 1: without}, ("a", "b")) == dice({0: one}, ("a", "b"))
-    assert dice({1: without}, ("a", "b")) == {}
 
 
 # --- pixels are samples --------------------------------------------------------------------------
@@ -72,27 +40,8 @@ def test_a_client_without_test_images_counts_in_nothing():
 def test_rows_are_pixels_in_the_masks_order():
     maps = torch.arange(2 * 3 * 4 * 5).view(2, 3, 4, 5)
     batch = to_batch(torch.zeros(2, 3, 4, 5, dtype=torch.uint8), maps[:, 1].to(torch.uint8))
-    assert torch.equal(Pixels()(maps)[:, 1], batch.labels)
+    assert torch.equal(PerPixel()(maps)[:, 1], batch.labels)
     assert batch.labels.dtype == torch.int64
-
-
-def test_a_linear_layer_on_pixels_is_a_1x1_convolution():
-    head, maps = nn.Linear(3, 7), draw(2, 3, 4, 5)
-    weight = head.weight[:, :, None, None]
-    torch.testing.assert_close(head(Pixels()(maps)), Pixels()(F.conv2d(maps, weight, head.bias)))
-
-
-@pytest.mark.parametrize("group", ["unet", "unet_tiny"])
-@pytest.mark.parametrize("size", [(16, 16), (19, 26)])
-def test_every_pixel_gets_its_features(group, size):
-    shape = {"channels": 3, "image_size": 16, "feature_dim": 24}
-    with torch.device("meta"):
-        images = torch.empty(2, 3, *size)
-    out = skeleton(group, num_classes=5, **shape).to("meta")(images)
-    assert out.features.shape == (2 * size[0] * size[1], 24)
-    assert out.logits.shape == (2 * size[0] * size[1], 5)
-    bare = skeleton(group, num_classes=0, **shape).to("meta")(images)
-    assert bare.logits.shape == bare.features.shape
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedglcl"])
@@ -101,22 +50,23 @@ def test_on_images_of_one_pixel_it_is_the_loss_of_images(assemble, method, denom
     """The same weights once as a network for images, once as one for pixels."""
     options = {"algorithm.denominator": denominator} if method == "fedglcl" else {}
     algorithm = assemble(method, {**options, "model.group": "cnn2"}).algorithm
-    classes = 10 if algorithm.has_head else 0
+    classes = 10 if algorithm.requires.head else 0
     of_images = BackboneClassifier(
         nn.Sequential(nn.Conv2d(3, 16, 1), nn.Flatten()), 16, 16, classes
     )
     of_pixels = BackboneClassifier(
-        nn.Sequential(of_images.extractor.backbone[0], Pixels()), 16, 16, classes, dense=True
+        nn.Sequential(of_images.extractor.backbone[0], PerPixel()), 16, 16, classes, dense=True
     )
     of_pixels.head = of_images.head
     images = (40 * draw(6, 3, 1, 1) + 128).clamp(0, 255).to(torch.uint8)
     labels = torch.tensor([0, 3, 9, 3, 1, 0])
     masks = labels.to(torch.uint8).view(6, 1, 1)
     state = ClientState({}, {"text": F.normalize(draw(10, 16, seed=1))})
-    found = [
-        algorithm.local_loss(model, to_batch(images, own), None, state)
-        for model, own in ((of_images, labels), (of_pixels, masks))
-    ]
+    found = []
+    for model, targets in ((of_images, labels), (of_pixels, masks)):
+        batch = to_batch(images, targets)
+        local = LocalContext(None, model, state, None)
+        found.append(algorithm.loss(model(batch.inputs), batch, local))
     assert torch.equal(*found)
 
 
@@ -130,19 +80,22 @@ def test_the_loss_is_the_mean_over_all_pixels(assemble):
         for y in range(3)
         for x in range(3)
     ]
-    output = BackboneClassifier(Pixels(), 16, 16, 0, dense=True)(maps)
-    ours = algorithm.supervised_loss(output, masks.flatten(), ClientState({}, {"text": text}))
+    batch = Batch(Pixels(maps), masks.flatten())
+    output = BackboneClassifier(PerPixel(), 16, 16, 0, dense=True)(batch.inputs)
+    local = LocalContext(None, None, ClientState({}, {"text": text}), None)
+    ours = algorithm.loss(output, batch, local)
     torch.testing.assert_close(ours, torch.stack(one_by_one).mean())
 
 
 # --- methods -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in algorithms.names() if algorithms.get(n).dense])
+@pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if m.requires.dense])
 def test_every_dense_method_predicts_pixels(run, name):
-    done = run(name, {**SHAPES, "rounds": 1, "finetune_epochs": int(algorithms.get(name).has_head)})
+    epochs = int(algorithms.get(name).requires.head)
+    done = run(name, {**SHAPES, "rounds": 1, "finetune_epochs": epochs})
     last = done.results[-1].metrics
-    pixels = [len(own) * 16 * 16 for own in done.assembly.data.test]
+    pixels = [len(indices) * 16 * 16 for indices in done.assembly.data.test]
     assert sum(pixels) == 160 * 16 * 16
     assert 0 < last["local_accuracy"] < 1
     assert {"dice", "dice_background", "dice_circle", "dice_in_night"} <= last.keys()
@@ -150,7 +103,7 @@ def test_every_dense_method_predicts_pixels(run, name):
         assert accuracy * pixels[client] == pytest.approx(round(accuracy * pixels[client]))
 
 
-@pytest.mark.parametrize("name", [n for n in algorithms.names() if not algorithms.get(n).dense])
+@pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if not m.requires.dense])
 def test_every_other_method_refuses_and_names_the_key(assemble, name):
     with pytest.raises(UserError, match=rf"model\.group=unet_tiny .* algorithm={name} cannot"):
         assemble(name, SHAPES)
@@ -160,8 +113,8 @@ def test_a_method_does_not_inherit_that_it_is_dense():
     class Own(algorithms.get("fedavg")):
         """A method that says nothing of pixels."""
 
-    assert algorithms.get("fedavg").dense
-    assert not Own.dense
+    assert algorithms.get("fedavg").requires.dense
+    assert not Own.requires.dense
 
 
 def test_images_without_masks_are_refused(assemble):
@@ -172,7 +125,8 @@ def test_images_without_masks_are_refused(assemble):
 def test_a_model_for_images_learns_the_dominant_shape(run):
     done = run("fedavg", {**SHAPES, "model.group": "cnn3", "rounds": 1})
     assert not any(name.startswith("dice") for name in done.results[-1].metrics)
-    assert done.assembly.targets is done.assembly.data.images.labels
+    samples = done.assembly.models.samples(CPU)(np.arange(2))
+    assert samples.all_labels is done.assembly.data.images.labels
 
 
 @pytest.mark.slow

@@ -36,8 +36,8 @@ def test_the_mean_over_clients_is_over_those_that_have_joined(run):
     done = run("fedavg", {**JOIN, "model.group": "cnn2"})
     for result in done.results:
         joined = [0, 1, 2, 3] if result.round >= 3 else [0, 1, 2]
-        own = [result.per_client[k] for k in joined]
-        assert result.metrics["local_accuracy"] == pytest.approx(sum(own) / len(own))
+        accuracies = [result.per_client[k] for k in joined]
+        assert result.metrics["local_accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
         assert result.metrics["new_accuracy"] == pytest.approx(result.per_client[3])
 
 
@@ -50,7 +50,7 @@ def test_clients_that_never_join_are_only_tested_on(run):
     assert all(3 not in r.participants for r in done.results)
     last = done.results[-1].metrics
     assert {"new_accuracy", "others_accuracy", "global_accuracy"} <= last.keys()
-    assert "validation/3/images" not in done.servers[-1]
+    assert "3" not in done.servers[-1]["validation"]
 
 
 @pytest.mark.parametrize("newcomer", ["init", "init_global", "global"])
@@ -73,23 +73,25 @@ def test_a_newcomer_starts_from_what_is_asked(run, newcomer):
 
 def test_newcomers_validation_images_go_to_everyone_once(run):
     done = run("dp2fl", DP2FL)
-    sizes = [len(own) * 64 for own in done.assembly.data.validation]
+    sizes = [len(indices) * 64 for indices in done.assembly.data.validation]
     first, joining = done.results[0], done.results[3]
     assert first.up.params["images"] == sum(sizes[:3])
     assert first.down.params["images"] == 3 * sum(sizes[:3])
     assert joining.up.params["images"] == sizes[3]
     assert joining.down.params["images"] == 3 * sizes[3] + sum(sizes)
     assert "images" not in done.results[4].up.params
-    held = [name for name in done.memories[0] if name.endswith("images")]
-    assert held == [f"validation/{k}/images" for k in range(4)]
+    assert [*done.memories[0]["validation"]] == ["0", "1", "2", "3"]
+    assert all(
+        set(held) == {"images", "labels"} for held in done.memories[0]["validation"].values()
+    )
 
 
 def test_an_absent_client_is_sent_later_what_it_missed(run):
     done = run("dp2fl", {**DP2FL, "rounds": 5, "faults.drop": 0.3})
     absent = [{e.client for e in r.events if e.what == "dropped"} for r in done.results[3:]]
     assert absent == [{0, 2}, {2}, set()]
-    told = [state["holds"][:, 3].tolist() for state in done.servers[3:]]
-    assert told == [[False, True, False, True], [True, True, False, True], [True] * 4]
+    holders = [state["holds"][:, 3].tolist() for state in done.servers[3:]]
+    assert holders == [[False, True, False, True], [True, True, False, True], [True] * 4]
     assert len(done.results[3].events) == 2  # one a client, in however many exchanges
 
 

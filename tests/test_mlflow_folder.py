@@ -304,12 +304,15 @@ def test_server_answers_under_its_names_only(server):
 
 @pytest.mark.slow
 def test_the_readme_reads_a_sweep_as_fedray_writes_it(server, tmp_path):
+    from fedray.records import Round, Traffic
     from fedray.tracking import MlflowTracker
 
-    def record(round_: int, accuracy: float) -> dict[str, Any]:
-        sizes = {"up_bytes": 100, "down_bytes": 10, "up_params": 25, "down_params": 3}
-        metrics = {"local_accuracy": accuracy, "per_client": {"0": accuracy}}
-        return {"round": round_, "seconds": 1.0, "metrics": metrics, **sizes}
+    def record(round_: int, accuracy: float) -> Round:
+        up, down = (
+            Traffic({"weights": 25}, {"weights": 100}),
+            Traffic({"weights": 3}, {"weights": 10}),
+        )
+        return Round(round_, 1.0, {"local_accuracy": accuracy}, {0: accuracy}, up, down)
 
     uri, sweep = f"http://127.0.0.1:{server.port}", "fedtsp_lambda"
     tracker = MlflowTracker(uri, sweep, folder=tmp_path)

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from prompting import initial_prompts, prompted_model
 
-from fedray.algorithms import algorithms
+from fedray.cli.run import main as fedray_run
+from fedray.core import algorithms
+from fedray.core.state import leaves
 from fedray.report.finished import reopen
-from fedray.run import main as fedray_run
 
-METHODS = [name for name in algorithms.names() if algorithms.get(name).prompted]
+METHODS = [name for name in algorithms.names() if algorithms.get(name).requires.prompts]
 TRAINED = [name for name in METHODS if name != "zero_shot"]
 WITHOUT_LENGTH = ("fedclip", "fedmgp", "zero_shot")
 
@@ -27,7 +29,7 @@ def small(method: str, **more: object) -> dict[str, object]:
         changes["algorithm.length"] = 2
     if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05
-    if algorithms.get(method).needs_validation:
+    if algorithms.get(method).requires.validation:
         changes["data.validation_fraction"] = 0.2
     return changes
 
@@ -36,8 +38,8 @@ def assert_finite(done) -> None:
     """Every number of a run, and every prompt, is finite."""
     for result in done.results:
         assert all(np.isfinite(value) for value in result.metrics.values())
-    tensors = [*done.servers[-1].values(), *(t for m in done.models.values() for t in m.values())]
-    assert all(bool(tensor.isfinite().all()) for tensor in tensors)
+    for tree in (done.servers[-1], *done.models.values()):
+        assert all(bool(tensor.isfinite().all()) for _, tensor in leaves(tree))
 
 
 # --- edges ---------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ def test_a_client_that_joins_late_is_measured_before_and_trains_after(run, metho
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_client_without_images_of_some_classes_trains_and_answers_among_all(run, method):
+def test_a_client_without_images_of_some_classes_trains_and_predicts_over_all(run, method):
     partition = {"name": "classes", "classes_per_client": 3}
     done = run(method, small(method, **{"data.partition": partition, "rounds": 2}))
     held = done.assembly.data.train_histogram() > 0
@@ -65,8 +67,7 @@ def test_a_client_without_images_of_some_classes_trains_and_answers_among_all(ru
     assert_finite(done)
     for score in done.results[-1].per_client.values():
         assert 0 <= score <= 1
-    model = done.assembly.empty("prompted_clip")
-    assert len(model.classes) == 10
+    assert len(prompted_model(done.assembly).classes) == 10
 
 
 @pytest.mark.parametrize("method", TRAINED)
@@ -82,9 +83,9 @@ def test_all_groups_drawn_are_all_written_back_by_rank(run):
     server = done.servers[-1]
     for client, memory in done.memories.items():
         for name in ("text", "visual"):
-            drawn = memory[f"drawn/{name}"]
+            drawn = memory["drawn"][name]
             assert sorted(drawn.tolist()) == [0, 1, 2, 3, 4]
-            assert torch.equal(done.models[client][name][drawn], server[name])
+            assert torch.equal(done.models[client][name][drawn], server["prompts"][name])
 
 
 def test_one_group_is_drawn_by_everybody(run):
@@ -92,8 +93,9 @@ def test_one_group_is_drawn_by_everybody(run):
     done = run("fedmgp", small("fedmgp", **one))
     assert_finite(done)
     for result in done.results[1:]:
-        assert result.metrics["drawn_text_0"] == result.metrics["drawn_visual_0"] == 1
-        assert "drawn_text_1" not in result.metrics
+        for modality in ("text", "visual"):
+            assert result.metrics[f"client/drawn_{modality}_0"] == 1
+            assert f"client/drawn_{modality}_1" not in result.metrics
 
 
 # --- saved prompts -------------------------------------------------------------------------------
@@ -111,8 +113,8 @@ server, everyone = assembly.server(device), range(assembly.experiment.data.clien
 down = method.downlink(found.snapshot.server, everyone, server)
 runtime = ClientRuntime(assembly, device)
 round_, states = found.snapshot.round, found.clients
-scores = [runtime.evaluate(round_, k, states.get(k), down[k]) for k in everyone]
-print(json.dumps([score.accuracy for score in scores]))
+tests = [runtime.test("evaluate", round_, k, states.get(k), down[k]) for k in everyone]
+print(json.dumps([test.scores[0].accuracy for test in tests]))
 """
 
 
@@ -127,10 +129,10 @@ def test_saved_prompts_have_the_same_accuracy_in_another_process(method, tiny_cl
     assert fedray_run(words) == 0
     rounds = json.loads((out / "result.json").read_text())["rounds"]
     saved, first = (list(rounds[r]["metrics"]["per_client"].values()) for r in (-1, 0))
-    again = subprocess.run(
+    second = subprocess.run(
         [sys.executable, "-c", AGAIN, str(out)], capture_output=True, text=True, check=True
     )
-    assert json.loads(again.stdout.splitlines()[-1]) == saved
+    assert json.loads(second.stdout.splitlines()[-1]) == saved
     assert saved != first  # so an initial prompt in place of a saved one would show
 
 
@@ -140,7 +142,7 @@ def test_saved_visual_prompts_are_the_trained_ones(tiny_clip, tmp_path):
     words = ["fedmgp_clip", *keys, "--executor", "serial", "--no-track", "--out", str(tmp_path)]
     assert fedray_run(words) == 0
     assembly, found = reopen(Path(tmp_path))
-    initial = assembly.initial("prompted_clip")
+    initial = initial_prompts(assembly)
     for state in found.clients.values():
         for name in ("text", "visual"):
             moved = (state.model[name] - initial[name]).flatten(1).norm(dim=1)

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from fedray.algorithms import algorithms
+from fedray.core import algorithms
 from fedray.errors import UserError
-from fedray.plugins import Registry
+from fedray.registry import Registry
 
 # --- the registry --------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ def package(tmp_path, monkeypatch):
         name = f"plugins_of_{tmp_path.name}".replace("-", "_")
         folder = tmp_path / name
         folder.mkdir()
-        head = f"from fedray.plugins import Registry\nmethods = Registry('method', '{name}')\n"
+        head = f"from fedray.registry import Registry\nmethods = Registry('method', '{name}')\n"
         (folder / "__init__.py").write_text(head)
         for file, (cls, called) in files.items():
             text = METHOD.format(package=name, cls=cls, name=called)
@@ -75,7 +75,28 @@ def test_two_methods_of_one_name(package):
         methods.names()
 
 
+def test_two_methods_of_one_name_and_one_class_name(package):
+    methods = package({"a": ("Mine", "same"), "b": ("Mine", "same")})
+    with pytest.raises(ValueError, match="two methods are called 'same'"):
+        methods.names()
+
+
+def test_a_method_without_a_name(package):
+    with pytest.raises(ValueError, match="is to be a method, but has no name"):
+        package({}).add(type("Nameless", (), {}))
+
+
 def test_the_shipped_methods_are_there():
     assert {"local", "fedavg", "fedproto", "fedtgp", "alignfed", "fedtsp"} <= set(
         algorithms.names()
     )
+
+
+def test_a_second_class_of_one_name_is_refused_and_the_same_one_imported_again_is_not(package):
+    methods = package({"a": ("One", "same")})
+    first = methods.get("same")
+    methods.add(type("One", (), {"name": "same", "__module__": first.__module__}))
+    assert methods.names() == ["same"]
+    for other in (type("Two", (), {"name": "same"}), first()):
+        with pytest.raises(ValueError, match="two methods are called 'same'"):
+            methods.add(other)

@@ -29,7 +29,7 @@ def node(cpu: float, gpu: float = 0) -> dict[str, float]:
 # --- shares ----------------------------------------------------------------------------------
 
 
-def test_one_cpu_a_worker_unless_told_otherwise():
+def test_one_cpu_a_worker_by_default():
     assert worker_bundles(asks(workers=3)) == [{"CPU": 1.0}] * 3
     assert worker_bundles(asks(workers=4, cpus=2)) == [{"CPU": 0.5}] * 4
     assert worker_bundles(asks(workers=2, cpus=8)) == [{"CPU": 4.0}] * 2
@@ -74,7 +74,7 @@ def test_a_server_that_leaves_nothing_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("keys", "nodes", "said"),
+    ("keys", "nodes", "printed"),
     [
         (
             {"workers": 2},
@@ -96,10 +96,10 @@ def test_a_server_that_leaves_nothing_is_refused():
         ),
     ],
 )
-def test_what_fits(keys, nodes, said):
+def test_what_fits(keys, nodes, printed):
     experiment = asks(**keys)
-    assert preflight(experiment, nodes) == said
-    assert said.endswith(f"{at_a_time(experiment, nodes)} run(s) at a time")
+    assert preflight(experiment, nodes) == printed
+    assert printed.endswith(f"{at_a_time(experiment, nodes)} run(s) at a time")
 
 
 @pytest.mark.parametrize(

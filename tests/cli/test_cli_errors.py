@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedray import run
+from fedray.cli import run
 
 
 @pytest.fixture
@@ -55,8 +55,11 @@ def refused(tmp_path, capsys):
         ("algorithm=fedtps", "there is no algorithm 'fedtps'. Did you mean 'fedtsp'?"),
         ("data.partition=dirichlt", "there is no partition 'dirichlt'. Did you mean 'dirichlet'?"),
         ("data.source=digit", "Did you mean 'digits'?"),
-        ("text.encoder=berd", "text.encoder.name: input should be 'minilm', 'bert', "),
-        ("model.group=digitz", "model.group: unknown group 'digitz', did you mean 'digits'?"),
+        ("text.encoder=berd", "there is no text encoder 'berd'. Did you mean 'bert'?"),
+        (
+            "model.group=digitz",
+            "model.group: there is no model group or architecture 'digitz'. Did you mean 'digits'?",
+        ),
         ("algorithm.preset=officiel", "Did you mean 'official_code'?"),
         ("seed", "'seed' is not key=value, for example rounds=5"),
         ("=3", "'=3' is not key=value, for example rounds=5"),
@@ -146,13 +149,13 @@ def test_resuming_another_experiment(tmp_path, capsys):
     for changed, difference in [
         (["lr=0.5", "workers=7"], "lr was 0.05, now 0.5"),
         (["algorithm=fedproto"], "algorithm.name was 'local', now 'fedproto'"),
-        (["data.partition.alpha=3"], "data.partition.alpha was 0.1, now 3"),
+        (["data.partition.alpha=3"], "data.partition.alpha was 0.1, now 3.0"),
     ]:
         assert run.main([*words, *changed, *where, "--resume", str(out)]) == 2
         assert run.main([*changed, *where, "--resume", str(out)]) == 2
-        once, again = capsys.readouterr().err.splitlines()
-        assert once == again
-        assert once.startswith(f"error: {out} holds another experiment ({difference}); ")
+        first, second = capsys.readouterr().err.splitlines()
+        assert first == second
+        assert first.startswith(f"error: {out} holds another experiment ({difference}); ")
     assert before == {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
 
 

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from fedray import run
+from fedray.cli import run
 from fedray.config import read_mapping
-from fedray.runtime.assembly import resolve
+from fedray.records import RunFolder
+from fedray.runtime.resolve import resolve
 from fedray.tracking import NullTracker
 
 QUICK = [
@@ -26,26 +27,26 @@ SERIAL = ["--executor", "serial", "--no-track"]
 
 
 class Notes(NullTracker):
-    """A tracker that notes what it is told."""
+    """A tracker that logs its calls."""
 
     def __init__(self):
-        self.told = []
+        self.log = []
 
     def start(self, key, name, *, params, tags):
         self.key, self.params, self.tags = key, params, tags
-        self.told.append("start")
+        self.log.append("start")
 
-    def round(self, key, record):
+    def round(self, key, done):
         assert key == self.key
-        self.told.append(record["round"])
+        self.log.append(done.round)
 
     def finish(self, key, status, artifacts=(), metrics=None):
         assert key == self.key
         self.artifacts = [path.name for path in artifacts if path.exists()]
-        self.told.append(status)
+        self.log.append(status)
 
     def close(self):
-        self.told.append("closed")
+        self.log.append("closed")
 
 
 @pytest.fixture
@@ -75,7 +76,11 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
 
     result = result_of(out)
     assert (result["seed"], result["config"]["seed"]) == (4, 4)
-    assert result["config"]["algorithm"] == {"name": "fedproto", "lambda": 2}
+    assert result["config"]["algorithm"] == {
+        "name": "fedproto",
+        "lambda": 2,
+        "proto_agg": "weighted",
+    }
     assert result["config"] == read_mapping(out / "config.yaml")
     assert {"python", "torch", "ray"} <= result["versions"].keys()
     partition = json.loads((out / "partition.json").read_text())
@@ -99,24 +104,24 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
     assert result["best"]["round"] == accuracies.index(max(accuracies))
     assert (result["final"]["round"], result["final"]["local_accuracy"]) == (3, accuracies[3])
 
-    said = capsys.readouterr().out
-    assert said.startswith(
+    printed = capsys.readouterr().out
+    assert printed.startswith(
         "fedproto_digits [laptop scale]: fedproto on digits, 3 clients, 3 rounds, seed 4, "
         "in this process\n"
     )
-    lines = [line for line in said.splitlines() if line.startswith("round ")]
+    lines = [line for line in printed.splitlines() if line.startswith("round ")]
     assert [line.split()[1] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
     assert f"accuracy {accuracies[2]:.4f}" in lines[2]
-    assert f"best {max(accuracies):.4f} in round {result['best']['round']}, last" in said
-    assert f"results: {out}\n" in said
+    assert f"best {max(accuracies):.4f} in round {result['best']['round']}, last" in printed
+    assert f"results: {out}\n" in printed
 
 
 def test_the_config_it_leaves_is_the_experiment(tmp_path):
     out = tmp_path / "out"
     run.main([*QUICK, "rounds=1", "algorithm.lambda=2", *SERIAL, "--out", str(out)])
-    again = resolve(str(out / "config.yaml"))
-    assert again.identity() == result_of(out)["identity"]
-    assert again.identity() != resolve(QUICK[0], QUICK[1:]).identity()
+    resolved, result = resolve(str(out / "config.yaml")), result_of(out)
+    assert resolved.identity(result["data_sha256"]) == result["identity"]
+    assert resolved.identity() != resolve(QUICK[0], QUICK[1:]).identity()
 
 
 def test_without_out_a_run_gets_a_folder_below_the_results(tmp_path, monkeypatch, capsys):
@@ -167,55 +172,55 @@ def test_without_checkpoints_there_is_a_result(tmp_path):
 def test_the_tracker_gets_every_round_once(tmp_path, notes):
     out = tmp_path / "out"
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
-    assert notes.told == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
     assert notes.params["algorithm.name"] == "fedproto"
     assert notes.params["data.clients"] == "3"
     assert notes.tags["partition_sha256"] == result_of(out)["partition_sha256"]
     assert {"config.yaml", "result.json", "partition.json"} <= set(notes.artifacts)
 
 
-def test_rounds_that_a_new_server_does_again_are_shown_once(tmp_path, notes, capsys):
+def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys, monkeypatch):
     out = tmp_path / "out"
     run.main([*QUICK, *SERIAL, "--out", str(out)])
-    records = result_of(out)["rounds"]
+    rounds = RunFolder(out).rounds()
     capsys.readouterr()
-    again = iter([records[0], records[1], records[1], records[2], records[3]])
-    (out / "result.json").unlink()
-    run.run(resolve(QUICK[0], QUICK[1:]), out, again, notes)
-    assert notes.told == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    repeated = iter([rounds[0], rounds[1], rounds[1], rounds[2], rounds[3]])
+    monkeypatch.setattr(RunFolder, "rounds", lambda _: ())  # as before the first round
+    run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes)
+    assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
     numbers = re.findall(r"^round (\d)/3", capsys.readouterr().out, re.MULTILINE)
     assert numbers == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code", "said"),
+    ("error", "status", "code", "printed"),
     [
         (KeyboardInterrupt(), "KILLED", 130, "interrupted; the last checkpoint is intact\n"),
         (run.UserError("set this.key=2"), "FAILED", 2, "error: set this.key=2\n"),
     ],
 )
 def test_a_run_that_is_stopped_says_so_and_goes_on_later(
-    tmp_path, notes, monkeypatch, capsys, error, status, code, said
+    tmp_path, notes, monkeypatch, capsys, error, status, code, printed
 ):
     out = tmp_path / "out"
     rounds = run._rounds
 
     def stop_after_round_1(*args):
-        for record in rounds(*args):
-            yield record
-            if record["round"] == 1:
+        for done in rounds(*args):
+            yield done
+            if done.round == 1:
                 raise error
 
     monkeypatch.setattr(run, "_rounds", stop_after_round_1)
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
-    assert capsys.readouterr().err == said
-    assert notes.told == ["start", 0, 1, status, "closed"]
+    assert capsys.readouterr().err == printed
+    assert notes.log == ["start", 0, 1, status, "closed"]
     before = result_of(out)
 
     monkeypatch.setattr(run, "_rounds", rounds)
-    key, notes.told = notes.key, []
+    key, notes.log = notes.key, []
     assert run.main(["--resume", str(out), "--executor", "serial"]) == 0
-    assert notes.told == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
     assert notes.key == key
     after = result_of(out)
     assert after["rounds"][:2] == before["rounds"]
@@ -227,7 +232,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
     out = tmp_path / "out"
     words = ["fedtsp_digits", "text.encoder=orthogonal", "--executor", "serial"]
     assert run.main([*words, "--out", str(out)]) == 2
-    assert notes.told == []
+    assert notes.log == []
     assert not out.exists()
 
 

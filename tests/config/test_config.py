@@ -20,8 +20,8 @@ from fedray.config import (
     validate,
 )
 from fedray.errors import UserError
-from fedray.language.descriptions import FOLDER, find_descriptions
-from fedray.runtime.assembly import from_tree, resolve
+from fedray.language.descriptions import find_descriptions
+from fedray.runtime.resolve import from_tree, resolve
 
 PACKAGE = EXPERIMENTS.parent
 BASE = {
@@ -57,7 +57,7 @@ def asked(*assignments: str) -> Experiment:
         ("data.clients=0", r"data\.clients: .*greater than or equal to 1 \(got 0\)"),
         (
             "data.split=own.json",
-            r"data: split=own\.json names test images, but test=local deals all",
+            r"data: split=own\.json names test images, but test=local partitions all",
         ),
         ("rounds=2.5", r"rounds: .*valid integer.*\(got 2\.5\)"),
         ("lr=fast", r"lr: .*valid number.*\(got 'fast'\)"),
@@ -179,14 +179,17 @@ def test_the_same_algorithm_keeps_its_hyper_parameters(same):
 def test_other_components_are_replaced_whole_too():
     found = asked("data.partition={name: shards, shards_per_client: 3}", "text.encoder=minilm")
     assert found.data.partition.params == {"shards_per_client": 3}
-    assert found.text.encoder.params == {}
+    assert found.text.encoder.params == {"pooling": "mean"}
     assert found.data.clients == 4
 
 
 def test_a_key_of_a_component_keeps_the_others():
+    before = asked().tree()
     found = asked("algorithm.lambda=7", "data.partition.min_samples=5").tree()
-    assert found["algorithm"] == {"name": "fedtsp", "lambda": 7, "tau": 0.1}
-    assert found["data"]["partition"] == {"name": "dirichlet", "alpha": 0.1, "min_samples": 5}
+    assert (before["algorithm"]["name"], before["algorithm"]["tau"]) == ("fedtsp", 0.1)
+    assert found["algorithm"] == {**before["algorithm"], "lambda": 7}
+    assert found["data"]["partition"] == {**before["data"]["partition"], "min_samples": 5}
+    assert found["data"]["partition"]["alpha"] == 0.1
 
 
 def test_a_component_given_by_name_takes_keys():
@@ -198,7 +201,7 @@ def test_the_order_of_a_component_and_its_keys_does_not_matter():
     forth = asked("algorithm=fedproto", "algorithm.lambda=7")
     back = asked("algorithm.lambda=7", "algorithm=fedproto")
     assert forth == back
-    assert forth.algorithm.params == {"lambda": 7}
+    assert forth.algorithm.params == {"lambda": 7, "proto_agg": "weighted"}
 
 
 def test_the_last_assignment_of_a_key_counts():
@@ -236,10 +239,10 @@ def test_a_preset_lies_between_file_and_assignments():
     plain = asked("algorithm.preset=official_code")
     assert (plain.shuffle, plain.algorithm.params["proto_agg"]) == (False, "uniform")
     assert plain.algorithm.params["lambda"] == 1
-    own = asked("algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=literal")
-    assert (own.shuffle, own.algorithm.params["proto_agg"]) == (True, "literal")
-    assert own.drop_last is True
-    assert from_tree(own.tree()) == own
+    changed = asked("algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=literal")
+    assert (changed.shuffle, changed.algorithm.params["proto_agg"]) == (True, "literal")
+    assert changed.drop_last is True
+    assert from_tree(changed.tree()) == changed
 
 
 # --- identity ------------------------------------------------------------------------------------
@@ -300,7 +303,10 @@ def test_shipped_experiments_resolve(name, tmp_path, monkeypatch):
     assert experiment.name == name
     assert experiment.scale == ("paper" if name.endswith("_paper") else "laptop")
     if experiment.text.descriptions:
-        assert find_descriptions(experiment.text.descriptions).parent == FOLDER
+        assert (
+            find_descriptions(experiment.text.descriptions).parent
+            == PACKAGE / "language" / "descriptions"
+        )
 
 
 def test_there_is_one_to_start_with():
@@ -314,26 +320,48 @@ def test_a_shipped_file_says_how_it_is_run(name):
     assert any(f"python -m fedray.run {name}" in line for line in head[:8])
 
 
-FILES = [PACKAGE / "config.py", *sorted((PACKAGE / "algorithms").glob("*.py"))]
+def is_typed(node: ast.AST) -> bool:
+    """Whether a class holds typed keys: a section of the experiment, or parameters."""
+    bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
+    return any(
+        base.rsplit(".", 1)[-1] in ("Frozen", "HyperParameters", "HParams")
+        or base.endswith(("Params", "Config"))
+        for base in bases
+    )
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_knob_has_its_docstring(path):
+TYPED = [
+    pytest.param(node, id=f"{path.stem}.{node.name}-{node.lineno}")
+    for path in sorted(PACKAGE.rglob("*.py"))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    if is_typed(node) and node.name != "SweepPlan"  # which nobody writes
+]
+
+
+def test_every_method_with_hyper_parameters_is_looked_at():
+    every = sum(
+        "class HParams(" in path.read_text(encoding="utf-8")
+        for path in (PACKAGE / "algorithms").rglob("*.py")
+    )
+    assert sum(param.values[0].name == "HParams" for param in TYPED) >= every > 20
+
+
+@pytest.mark.parametrize("node", TYPED)
+def test_every_key_has_its_docstring(node):
     bare = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ClassDef) or "Frozen" not in map(ast.unparse, node.bases):
+    for key, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(key, ast.AnnAssign) or "ClassVar" in ast.unparse(key.annotation):
             continue
-        for knob, after in zip(node.body, [*node.body[1:], None], strict=True):
-            section = isinstance(knob, ast.AnnAssign) and "Config" in ast.unparse(knob.annotation)
-            told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            if isinstance(knob, ast.AnnAssign) and not section and not told:
-                bare.append(f"{node.name}.{ast.unparse(knob.target)}")
+        section = "Config" in ast.unparse(key.annotation)
+        described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if not section and not described:
+            bare.append(ast.unparse(key.target))
     assert bare == []
 
 
-def test_validate_names_the_place():
-    class Knobs(Frozen):
+def test_validate_names_the_key():
+    class Parameters(Frozen):
         depth: int = 1
 
     with pytest.raises(UserError, match=r"here\.depth: .*valid integer"):
-        validate(Knobs, {"depth": "deep"}, "here")
+        validate(Parameters, {"depth": "deep"}, "here")

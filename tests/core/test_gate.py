@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray.comm import (
-    BadPayload,
-    Gate,
-    Payload,
-    Traffic,
-    clip_vectors,
-    quantise,
-    travels,
-    wire_bytes,
-)
+from fedray.core import BadPayload, Gate, Payload, payload_field
+from fedray.core.gate import clip_vectors, quantise, wire_bytes
+from fedray.records import Traffic
 from fedray.streams import Streams
 
 C, D = 5, 8
@@ -30,17 +23,17 @@ C, D = 5, 8
 class Mixed(Payload):
     """One field of every form."""
 
-    vectors: Tensor = travels("prototypes", "c d")
-    counts: Tensor = travels("statistics", "c")
-    weights: Mapping[str, Tensor] = travels("weights")
-    tau: float = travels("statistics")
+    vectors: Tensor = payload_field("prototypes", "c d")
+    counts: Tensor = payload_field("statistics", "c")
+    weights: Mapping[str, Tensor] = payload_field("weights")
+    tau: float = payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class Table(Payload):
     """All classes."""
 
-    vectors: Tensor = travels("logits", "C d")
+    vectors: Tensor = payload_field("logits", "C d")
 
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
@@ -57,8 +50,8 @@ def mixed(**changes) -> Mixed:
     return Mixed(**{**fields, **changes})
 
 
-def gate(**knobs) -> Gate:
-    return Gate({"C": C, "d": D}, Streams(0), **knobs)
+def gate(**config) -> Gate:
+    return Gate({"C": C, "d": D}, Streams(0), **config)
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -87,11 +80,51 @@ def gate(**knobs) -> Gate:
     ],
 )
 def test_a_bad_payload_passes_in_neither_direction(payload, message):
-    for knobs in ({}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1.0}):
+    for config in ({}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1.0}):
         with pytest.raises(BadPayload, match=message):
-            gate(**knobs).up(payload, round_=1, client=0)
+            gate(**config).up(payload, round_=1, client=0)
         with pytest.raises(BadPayload, match=message):
-            gate(**knobs).down(payload)
+            gate(**config).down(payload)
+
+
+def test_what_is_no_payload_does_not_travel():
+    for knobs in ({}, {"clip_norm": 1.0}):
+        with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
+            gate(**knobs).up({"weights": gaussian(3)}, round_=1, client=0)
+        with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
+            gate(**knobs).down({"weights": gaussian(3)})
+
+
+def test_a_payload_whose_declaration_is_wrong():
+    @dataclass(frozen=True)
+    class Undeclared(Payload):
+        vectors: Tensor
+
+    with pytest.raises(
+        TypeError, match=r"Undeclared\.vectors is not declared: give it a payload_f"
+    ):
+        gate().up(Undeclared(gaussian(3)), round_=1, client=0)
+    with pytest.raises(ValueError, match=r"no kind 'weight' .* Did you mean 'weights'\?"):
+        payload_field("weight")
+
+
+@pytest.mark.parametrize("smuggled", [[1.0] * 1000, "weights", len, None])
+def test_what_cannot_be_counted_does_not_pass(smuggled):
+    kind = type(smuggled).__name__
+    for payload in (mixed(tau=smuggled), mixed(weights={"layer": {"bias": smuggled}})):
+        with pytest.raises(BadPayload, match=rf"is a {kind}, expected a tensor, a mapping of"):
+            gate().up(payload, round_=1, client=0)
+
+
+def test_nested_mappings_are_checked_and_counted_leaf_by_leaf():
+    nested = {"0": {"weight": gaussian(2, 3), "bias": gaussian(3)}, "1": {"bias": gaussian(4)}}
+    received, traffic = gate().up(mixed(weights=nested), round_=1, client=0)
+    assert traffic.params["weights"] == 6 + 3 + 4
+    assert traffic.bytes["weights"] == 4 * (6 + 3 + 4)
+    assert torch.equal(received.weights["1"]["bias"], nested["1"]["bias"])
+    nested["0"]["bias"] = gaussian(3) / 0
+    with pytest.raises(BadPayload, match=r"Mixed\.weights\.0\.bias holds a NaN or an infinity"):
+        gate().up(mixed(weights=nested), round_=1, client=0)
 
 
 def test_a_good_payload_passes_unchanged():
@@ -104,10 +137,10 @@ def test_a_good_payload_passes_unchanged():
         assert received.tau == 0.5
 
 
-@pytest.mark.parametrize("knobs", [{}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1e9}])
-def test_no_memory_is_shared(knobs):
+@pytest.mark.parametrize("config", [{}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1e9}])
+def test_no_memory_is_shared(config):
     sent = mixed(vectors=gaussian(3, D).requires_grad_())
-    for received in (gate(**knobs).down(sent)[0], gate(**knobs).up(sent, round_=1, client=0)[0]):
+    for received in (gate(**config).down(sent)[0], gate(**config).up(sent, round_=1, client=0)[0]):
         assert not received.vectors.requires_grad
         before = sent.vectors.detach().clone(), sent.weights["layer"].clone(), sent.counts.clone()
         received.vectors.zero_()
@@ -143,7 +176,7 @@ def test_bytes_of_quantised_tensors(bits):
 
 @dataclass(frozen=True)
 class Pictures(Payload):
-    images: torch.Tensor = travels("images", "v channels height width")
+    images: torch.Tensor = payload_field("images", "v channels height width")
 
 
 def test_images_are_counted_by_their_bytes_and_stay_as_they_are():
@@ -248,11 +281,11 @@ def test_noise_is_a_function_of_seed_round_and_client():
         )
 
 
-def test_noise_in_a_run_comes_again(run):
+def test_noise_in_a_run_is_reproducible(run):
     noisy = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}
-    first, again, plain = (run("fedproto", c) for c in (noisy, noisy, {"wire.clip_norm": 1.0}))
-    assert first.same_clients_as(again)
-    assert torch.equal(first.servers[-1]["vectors"], again.servers[-1]["vectors"])
+    first, repeated, plain = (run("fedproto", c) for c in (noisy, noisy, {"wire.clip_norm": 1.0}))
+    assert first.same_clients_as(repeated)
+    assert torch.equal(first.servers[-1]["vectors"], repeated.servers[-1]["vectors"])
     assert not torch.equal(first.servers[1]["vectors"], plain.servers[1]["vectors"])
 
 
@@ -262,9 +295,9 @@ def test_what_comes_from_a_gpu_arrives_on_the_cpu():
     def on_gpu(kind, tensor):
         return tensor.cuda()
 
-    for knobs in ({}, {"up_bits": 8}, {"clip_norm": 1.0, "noise_multiplier": 0.1}):
-        here, _ = gate(**knobs).up(mixed(), round_=1, client=0)
-        there, _ = gate(**knobs).up(mixed().map(on_gpu), round_=1, client=0)
+    for config in ({}, {"up_bits": 8}, {"clip_norm": 1.0, "noise_multiplier": 0.1}):
+        here, _ = gate(**config).up(mixed(), round_=1, client=0)
+        there, _ = gate(**config).up(mixed().map(on_gpu), round_=1, client=0)
         assert there.vectors.device.type == "cpu"
         assert torch.equal(here.vectors, there.vectors)
         assert there.weights["layer"].device.type == "cpu"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fedray.config import DataConfig
-from fedray.data.augment import AUGMENTATIONS, augment
+from fedray.config import Component
+from fedray.data.augment import NO_AUGMENTATION, augmentations, build_augmentation
+from fedray.errors import UserError
+
+MOVING = sorted({*augmentations.names()} - {"none"})
 
 
 def images(count=64, channels=3, height=9, width=12):
@@ -31,27 +36,57 @@ def crops(image):
             yield from ((row, column, False, crop), (row, column, True, crop.flip(2)))
 
 
-def test_every_name_of_the_key_is_there():
-    names = DataConfig.model_fields["augment"].annotation.__args__
-    assert set(names) == {"none", *AUGMENTATIONS}
+def made(name, **params):
+    return build_augmentation(Component(name=name, **params))
+
+
+def test_all_are_found_by_name():
+    assert {"none", "flip_crop", "flip_rotate"} <= set(augmentations.names())
+
+
+def test_they_are_values():
+    """Frozen settings that hold them compare, hash and travel to other processes."""
+    assert made("none") == NO_AUGMENTATION
+    assert made("flip_crop") == made("flip_crop", padding=4) != made("flip_crop", padding=3)
+    assert made("flip_crop") != made("flip_rotate")
+    assert len({made("flip_crop"), made("flip_crop", padding=4), made("none")}) == 2
+    assert pickle.loads(pickle.dumps(made("flip_crop", padding=3))) == made("flip_crop", padding=3)
+
+
+def test_only_none_changes_nothing():
+    assert [name for name in augmentations.names() if made(name).is_identity] == ["none"]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "match"),
+    [
+        ("flip_crops", {}, r"no augmentation 'flip_crops'.*'flip_crop'"),
+        ("none", {"padding": 4}, "unknown key 'padding' in data.augment"),
+        ("flip_crop", {"padding": -1}, "data.augment.padding: .*greater than or equal to 0"),
+        ("flip_rotate", {"max_angle": 200}, "data.augment.max_angle: .*less than or equal to 180"),
+    ],
+)
+def test_wrong_names_and_parameters(name, params, match):
+    with pytest.raises(UserError, match=match):
+        made(name, **params)
 
 
 def test_none_gives_the_same_images_and_draws_nothing():
     random, batch = seeded(), images()
     before = random.get_state()
-    assert augment(batch, "none", random) is batch
+    assert NO_AUGMENTATION(batch, random) is batch
     assert torch.equal(random.get_state(), before)
 
 
-@pytest.mark.parametrize("how", AUGMENTATIONS)
-def test_a_stream_gives_the_same_views_and_the_next_batch_others(how):
-    batch, torch_state = images(), torch.get_rng_state()
+@pytest.mark.parametrize("name", MOVING)
+def test_a_stream_gives_the_same_views_and_the_next_batch_others(name):
+    augment, batch, torch_state = made(name), images(), torch.get_rng_state()
     kept, random = batch.clone(), seeded()
-    first, second = augment(batch, how, random), augment(batch, how, random)
+    first, second = augment(batch, random), augment(batch, random)
     assert first.dtype == torch.uint8
     assert first.shape == batch.shape
     assert first.is_contiguous()
-    assert torch.equal(augment(batch, how, seeded()), first)
+    assert torch.equal(augment(batch, seeded()), first)
     assert not torch.equal(first, second)
     assert torch.equal(batch, kept)
     assert torch.equal(torch.get_rng_state(), torch_state)
@@ -60,7 +95,7 @@ def test_a_stream_gives_the_same_views_and_the_next_batch_others(how):
 def test_flip_crop_gives_crops_of_the_padded_image():
     batch = images(count=300, channels=2)
     seen = []
-    for image, view in zip(batch, augment(batch, "flip_crop", seeded()), strict=True):
+    for image, view in zip(batch, made("flip_crop")(batch, seeded()), strict=True):
         places = [where for *where, crop in crops(image) if torch.equal(crop, view)]
         assert len(places) == 1
         seen.append(places[0])
@@ -69,13 +104,35 @@ def test_flip_crop_gives_crops_of_the_padded_image():
     assert 110 < sum(flips) < 190  # 150 +- 4.6 deviations of a fair coin
 
 
+def test_padding_bounds_the_shift():
+    batch = images(count=100, channels=1)
+    for image, view in zip(batch, made("flip_crop", padding=1)(batch, seeded()), strict=True):
+        (row, column, *_), *others = [
+            where for *where, crop in crops(image) if torch.equal(crop, view)
+        ]
+        assert not others
+        assert {row, column} <= {3, 4, 5}
+
+
+def test_without_padding_or_angle_images_are_only_flipped():
+    batch = images(count=100)
+    for augment in (made("flip_crop", padding=0), made("flip_rotate", max_angle=0)):
+        views = augment(batch, seeded())
+        flipped = [
+            torch.equal(view, image.flip(2)) for view, image in zip(views, batch, strict=True)
+        ]
+        kept = [torch.equal(view, image) for view, image in zip(views, batch, strict=True)]
+        assert all(a != b for a, b in zip(flipped, kept, strict=True))
+        assert 30 < sum(flipped) < 70
+
+
 def test_flip_rotate_is_pillows_rotation_by_up_to_30_degrees():
     """Nearest pixels, black corners; a pixel on the edge between two may fall on either side."""
     batch = images(count=40, height=24, width=24)
     smooth = torch.nn.functional.interpolate(batch.float(), scale_factor=1 / 6, mode="area")
     batch = torch.nn.functional.interpolate(smooth, size=24, mode="nearest").to(torch.uint8)
     flips, angles = 0, []
-    for image, view in zip(batch, augment(batch, "flip_rotate", seeded()), strict=True):
+    for image, view in zip(batch, made("flip_rotate")(batch, seeded()), strict=True):
         found = min(
             (
                 np.mean(np.asarray(turned.rotate(angle)) != view.permute(1, 2, 0).numpy()),
@@ -96,7 +153,7 @@ def test_flip_rotate_is_pillows_rotation_by_up_to_30_degrees():
 
 def test_what_is_turned_in_from_outside_is_black():
     white = torch.full((200, 1, 32, 32), 255, dtype=torch.uint8)
-    for how in AUGMENTATIONS:
-        views = augment(white, how, seeded())
+    for name in MOVING:
+        views = made(name)(white, seeded())
         assert set(views.unique().tolist()) == {0, 255}
         assert (views[:, :, 12:20, 12:20] == 255).all()

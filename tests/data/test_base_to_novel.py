@@ -1,16 +1,21 @@
-"""Base-to-novel: who trains on which classes, and what everybody is examined on."""
+"""Base-to-novel: who trains on which classes, and what everybody is evaluated on."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from prompting import initial_prompts
 
-from fedray.data import ImageSet, federate
+from fedray.config import Component
+from fedray.core import ClientState, LocalContext
+from fedray.data import ImageSet, build_partition, federate
 from fedray.data.federated import base_classes, few_shots
+from fedray.data.partitions import Annotations
 from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
 from fedray.errors import UserError
-from fedray.evaluation import harmonic_mean
+from fedray.evaluation.measures.base_to_novel import harmonic_mean
+from fedray.evaluation.testing import score
 from fedray.runtime.clients import ClientRuntime
 from fedray.streams import Streams
 
@@ -24,9 +29,10 @@ def images(classes: int = 7, train: int = 20, test: int = 6) -> ImageSet:
     return ImageSet("made", pixels, labels, tuple(f"class_{c}" for c in range(classes)), origin)
 
 
-def dealt(clients: int = 2, **changes):
-    own = {"shots": 5, "novel": True, "test": "official", **changes}
-    return federate(images(), "class_chunks", {}, clients, 0.25, None, Streams(3).numpy, **own)
+def federated(clients: int = 2, **changes):
+    partition = build_partition(Component(name="class_chunks"))
+    options = {"shots": 5, "novel": True, "test": "official", **changes}
+    return federate(images(), partition, clients, Streams(3).numpy, **options)
 
 
 @pytest.mark.parametrize(("classes", "expected"), [(37, 19), (47, 24), (100, 50), (10, 5)])
@@ -40,20 +46,19 @@ def test_base_is_the_first_half_rounded_up(classes, expected):
 )
 def test_chunks_are_the_cards(m, per_client, last):
     labels = np.repeat(np.arange(m), 3)
-    owned = ClassChunks().split(labels, 10, ClassChunksParams(), np.random.default_rng(0))
-    held = [len(np.unique(labels[own])) for own in owned]
+    parts = ClassChunks().split(Annotations(labels), 10, np.random.default_rng(0))
+    held = [len(np.unique(labels[part])) for part in parts]
     assert held == [per_client] * 9 + [last]
-    assert sorted(np.concatenate(owned)) == list(range(3 * m))
+    assert sorted(np.concatenate(parts)) == list(range(3 * m))
 
 
 def test_all_seeds_share_one_assignment_of_classes():
     labels = np.repeat(np.arange(20), 4)
     first, second = (
-        ClassChunks().split(labels, 5, ClassChunksParams(), np.random.default_rng(seed))
-        for seed in (0, 1)
+        ClassChunks().split(Annotations(labels), 5, np.random.default_rng(seed)) for seed in (0, 1)
     )
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
-    other = ClassChunks().split(labels, 5, ClassChunksParams(class_seed=1), None)
+    other = ClassChunks(ClassChunksParams(class_seed=1)).split(Annotations(labels), 5, None)
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, other, strict=True))
 
 
@@ -64,19 +69,19 @@ def test_shots_are_distinct_images_of_each_class():
     assert len(set(kept.tolist())) == len(kept)
 
 
-def test_clients_train_on_base_classes_and_all_are_examined():
-    data = dealt()
+def test_clients_train_on_base_classes_and_all_are_evaluated():
+    data = federated()
     labels = data.images.labels
     assert data.class_names == tuple(f"class_{c}" for c in range(4))
     assert data.novel_names == tuple(f"class_{c}" for c in range(4, 7))
-    held = [set(labels[own]) for own in data.train]
-    assert sorted(len(own) for own in held) == [2, 2]
+    held = [set(labels[indices]) for indices in data.train]
+    assert sorted(len(classes) for classes in held) == [2, 2]
     assert held[0] | held[1] == {0, 1, 2, 3}
-    assert [len(own) for own in data.train] == [10, 10]
-    for own, test in zip(held, data.test, strict=True):
-        assert set(labels[test]) == own
+    assert [len(indices) for indices in data.train] == [10, 10]
+    for classes, test in zip(held, data.test, strict=True):
+        assert set(labels[test]) == classes
         assert len(test) == 12
-    base, novel = data.shared_tests["base"], data.shared_tests["novel"]
+    base, novel = data.eval_sets["base"], data.eval_sets["novel"]
     assert (base.classes, novel.classes) == (range(4), range(4, 7))
     assert (len(base.index), len(novel.index)) == (24, 18)
     assert set(labels[novel.index]) == {4, 5, 6}
@@ -86,7 +91,7 @@ def test_clients_train_on_base_classes_and_all_are_examined():
 
 def test_more_clients_than_classes_are_refused():
     with pytest.raises(UserError, match=r"4 classes cannot be cut into chunks of 1 for 5 clients"):
-        dealt(5)
+        federated(5)
 
 
 CHANGES = {
@@ -101,36 +106,35 @@ CHANGES = {
 
 
 def with_images(assemble, name="promptfl", changes=None):
-    assembly = assemble(name, {**CHANGES, **(changes or {})})
-    assembly.__dict__["data"] = dealt()
-    return assembly
+    return assemble(name, {**CHANGES, **(changes or {})}, federated())
 
 
-def test_novel_classes_are_answered_among_themselves(assemble):
-    """A model that always names one column is right for exactly that class of each exam."""
+def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
+    """A model that always names one column is right for exactly that class of each set."""
     assembly = with_images(assemble)
     assert assembly.setting.class_names == tuple(f"class_{c}" for c in range(4))
     runtime = ClientRuntime(assembly, torch.device("cpu"))
     client = runtime.client(0, 1)
-    model = client.load(assembly.initial("prompted_clip"))
+    state = ClientState(initial_prompts(assembly))
+    local = LocalContext(client, client.load(state.model), state, None)
     columns: list[int] = []
 
-    def stubborn(own, inputs, state):
-        columns.append(own(inputs).logits.shape[1])
-        return torch.eye(columns[-1])[torch.full((len(inputs),), 1)]
+    def always_second(output, local):
+        columns.append(output.logits.shape[1])
+        return torch.eye(columns[-1])[torch.full((len(output.logits),), 1)]
 
     algorithm = assembly.algorithm
-    algorithm.predict = stubborn
-    score = algorithm.score(client, model, None)
+    algorithm.predict = always_second
+    found = score(algorithm, local)
     assert set(columns) == {4, 3}
-    assert score.exams["base"].classes == ((0, 6), (6, 6), (0, 6), (0, 6))
-    assert score.exams["novel"].classes == ((0, 6), (6, 6), (0, 6))
-    assert model.classes == (0, 1, 2, 3)  # as before
-    assert len(score.classes) == 4  # the client's own test, among all base classes
+    assert found.eval_sets["base"].classes == ((0, 6), (6, 6), (0, 6), (0, 6))
+    assert found.eval_sets["novel"].classes == ((0, 6), (6, 6), (0, 6))
+    assert local.model.classes == (0, 1, 2, 3)  # as before
+    assert len(found.classes) == 4  # the client's own test, with all base classes to choose from
 
 
 def test_means_over_clients_and_of_base_and_novel(run):
-    result = run("promptfl", CHANGES, data=dealt())
+    result = run("promptfl", CHANGES, data=federated())
     found = result.results[-1].metrics
     base, novel = found["accuracy_base"], found["accuracy_novel"]
     assert found["accuracy_hm"] == pytest.approx(harmonic_mean(base, novel))
@@ -148,7 +152,7 @@ def test_harmonic_mean(b, n, expected):
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        ("promptfl", {"data.test": "local"}, r"novel=true examines on official test images"),
+        ("promptfl", {"data.test": "local"}, r"novel=true tests on official test images"),
         ("fedavg", {}, r"data\.novel=true asks for classes that nobody trained on, but fedavg's"),
     ],
 )

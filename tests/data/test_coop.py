@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedray.data import federate, load_images
+from fedray.config import Component, load_experiment, parse_assignments, read_experiment
+from fedray.data import build_partition, federate, load_images
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.errors import UserError
-from fedray.runtime.assembly import resolve
 from fedray.streams import Streams
 
 HOMES = {
@@ -29,7 +29,7 @@ GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 NAMES = ("Apply_Eye_Makeup", "golf")
 
 
-def picture(path, value):
+def save_image(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((6, 8, 3), value, np.uint8)).save(path)
 
@@ -43,7 +43,7 @@ def write_set(tmp_path, name="OxfordPets", train=2, val=1, test=1):
         for label in (1, 0):
             for _ in range(count):
                 path = f"{NAMES[label]}/{value}.png"
-                picture(tmp_path / home / images / path, value)
+                save_image(tmp_path / home / images / path, value)
                 split[part].append([path, label, NAMES[label]])
                 value += 1
     file = tmp_path / home / f"split_zhou_{name}.json"
@@ -71,8 +71,8 @@ def write_aircraft(tmp_path):
     (root / "variants.txt").write_text("707-320\nCessna 172\n")
     for i, part in enumerate(("train", "val", "test")):
         (root / f"images_variant_{part}.txt").write_text(f"00{i} Cessna 172\n01{i} 707-320\n")
-        picture(root / f"images/00{i}.jpg", 50 * i)
-        picture(root / f"images/01{i}.jpg", 50 * i + 20)
+        save_image(root / f"images/00{i}.jpg", 50 * i)
+        save_image(root / f"images/01{i}.jpg", 50 * i + 20)
     return root
 
 
@@ -93,10 +93,17 @@ def test_images_are_scaled_bicubically(tmp_path):
     assert np.array_equal(load(file, image_size=12).images[0], expected.transpose(2, 0, 1))
 
 
-def test_val_is_neither_learnt_from_nor_tested_on(tmp_path):
+DOMINANT = Component(name="dominant_class", excluded=0)
+
+
+def federated(images, partition, clients, test):
+    return federate(images, build_partition(partition), clients, Streams(0).numpy, test=test)
+
+
+def test_val_is_neither_trained_nor_tested_on(tmp_path):
     images = load(write_set(tmp_path, train=8, val=4, test=4))
     for test in ("official", "local"):
-        data = federate(images, "iid", {}, 2, 0.25, None, Streams(0).numpy, test=test)
+        data = federated(images, Component(name="iid"), 2, test)
         used = images.origin[data.used]
         assert np.bincount(used, minlength=3).tolist() == [16, 8, 0]
 
@@ -104,29 +111,18 @@ def test_val_is_neither_learnt_from_nor_tested_on(tmp_path):
 def test_clients_of_few_shots_validate_on_val(tmp_path):
     images = load(write_set(tmp_path, train=16, val=4, test=8))
     for test in ("official", "local"):
-        data = federate(
-            images, "dominant_class", {"excluded": 0}, 3, 0.25, None, Streams(0).numpy, test=test
-        )
-        for train, validation, own in zip(data.train, data.validation, data.test, strict=True):
+        data = federated(images, DOMINANT, 3, test)
+        for train, validation, test in zip(data.train, data.validation, data.test, strict=True):
             assert sorted(np.bincount(images.labels[validation])) == [1, 4]
             assert (images.origin[validation] == VALIDATION).all()
-            assert not (images.origin[np.concatenate([train, own])] == VALIDATION).any()
+            assert not (images.origin[np.concatenate([train, test])] == VALIDATION).any()
             assert len(train) == 20 or test == "local"
 
 
 def test_a_val_too_small_for_the_dominant_class_is_a_sentence(tmp_path):
     images = load(write_set(tmp_path, train=16, val=3, test=8))
     with pytest.raises(UserError, match="finds 3 of the source's validation images of class"):
-        federate(
-            images,
-            "dominant_class",
-            {"excluded": 0},
-            3,
-            0.25,
-            None,
-            Streams(0).numpy,
-            test="official",
-        )
+        federated(images, DOMINANT, 3, "official")
 
 
 def test_another_split_may_replace_coops(tmp_path):
@@ -148,11 +144,11 @@ def test_a_missing_set_says_where_it_comes_from(tmp_path, name, home, there):
         (tmp_path / home).mkdir()
     with pytest.raises(UserError) as caught:
         load_images("coop", tmp_path / home)
-    said = str(caught.value)
-    assert f"{tmp_path / home / f'split_zhou_{name}.json'} is not there" in said
-    assert f"get {name} from http" in said
-    assert f"split_zhou_{name}.json from https://drive.google.com/file/d/1" in said
-    assert said.endswith(f"as {GUIDE} says")
+    printed = str(caught.value)
+    assert f"{tmp_path / home / f'split_zhou_{name}.json'} is not there" in printed
+    assert f"get {name} from http" in printed
+    assert f"split_zhou_{name}.json from https://drive.google.com/file/d/1" in printed
+    assert printed.endswith(f"as {GUIDE} says")
 
 
 def test_missing_aircraft_says_where_it_comes_from(tmp_path):
@@ -255,4 +251,7 @@ def test_an_experiment_with_a_missing_folder_says_where_its_data_comes_from(
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
     match = rf"data.root={root} is not a folder \(looked at {tmp_path}/{root} and .*{end}$"
     with pytest.raises(UserError, match=match):
-        resolve("fedmgp_base_to_novel_paper", [f"data.source={source}", f"data.root={root}"])
+        load_experiment(
+            read_experiment("fedmgp_base_to_novel_paper"),
+            parse_assignments([f"data.source={source}", f"data.root={root}"]),
+        )

@@ -1,11 +1,12 @@
-"""Feature skew by domains, and tests dealt from the official test images."""
+"""Feature skew by domains, and tests drawn from the official test images."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedray.data.federated import federate
+from fedray.config import Component
+from fedray.data import build_partition, federate
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -24,36 +25,36 @@ def images(n=240, classes=4, domains=3, seed=0):
     )
 
 
-def dealt(data, name="domains", clients=3, **options):
-    params = options.pop("params", {})
-    options = {"samples": None, "test": "official", **options}
-    return federate(data, name, params, clients, 0.25, rng_for=Streams(0).numpy, **options)
+def federated(data, name="domains", clients=3, params=None, **options):
+    partition = build_partition(Component(name=name, **(params or {})))
+    options = {"test": "official", **options}
+    return federate(data, partition, clients, Streams(0).numpy, **options)
 
 
 def test_a_domain_is_a_client():
     data = images()
-    found = dealt(data)
+    found = federated(data)
     for domain, (train, test) in enumerate(zip(found.train, found.test, strict=True)):
-        own = data.domains.ids == domain
-        assert train.tolist() == np.flatnonzero(own & (data.origin == TRAIN)).tolist()
-        assert test.tolist() == np.flatnonzero(own & (data.origin == TEST)).tolist()
+        in_domain = data.domains.ids == domain
+        assert train.tolist() == np.flatnonzero(in_domain & (data.origin == TRAIN)).tolist()
+        assert test.tolist() == np.flatnonzero(in_domain & (data.origin == TEST)).tolist()
     assert found.client_domains() == {"art": [0], "photo": [1], "sketch": [2]}
 
 
 def test_several_clients_a_domain():
     data = images(n=1200)
-    found = dealt(data, clients=6, params={"alpha": 0.5, "min_samples": 20})
+    found = federated(data, clients=6, params={"alpha": 0.5, "min_samples": 20})
     assert found.client_domains() == {"art": [0, 1], "photo": [2, 3], "sketch": [4, 5]}
-    assert min(len(own) for own in found.train) >= 20
+    assert min(len(indices) for indices in found.train) >= 20
     everything = np.sort(np.concatenate(found.train))
     assert everything.tolist() == np.flatnonzero(data.origin == TRAIN).tolist()
 
 
 def test_official_tests_follow_the_clients_classes_and_are_all_of_them():
     data = images(n=4000, domains=0)
-    found = dealt(data, "dirichlet", 5, params={"alpha": 0.3})
-    together = np.sort(np.concatenate(found.test))
-    assert together.tolist() == np.flatnonzero(data.origin == TEST).tolist()
+    found = federated(data, "dirichlet", 5, params={"alpha": 0.3})
+    pooled = np.sort(np.concatenate(found.test))
+    assert pooled.tolist() == np.flatnonzero(data.origin == TEST).tolist()
     totals = np.bincount(data.labels[data.origin == TRAIN])
     test_totals = np.bincount(data.labels[data.origin == TEST])
     for train, test in zip(found.train, found.test, strict=True):
@@ -68,25 +69,44 @@ def test_a_class_that_nobody_learns_is_tested_all_the_same():
     data = ImageSet(
         "made", data.images[kept], data.labels[kept], data.class_names, data.origin[kept]
     )
-    found = dealt(data, "iid", 4)
+    found = federated(data, "iid", 4)
     tested = data.labels[np.concatenate(found.test)]
     assert (tested == 2).sum() == ((data.labels == 2) & (data.origin == TEST)).sum() > 0
 
 
+def test_a_class_that_nobody_learns_in_a_domain_is_tested_by_that_domains_clients():
+    data = images()
+    gone = (data.labels == 2) & (data.domains.ids == 1) & (data.origin == TRAIN)
+    domains = Domains(data.domains.names, data.domains.ids[~gone])
+    data = ImageSet(
+        "made",
+        data.images[~gone],
+        data.labels[~gone],
+        data.class_names,
+        data.origin[~gone],
+        domains,
+    )
+    found = federated(data)
+    for domain, test in enumerate(found.test):
+        here = (data.domains.ids == domain) & (data.origin == TEST)
+        assert test.tolist() == np.flatnonzero(here).tolist()
+    assert (data.labels[found.test[1]] == 2).any()
+
+
 def test_a_subset_of_the_official_test():
-    found = dealt(images(domains=0), "iid", 4, test_samples=30, samples=100)
-    assert sum(len(own) for own in found.test) == 30
-    assert sum(len(own) for own in found.train) == 100
+    found = federated(images(domains=0), "iid", 4, test_samples=30, samples=100)
+    assert sum(len(indices) for indices in found.test) == 30
+    assert sum(len(indices) for indices in found.train) == 100
 
 
 def test_bad_requests_name_the_key():
     with pytest.raises(UserError, match=r"the source knows no domains"):
-        dealt(images(domains=0))
+        federated(images(domains=0))
     with pytest.raises(UserError, match=r"data\.clients=4 cannot .* 3 domains .*multiple of 3"):
-        dealt(images(), clients=4)
+        federated(images(), clients=4)
     with pytest.raises(UserError, match=r"data\.test_samples=999, but made has 60 images"):
-        dealt(images(), test_samples=999)
+        federated(images(), test_samples=999)
     data = images()
     trained = ImageSet("made", data.images, data.labels, data.class_names, data.origin * 0)
     with pytest.raises(UserError, match=r"has no official test images; set data\.test=local"):
-        dealt(trained, "iid")
+        federated(trained, "iid")

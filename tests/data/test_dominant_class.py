@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.data import federate
+from fedray.config import Component
+from fedray.data import build_partition, federate
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.partitions import partitions
-from fedray.data.partitions.dominant_class import proportional
+from fedray.data.partitions.dominant_class import DominantClass, proportional
+from fedray.data.partitions.iid import Iid
 from fedray.data.validation import hold_out
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -25,18 +27,9 @@ def images(train=40, test=20, classes=CLASSES):
     return ImageSet("made", pixels, labels, names, origin)
 
 
-def deal(source, clients=5, seed=0, test="official", samples=None, test_samples=None, **params):
-    return federate(
-        source,
-        "dominant_class",
-        params,
-        clients,
-        0.25,
-        samples,
-        Streams(seed).numpy,
-        test=test,
-        test_samples=test_samples,
-    )
+def federated(source, clients=5, seed=0, test="official", **params):
+    partition = build_partition(Component(name="dominant_class", **params))
+    return federate(source, partition, clients, Streams(seed).numpy, test=test)
 
 
 def counts(data, parts):
@@ -44,31 +37,31 @@ def counts(data, parts):
 
 
 def test_four_shots_of_eight_classes_and_sixteen_of_the_dominant_one():
-    data = deal(images())
+    data = federated(images())
     for row in counts(data, data.train):
         assert sorted(row) == [0, 0, 4, 4, 4, 4, 4, 4, 4, 16]
 
 
 def test_validation_has_the_proportions_of_training_at_the_smallest_size():
-    data = deal(images())
+    data = federated(images())
     train, validation = counts(data, data.train), counts(data, data.validation)
     assert (train == 4 * validation).all()
 
 
 def test_the_test_is_the_largest_part_with_these_proportions():
-    data = deal(images(test=20))
+    data = federated(images(test=20))
     train, test = counts(data, data.train), counts(data, data.test)
     assert (4 * test == 5 * train).all()  # 20 of the dominant class, 5 of each other
     labels = np.repeat(np.arange(3), [9, 7, 40])
     rng = np.random.default_rng(0)
-    own = np.array([0, 0, 1, 2, 2, 2])  # of class 0
-    assert len(proportional(labels, own, np.arange(9), rng)) == 9
+    train = np.array([0, 0, 1, 2, 2, 2])  # of class 0
+    assert len(proportional(labels, train, np.arange(9), rng)) == 9
 
 
 def test_proportions_that_do_not_divide_are_rounded_down():
     labels = np.array([0] * 10 + [1] * 10)
-    own = np.array([0, 1, 2, 10, 11])  # 3 to 2
-    found = proportional(labels, own, np.concatenate([np.arange(7), np.arange(10, 20)]), RNG())
+    train = np.array([0, 1, 2, 10, 11])  # 3 to 2
+    found = proportional(labels, train, np.concatenate([np.arange(7), np.arange(10, 20)]), RNG())
     assert np.bincount(labels[found]).tolist() == [7, 4]  # 7 / 3 * 2 = 4.67
 
 
@@ -84,7 +77,7 @@ def RNG():
 
 
 def test_train_and_validation_are_official_training_images_and_test_is_the_official_test():
-    data = deal(images())
+    data = federated(images())
     for train, validation, test in zip(data.train, data.validation, data.test, strict=True):
         assert (data.images.origin[np.concatenate([train, validation])] == TRAIN).all()
         assert (data.images.origin[test] == TEST).all()
@@ -95,30 +88,30 @@ def test_train_and_validation_are_official_training_images_and_test_is_the_offic
 
 
 def test_without_an_official_test_a_share_of_all_images_is_tested_on():
-    data = deal(images(), test="local")
+    data = federated(images(), test="local")
     tested = set(np.concatenate(data.test))
     assert not tested & set(np.concatenate([*data.train, *data.validation]))
     with pytest.raises(UserError, match=r"data\.test=local"):
-        deal(images(test=0))
+        federated(images(test=0))
 
 
 def test_clients_may_share_images_unless_disjoint():
-    shared = deal(images(20), clients=6)
+    shared = federated(images(20), clients=6)
     everything = np.concatenate([*shared.train, *shared.validation])
     assert len(np.unique(everything)) < len(everything)
-    apart = deal(images(40), clients=2, disjoint=True)
-    everything = np.concatenate([*apart.train, *apart.validation])
+    disjoint = federated(images(40), clients=2, disjoint=True)
+    everything = np.concatenate([*disjoint.train, *disjoint.validation])
     assert len(np.unique(everything)) == len(everything)
-    assert sorted(counts(apart, apart.train)[0])[-1] == 16
+    assert sorted(counts(disjoint, disjoint.train)[0])[-1] == 16
 
 
 def test_too_few_images_for_disjoint_clients_is_a_sentence():
     with pytest.raises(UserError, match=r"data\.partition\.disjoint=false"):
-        deal(images(12), clients=6, disjoint=True)
+        federated(images(12), clients=6, disjoint=True)
 
 
 def test_a_small_class_keeps_images_to_validate_on():
-    data = deal(images(10))
+    data = federated(images(10))
     train, validation = counts(data, data.train), counts(data, data.validation)
     assert (validation.max(1) == 4).all()
     assert (train.max(1) == 6).all()  # 10 less the 4 of the validation
@@ -126,23 +119,23 @@ def test_a_small_class_keeps_images_to_validate_on():
 
 
 def test_a_client_is_the_same_however_many_there_are():
-    few, many = deal(images(), clients=3), deal(images(), clients=7)
+    few, many = federated(images(), clients=3), federated(images(), clients=7)
     for part in ("train", "validation", "test"):
         for a, b in zip(getattr(few, part), getattr(many, part), strict=False):
             assert np.array_equal(a, b)
-    assert deal(images(), seed=1).sha256 != deal(images()).sha256
+    assert federated(images(), seed=1).sha256 != federated(images()).sha256
 
 
-def test_knobs_change_what_they_say():
-    data = deal(images(), shots=8, excluded=0.5, kept_share=0.5)
+def test_parameters_change_what_they_say():
+    data = federated(images(), shots=8, excluded=0.5, kept_share=0.5)
     for row in counts(data, data.train):
         assert sorted(row) == [0, 0, 0, 0, 0, 4, 4, 4, 4, 8]
-    even = deal(images(), kept_share=1.0)
+    even = federated(images(), kept_share=1.0)
     assert sorted(counts(even, even.train)[0]) == [0, 0] + [16] * 8
 
 
 def test_validation_is_part_of_what_identifies_the_data():
-    data = deal(images())
+    data = federated(images())
     bare = type(data)(data.images, data.train, data.test)
     assert bare.sha256 != data.sha256
     assert set(np.concatenate(data.validation)) <= set(data.used)
@@ -152,23 +145,23 @@ def test_validation_is_part_of_what_identifies_the_data():
 
 
 def test_held_out_validation_images_are_training_images_no_more():
-    dealt = federate(images(), "iid", {}, 4, 0.25, None, Streams(0).numpy)
-    data = hold_out(dealt, 0.2, Streams(0).numpy)
-    for before, train, validation in zip(dealt.train, data.train, data.validation, strict=True):
+    whole = federate(images(), Iid(), 4, Streams(0).numpy)
+    data = hold_out(whole, 0.2, Streams(0).numpy)
+    for before, train, validation in zip(whole.train, data.train, data.validation, strict=True):
         assert sorted([*train, *validation]) == sorted(before)
         assert len(validation) == np.ceil(0.2 * len(before))
-    assert all(np.array_equal(a, b) for a, b in zip(dealt.test, data.test, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(whole.test, data.test, strict=True))
 
 
 def test_a_client_too_small_to_hold_out_is_a_sentence():
-    dealt = federate(images(1, 1), "iid", {}, 10, 0.5, None, Streams(0).numpy)
+    small = federate(images(1, 1), Iid(), 10, Streams(0).numpy, test_fraction=0.5)
     with pytest.raises(UserError, match=r"client 0 has 1 image.*data\.validation_fraction"):
-        hold_out(dealt, 0.5, Streams(0).numpy)
+        hold_out(small, 0.5, Streams(0).numpy)
 
 
 def test_a_protocol_with_validation_images_refuses_others():
     with pytest.raises(UserError, match=r"leave data\.validation_fraction out"):
-        hold_out(deal(images()), 0.2, Streams(0).numpy)
+        hold_out(federated(images()), 0.2, Streams(0).numpy)
 
 
 def test_it_is_found_by_name():
@@ -181,11 +174,8 @@ def test_what_would_be_ignored_is_refused(key):
     with pytest.raises(UserError, match=rf"leave data\.{key} out"):
         federate(
             images(),
-            "dominant_class",
-            {},
+            DominantClass(),
             2,
-            0.25,
-            None,
             Streams(0).numpy,
             test="official",
             **{key: value},

@@ -9,9 +9,17 @@ import sys
 import numpy as np
 import pytest
 
-from fedray.data import FederatedData, ImageSet, federate, load_images, local_split
+from fedray.config import Component
+from fedray.data import (
+    FederatedData,
+    ImageSet,
+    build_partition,
+    federate,
+    load_images,
+    local_split,
+)
 from fedray.data.federated import long_tailed
-from fedray.data.picture import draw_partition
+from fedray.data.partitions.iid import Iid
 from fedray.errors import UserError
 from fedray.streams import Streams
 
@@ -31,8 +39,9 @@ def make(
     images=None, seed=0, clients=5, name="fedtsp_dirichlet", samples=None, imbalance=1, **params
 ):
     images = make_images() if images is None else images
+    partition = build_partition(Component(name=name, **params))
     rng_for = Streams(seed).numpy
-    return federate(images, name, params, clients, 0.25, samples, rng_for, imbalance=imbalance)
+    return federate(images, partition, clients, rng_for, samples=samples, imbalance=imbalance)
 
 
 def test_local_split_is_75_to_25():
@@ -84,8 +93,8 @@ def test_every_image_once_and_histogram():
     counts = data.histogram()
     assert counts.shape == (5, 4)
     assert counts.sum(0).tolist() == [100] * 4
-    own = data.images.labels[np.concatenate([data.train[2], data.test[2]])]
-    assert counts[2].tolist() == [int((own == k).sum()) for k in range(4)]
+    held = data.images.labels[np.concatenate([data.train[2], data.test[2]])]
+    assert counts[2].tolist() == [int((held == k).sum()) for k in range(4)]
     assert data.clients == 5
     assert data.class_names == ("class 0", "class 1", "class 2", "class 3")
 
@@ -129,9 +138,10 @@ def test_hash_identifies_the_partition():
 def test_hash_is_the_same_in_every_process():
     data = make(load_images("digits"), clients=20)
     code = (
-        "from fedray.data import *; from fedray.streams import Streams;"
-        "print(federate(load_images('digits'), 'fedtsp_dirichlet', {}, 20, 0.25, None,"
-        " Streams(0).numpy).sha256)"
+        "from fedray.config import Component; from fedray.data import *;"
+        "from fedray.streams import Streams;"
+        "partition = build_partition(Component(name='fedtsp_dirichlet'));"
+        "print(federate(load_images('digits'), partition, 20, Streams(0).numpy).sha256)"
     )
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -166,17 +176,17 @@ def test_the_profile_is_exact_whatever_the_classes_hold():
         make(imbalance=200)
 
 
-def test_what_is_dealt_is_long_tailed_and_drawn_from_the_seed():
-    data, again, other = make(imbalance=8), make(imbalance=8), make(seed=1, imbalance=8)
+def test_what_is_partitioned_is_long_tailed_and_drawn_from_the_seed():
+    data, repeated, other = make(imbalance=8), make(imbalance=8), make(seed=1, imbalance=8)
     assert (
         data.histogram().sum(0).tolist() == other.histogram().sum(0).tolist() == [100, 50, 25, 12]
     )
-    assert data.sha256 == again.sha256
+    assert data.sha256 == repeated.sha256
 
     def used(data):
         return set(np.concatenate([*data.train, *data.test]).tolist())
 
-    assert used(data) == used(again) != used(other)
+    assert used(data) == used(repeated) != used(other)
     assert make(imbalance=1).sha256 == make().sha256
 
 
@@ -184,9 +194,7 @@ def test_the_official_test_stays_balanced():
     images = make_images(800)
     origin = (np.arange(800) >= 400).astype(np.int8)
     images = ImageSet("made", images.images, images.labels, images.class_names, origin)
-    data = federate(
-        images, "iid", {}, 5, 0.25, None, Streams(0).numpy, test="official", imbalance=10
-    )
+    data = federate(images, Iid(), 5, Streams(0).numpy, test="official", imbalance=10)
     tested = images.labels[np.concatenate(data.test)]
     assert np.bincount(tested).tolist() == np.bincount(images.labels[400:]).tolist()
     first, *_, last = np.bincount(images.labels[np.concatenate(data.train)])
@@ -220,22 +228,3 @@ def test_importing_the_package_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("clients", "classes"), [(20, 10), (100, 100), (3, 250), (1000, 2)])
-def test_picture(tmp_path, clients, classes):
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    counts = rng.integers(0, 50, (clients, classes)) * (rng.random((clients, classes)) < 0.3)
-    path = tmp_path / "partition.png"
-    draw_partition(counts, [f"class {k}" for k in range(classes)], path)
-    with Image.open(path) as image:
-        assert image.format == "PNG"
-        assert 300 < image.width < 3000
-        assert 200 < image.height < 3000
-
-
-def test_picture_checks_names(tmp_path):
-    with pytest.raises(ValueError, match="2 class names for 3 classes"):
-        draw_partition(np.ones((2, 3), np.int64), ["a", "b"], tmp_path / "x.png")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedray.data import cache as module
 from fedray.data import load_images
-from fedray.data.cache import cache_folder, cached, source_key
+from fedray.data.cache import cached, source_key
 from fedray.data.imageset import Domains, ImageSet
 from fedray.errors import UserError
 
@@ -101,7 +101,7 @@ def test_no_leftovers(cache):
         shutil.rmtree,
     ],
 )
-def test_a_torn_folder_is_made_again(cache, tear):
+def test_a_torn_folder_is_rebuilt(cache, tear):
     load = Counted()
     cached("k", load)
     tear(cache / "images" / "k")
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path):
         cached("k", Counted())
 
 
-def test_key_follows_names_sizes_times_and_options_but_not_the_place(tmp_path):
+def test_key_follows_names_sizes_times_and_options_but_not_the_folder(tmp_path):
     def files(root):
         return [root / "a", root / "b"]
 
@@ -169,12 +169,6 @@ def test_key_follows_names_sizes_times_and_options_but_not_the_place(tmp_path):
     os.utime(there / "a", ns=(10**18, 10**18))
     seen.add(source_key("parquet", there, files(there), image_size=32))
     assert len(seen) == 6
-
-
-def test_default_folder(monkeypatch):
-    monkeypatch.delenv("FEDRAY_CACHE")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert str(cache_folder()) == "/home/somebody/.cache/fedray"
 
 
 _CHILD = """
@@ -239,7 +233,7 @@ def test_decoded_images_go_to_the_mapped_file_and_not_through_memory(tmp_path):
     assert (images.images[:70] == np.asarray(resized)).all()
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve room")
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system cannot reserve space")
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path, cache, monkeypatch):
     (tmp_path / "cat").mkdir()
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "cat" / "0.png")

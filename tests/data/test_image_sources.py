@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock, Timeout
 from PIL import Image
 
 from fedray.data import load_images
@@ -20,7 +21,7 @@ from fedray.data.sources import official_split, parquet, sources
 from fedray.errors import UserError
 
 
-def picture(value, size=(6, 6), mode="RGB"):
+def filled(value, size=(6, 6), mode="RGB"):
     """One plain image of (width, height)."""
     width, height = size
     shape = (height, width, 3) if mode == "RGB" else (height, width)
@@ -55,7 +56,7 @@ def write_names(root, names=("cat", "dog")):
 
 
 def two(values=(10, 20), **kwargs):
-    return [png(picture(value, **kwargs)) for value in values]
+    return [png(filled(value, **kwargs)) for value in values]
 
 
 def test_names():
@@ -125,7 +126,7 @@ def test_enlarging_is_bilinear():
 
 
 def test_channels_follow_the_images():
-    grey, colour = png(picture(9, mode="L")), png(picture(9))
+    grey, colour = png(filled(9, mode="L")), png(filled(9))
     assert decode([grey, grey], str, image_size=None, channels=None).shape[1] == 1
     assert decode([colour, grey], str, image_size=None, channels=None).shape[1] == 3
     assert decode([grey] * 70 + [colour], str, image_size=None, channels=None).shape[1] == 3
@@ -140,7 +141,7 @@ def test_many_large_images_keep_their_order():
 
 
 def test_what_cannot_be_decoded_is_named():
-    good = png(picture(1))
+    good = png(filled(1))
 
     def where(i):
         return f"file.parquet, row {i}"
@@ -154,7 +155,7 @@ def test_what_cannot_be_decoded_is_named():
     with pytest.raises(UserError, match="row 1 has pixels of mode I;16, more than 8 bits"):
         decode([good, deep], where, image_size=None, channels=None)
     with pytest.raises(UserError, match=r"row 1 is 8x6, the first is 6x6; set data.image_size"):
-        decode([good, png(picture(1, (8, 6)))], where, image_size=None, channels=None)
+        decode([good, png(filled(1, (8, 6)))], where, image_size=None, channels=None)
 
 
 # --- parquet -------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def test_wrong_parquet_files(tmp_path):
 
 
 def test_sizes_that_differ_need_image_size(tmp_path):
-    encoded = [png(picture(1, (6, 9))), png(picture(2, (12, 8)))]
+    encoded = [png(filled(1, (6, 9))), png(filled(2, (12, 8)))]
     write_parquet(tmp_path / "train.parquet", encoded, [0, 1])
     write_names(tmp_path)
     with pytest.raises(UserError, match=r"train.parquet, row 1 is 12x8, .*set data.image_size"):
@@ -387,7 +388,7 @@ def test_wrong_split_files(tmp_path, content, match):
         load_images("parquet", tmp_path, split="split.json")
 
 
-def test_a_split_needs_paths_that_tell_images_apart(tmp_path):
+def test_a_split_needs_unique_paths_of_images(tmp_path):
     with pytest.raises(UserError, match=r"those of data.source=digits have none; leave data.spl"):
         load_images("digits", split="split.json")
     write_names(tmp_path)
@@ -398,7 +399,7 @@ def test_a_split_needs_paths_that_tell_images_apart(tmp_path):
     write_parquet(tmp_path / "test.parquet", two(), [0, 1])
     with pytest.raises(UserError, match=r"2 images of the data have the path '0.png'"):
         load_images("parquet", tmp_path, split="split.json")
-    for image in (pa.array([png(picture(1))]), pa.array([{"bytes": png(picture(1))}])):
+    for image in (pa.array([png(filled(1))]), pa.array([{"bytes": png(filled(1))}])):
         pq.write_table(pa.table({"image": image, "label": [0]}), tmp_path / "test.parquet")
         with pytest.raises(UserError, match=r"test.parquet, row 0 has no image path, by which"):
             load_images("parquet", tmp_path, split="split.json")
@@ -410,7 +411,7 @@ def test_a_split_needs_paths_that_tell_images_apart(tmp_path):
 def fill(folder, *values):
     folder.mkdir(parents=True)
     for value in values:
-        picture(value).save(folder / f"{value:03}.png")
+        filled(value).save(folder / f"{value:03}.png")
 
 
 def test_image_folder(tmp_path):
@@ -529,6 +530,24 @@ def test_torchvision_fashion_mnist(tmp_path):
 
 
 @pytest.mark.slow
+def test_one_process_of_a_node_downloads_at_a_time(tmp_path, monkeypatch):
+    source = sources.get("torchvision_dtd")()
+    lock = FileLock(tmp_path / "data" / ".torchvision_dtd.lock")
+    held = []
+
+    def download(root, *, download):
+        assert download
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=0)
+        held.append(root)
+
+    monkeypatch.setattr(source, "_open", download)
+    assert source.find_root(tmp_path / "data", download=True) == tmp_path / "data"
+    assert held == [tmp_path / "data"]
+    lock.acquire(timeout=0)
+    lock.release()
+
+
 def test_torchvision_cifar10(tmp_path, monkeypatch):
     import pickle
 
@@ -576,11 +595,11 @@ def test_torchvision_files_that_are_not_whole(tmp_path):
 def test_a_missing_set_of_torchvision_says_where_it_comes_from(tmp_path, name, folder, url):
     with pytest.raises(UserError) as caught:
         load_images(f"torchvision_{name}", tmp_path)
-    said = str(caught.value)
-    assert f"no files in {tmp_path / folder}; put torchvision's files there (from http" in said
-    assert f"://{url}" in said
-    assert f"data.root to the folder that holds {folder.split('/')[0]}" in said
-    assert said.endswith("or set data.download=true") != (name == "stanford_cars")
+    printed = str(caught.value)
+    assert f"no files in {tmp_path / folder}; put torchvision's files there (from http" in printed
+    assert f"://{url}" in printed
+    assert f"data.root to the folder that holds {folder.split('/')[0]}" in printed
+    assert printed.endswith("or set data.download=true") != (name == "stanford_cars")
 
 
 def test_stanford_cars_are_not_fetched(tmp_path):
@@ -591,7 +610,7 @@ def test_stanford_cars_are_not_fetched(tmp_path):
 def plain(path, value):
     """A plain image that JPEG keeps as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture(value, (16, 16)).save(path, quality=100)
+    filled(value, (16, 16)).save(path, quality=100)
 
 
 def write_oxford_iiit_pet(root):

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from fedray.data import load_images
-from fedray.data.cache import cache_folder
 from fedray.data.imageset import TEST, TRAIN, ImageSet, dominant_classes
 from fedray.data.sources.shapes import Shapes
 from fedray.errors import UserError
+from fedray.files import cache_folder
 
 # --- image sets ----------------------------------------------------------------------------------
 
@@ -77,13 +77,13 @@ def test_every_style_has_every_shape_and_a_look_of_its_own():
     assert set(shapes.labels.tolist()) == {1, 2, 3, 4}
     grounds = []
     for domain in range(4):
-        own = shapes.domains.ids == domain
-        assert np.bincount(shapes.origin[own]).tolist() == [160, 40]
+        in_domain = shapes.domains.ids == domain
+        assert np.bincount(shapes.origin[in_domain]).tolist() == [160, 40]
         for split in (TRAIN, TEST):
-            pixels = np.bincount(shapes.masks[own & (shapes.origin == split)].ravel())
+            pixels = np.bincount(shapes.masks[in_domain & (shapes.origin == split)].ravel())
             assert len(pixels) == 5
             assert (pixels[1:] > 0.02 * pixels.sum()).all()
-        ground = np.moveaxis(shapes.images[own], 1, 3)[shapes.masks[own] == 0]
+        ground = np.moveaxis(shapes.images[in_domain], 1, 3)[shapes.masks[in_domain] == 0]
         grounds.append((ground.mean(), ground.std()))
     apart = [abs(a - b).max() for i, a in enumerate(np.array(grounds)) for b in grounds[:i]]
     assert min(apart) > 20

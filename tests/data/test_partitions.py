@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray.config import validate
-from fedray.data.partitions import partitions
-from fedray.data.partitions._per_class import _cut, deal_evenly
+from fedray.config import Component
+from fedray.data.partitions import Annotations, build_partition, partitions
+from fedray.data.partitions._per_class import _cut, partition_evenly
 from fedray.errors import UserError
 
 
 def split(name, labels, clients, seed=0, **params):
-    partition = partitions.get(name)
-    checked = validate(partition.Params, params, "data.partition")
-    rng = np.random.default_rng(seed)
-    return partition().split(np.asarray(labels, np.int64), clients, checked, rng)
+    partition = build_partition(Component(name=name, **params))
+    annotations = Annotations(np.asarray(labels, np.int64))
+    return partition.split(annotations, clients, np.random.default_rng(seed))
 
 
 def histogram(parts, labels, classes=10):
@@ -223,7 +222,7 @@ def test_cut_by_hand():
 @pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e-4])
 def test_alpha_towards_zero_never_fails(alpha):
     labels = balanced(300)
-    parts = deal_evenly(labels, 7, alpha, np.random.default_rng(0))
+    parts = partition_evenly(labels, 7, alpha, np.random.default_rng(0))
     assert_every_index_once(parts, 300, 7)
     parts = split("fedtsp_dirichlet", labels, 3, alpha=alpha, variant="official", min_samples=1)
     assert_every_index_once(parts, 300, 3)
@@ -326,7 +325,7 @@ def test_more_clients_than_images(name, params, match):
         ([0, 3, 3], 4, 1, "2 clients share class 0, which has 1 image; lower data.clients or"),
     ],
 )
-def test_classes_that_cannot_be_dealt(labels, clients, each, match):
+def test_classes_that_cannot_be_divided(labels, clients, each, match):
     with pytest.raises(UserError, match=match):
         split("classes", labels, clients, classes_per_client=each)
 
@@ -343,7 +342,7 @@ def test_classes_that_cannot_be_dealt(labels, clients, each, match):
         ("classes", {"classes_per_client": 0}, "data.partition.classes_per_client"),
     ],
 )
-def test_wrong_knobs(name, params, match):
+def test_wrong_parameters(name, params, match):
     with pytest.raises(UserError, match=match):
         split(name, balanced(), 5, **params)
 

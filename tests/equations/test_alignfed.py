@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.alignfed import (
+from fedray.algorithms.personalised.alignfed import (
     AlignFed,
     Head,
     SharedHead,
@@ -18,10 +18,10 @@ from fedray.algorithms.alignfed import (
     spread_targets,
     uniformity,
 )
-from fedray.client import Batch, ClientState
 from fedray.config import validate
+from fedray.core import Batch, ClientState, LocalContext
 from fedray.errors import UserError
-from fedray.models import ClassifierOutput
+from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
@@ -104,19 +104,17 @@ def test_alignment_over_the_batch_by_hand():
 
 def test_the_local_loss_by_hand(assemble):
     method = assemble("alignfed", {"algorithm.temperature": 0.5}).algorithm
-    feature = torch.tensor([[3.0, 4.0]])
-
-    def model(images):
-        return ClassifierOutput(feature, torch.zeros(1, 2))
-
-    batch = Batch(torch.zeros(1, 1, 8, 8), torch.tensor([1]))
+    output = ClassifierOutput(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
+    batch = Batch(Pixels(torch.zeros(1, 1, 8, 8)), torch.tensor([1]))
     state = ClientState({}, {"targets": torch.eye(2)})
+
+    def loss(weight):
+        local = LocalContext(None, None, state, SharedHead({}, weight))
+        return float(method.loss(output, batch, local))
+
     align = log(1 + exp((0.6 - 0.8) / 0.5))
-    found = method.local_loss(model, batch, SharedHead({}, 3.0), state)
-    assert float(found) == pytest.approx(log(2) + 3 * align)
-    assert float(method.local_loss(model, batch, SharedHead({}, 0.0), state)) == pytest.approx(
-        log(2)
-    )
+    assert loss(3.0) == pytest.approx(log(2) + 3 * align)
+    assert loss(0.0) == pytest.approx(log(2))
 
 
 def test_heads_are_averaged_by_samples(assemble):
@@ -128,36 +126,35 @@ def test_heads_are_averaged_by_samples(assemble):
     }
     before = method.init_server(server)
     after = method.server_update(before, uplinks, server)
-    torch.testing.assert_close(after["weight"], torch.full((10, 16), 2.0))
-    torch.testing.assert_close(after["bias"], torch.full((10,), 2.0))
+    torch.testing.assert_close(after["head"]["weight"], torch.full((10, 16), 2.0))
+    torch.testing.assert_close(after["head"]["bias"], torch.full((10,), 2.0))
     assert torch.equal(after["targets"], before["targets"])
 
 
-def test_every_client_starts_from_the_shared_head_and_its_own_extractor(assemble):
+def test_every_client_starts_from_the_shared_head_and_its_personal_extractor(assemble):
     assembly = assemble("alignfed", FEW)
-    assert len(set(assembly.architectures)) == 2
+    assert len(set(assembly.models.architectures)) == 2
     method, server = assembly.algorithm, assembly.server(CPU)
     state = method.init_server(server)
     down = method.downlink(state, range(4), server)
     runtime = ClientRuntime(assembly, CPU)
     for number in range(4):
         client = runtime.client(number, 1)
-        own = method.init_client(client)
-        started = method.start(client, own, down[number])
-        assert torch.equal(started["head.weight"], state["weight"])
-        assert torch.equal(started["head.bias"], state["bias"])
-        assert not torch.equal(own.model["head.weight"], state["weight"])
-        for name in own.model:
-            assert name.startswith("head.") or torch.equal(started[name], own.model[name])
-        client.load(started)
+        kept = method.init_client(client)
+        loaded = method.begin(client, kept, down[number]).model.state_dict()
+        assert torch.equal(loaded["head.weight"], state["head"]["weight"])
+        assert torch.equal(loaded["head.bias"], state["head"]["bias"])
+        assert not torch.equal(kept.model["head.weight"], state["head"]["weight"])
+        for name in kept.model:
+            assert name.startswith("head.") or torch.equal(loaded[name], kept.model[name])
 
 
 def test_extractors_stay_personal_and_heads_meet(run):
     done = run("alignfed", {**FEW, "rounds": 1, "model.group": "cnn2"})
-    samples = [len(own) for own in done.assembly.data.train]
+    samples = [len(indices) for indices in done.assembly.data.train]
     heads = torch.stack([done.models[client]["head.bias"] for client in range(4)])
     mean = (heads * torch.tensor(samples).unsqueeze(1)).sum(0) / sum(samples)
-    torch.testing.assert_close(done.servers[1]["bias"], mean)
+    torch.testing.assert_close(done.servers[1]["head"]["bias"], mean)
     layers = [name for name in done.models[0] if name.startswith("extractor.")]
     assert not any(torch.equal(done.models[0][name], done.models[1][name]) for name in layers)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from clips import CPU
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompting import initial_prompts, prompted_model
 
-from fedray.algorithms.dp2fl import (
+from fedray.algorithms.prompts.dp2fl import (
+    TrainedDualPrompts,
     data_weights,
     embed,
     harm_factor,
@@ -21,11 +27,13 @@ from fedray.algorithms.dp2fl import (
     task_weights,
     weighted_sum,
 )
+from fedray.core import ClientState, fit
 from fedray.errors import UserError
+from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 
 ALPHA, BETA = 1.2, 0.2
-OWN = (1.0, 0.8, 0.6)
+INITIAL = (1.0, 0.8, 0.6)
 LOSSES = torch.tensor(
     [[0.70, 0.88, 0.80], [1.05, 0.84, 0.75], [1.15, 1.20, 0.66]], dtype=torch.float64
 )
@@ -46,10 +54,10 @@ def close(found, expected, tolerance=1e-6):
     assert torch.allclose(found, expected, rtol=0, atol=tolerance), found
 
 
-def column(k, losses=LOSSES, mode="bounded", own=OWN):
+def column(k, losses=LOSSES, mode="bounded", initial=INITIAL):
     """W_d[:, k] of the worked example."""
-    helpful, retained = neighbours(losses[:, k], own[k], ALPHA)
-    raw = raw_weights(losses[:, k], own[k], TRAINED, BEFORE[k])
+    helpful, retained = neighbours(losses[:, k], initial[k], ALPHA)
+    raw = raw_weights(losses[:, k], initial[k], TRAINED, BEFORE[k])
     return data_weights(raw, helpful, retained, BETA, mode)
 
 
@@ -71,7 +79,7 @@ def test_eq4_the_global_data_prompt():
 
 
 def test_eq6_eq7_eq8_who_helps_and_who_is_retained():
-    sets = [neighbours(LOSSES[:, k], OWN[k], ALPHA) for k in range(3)]
+    sets = [neighbours(LOSSES[:, k], INITIAL[k], ALPHA) for k in range(3)]
     assert [helpful.nonzero().flatten().tolist() for helpful, _ in sets] == [[0], [], []]
     assert [retained.nonzero().flatten().tolist() for _, retained in sets] == [[1, 2], [0, 1], [2]]
 
@@ -85,13 +93,13 @@ def test_eq8_a_loss_at_alpha_times_own_is_dropped_and_one_at_own_is_retained():
 
 def test_eq11_raw_weights():
     for k in range(3):
-        close(raw_weights(LOSSES[:, k], OWN[k], TRAINED, BEFORE[k]), RAW[k])
+        close(raw_weights(LOSSES[:, k], INITIAL[k], TRAINED, BEFORE[k]), RAW[k])
 
 
 def test_eq14_gamma():
     helpful, retained = torch.tensor([True, False, False]), torch.tensor([False, True, True])
     for mode, expected in (("bounded", -2.687419), ("literal", -4.472136), ("zero", 0.0)):
-        exact = raw_weights(LOSSES[:, 0], OWN[0], TRAINED, BEFORE[0])
+        exact = raw_weights(LOSSES[:, 0], INITIAL[0], TRAINED, BEFORE[0])
         close(harm_factor(exact, helpful, retained, mode), expected)
 
 
@@ -176,7 +184,7 @@ def test_retained_clients_that_change_nothing_share_beta():
 
 
 def test_an_own_loss_of_zero_drops_everybody():
-    assert column(0, own=(0.0, 1, 1)).tolist() == [0, 0, 0]
+    assert column(0, initial=(0.0, 1, 1)).tolist() == [0, 0, 0]
 
 
 def test_a_loss_that_is_not_finite_is_dropped():
@@ -184,6 +192,49 @@ def test_a_loss_that_is_not_finite_is_dropped():
         weights = column(0, changed(2, 0, value))
         assert weights[2] == 0
         close(weights.sum(), 1.0)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_prompts_of_weight_0_are_left_out_even_when_they_are_not_finite(value):
+    diverged = TRAINED.clone()
+    diverged[2] = value
+    weights = torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)
+    assert torch.equal(weighted_sum(weights, diverged), weighted_sum(weights, TRAINED))
+    assert torch.equal(moved(BEFORE[0], diverged, weights), moved(BEFORE[0], TRAINED, weights))
+
+
+def test_a_client_whose_prompts_diverged_changes_nobody(assemble):
+    """Its prompts and its losses are NaN: the server's step is finite and counts the others."""
+    assembly = assemble("dp2fl", SMALL)
+    server = replace(assembly.server(CPU), round=1)
+    method, nothing = assembly.algorithm, torch.zeros(0)
+    validation = {str(k): {"images": nothing, "labels": nothing} for k in range(3)}
+    state = {
+        **method.init_server(server),
+        "joined": torch.ones(3, dtype=torch.bool),
+        "validation": validation,
+    }
+    noise = torch.Generator().manual_seed(0)
+    uplinks = {
+        k: TrainedDualPrompts(
+            state["task"] + 0.1 * torch.randn(state["task"].shape, generator=noise),
+            state["data"] + 0.1 * torch.randn(state["data"].shape, generator=noise),
+            LOSSES[k].float(),
+            INITIAL[k],
+        )
+        for k in range(3)
+    }
+    lost = {
+        "task": torch.full_like(state["task"], torch.nan),
+        "data": torch.full_like(state["data"], torch.nan),
+        "losses": torch.full((3,), torch.nan),
+    }
+    with_it = method.server_update(state, {**uplinks, 2: replace(uplinks[2], **lost)}, server)
+    without_it = method.server_update(state, {k: uplinks[k] for k in (0, 1)}, server)
+    for name in ("task", "data"):
+        assert torch.equal(with_it[name], without_it[name])
+    assert torch.equal(with_it["personal"][:2], without_it["personal"][:2])
+    assert with_it["personal"].isfinite().all()
 
 
 def test_alpha_1_is_fedfomos_rule():
@@ -235,11 +286,11 @@ def test_equal_losses_give_equal_task_weights():
     st.sampled_from(["bounded", "literal", "zero"]),
     st.integers(0, 1000),
 )
-def test_data_weights_sum_to_one_or_beta_or_nothing(losses, own, alpha, mode, seed):
+def test_data_weights_sum_to_one_or_beta_or_nothing(losses, initial, alpha, mode, seed):
     column = torch.tensor(losses, dtype=torch.float64)
     _, trained, before = random_case(seed, len(losses))
-    helpful, retained = neighbours(column, own, alpha)
-    raw = raw_weights(column, own, trained, before)
+    helpful, retained = neighbours(column, initial, alpha)
+    raw = raw_weights(column, initial, trained, before)
     weights = data_weights(raw, helpful, retained, BETA, mode)
     expected = 1.0 if helpful.any() else BETA if retained.any() else 0.0
     close(weights.sum(), expected, 1e-9)
@@ -257,8 +308,8 @@ def test_with_help_the_old_data_prompt_does_not_count():
 @pytest.mark.parametrize("scale", [1e-3, 40.0])
 @pytest.mark.parametrize("k", range(3))
 def test_the_scale_of_a_column_does_not_matter(k, scale):
-    scaled = [own * scale for own in OWN]
-    close(column(k, LOSSES * scale, own=scaled), column(k))
+    scaled = [initial * scale for initial in INITIAL]
+    close(column(k, LOSSES * scale, initial=scaled), column(k))
 
 
 def test_the_order_of_clients_does_not_matter():
@@ -285,40 +336,45 @@ SMALL = {
 
 
 def prompts(run):
-    model = run.assembly.empty("prompted_clip")
-    first = run.assembly.initial("prompted_clip")
-    return model, [part.numel() for part in model.apart(first)]
+    model = prompted_model(run.assembly)
+    first = initial_prompts(run.assembly)
+    return model, [part.numel() for part in model.split_parameters(first)]
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_eq3_vision_prompts_are_maps_of_text_prompts(assemble, depth):
     assembly = assemble("dp2fl", {**SMALL, "algorithm.depth": depth})
-    model = assembly.empty("prompted_clip")
-    model.load_state_dict(assembly.initial("prompted_clip"))
+    model = prompted_model(assembly)
+    model.load_state_dict(initial_prompts(assembly))
     found = model.vision_prompts()
     assert len(found) == depth
     for layer, prompt in enumerate(found):
         mapping = model.data[layer]
         close(prompt, model.task[layer] @ mapping.weight.T + mapping.bias)
-    task, data = model.apart(assembly.initial("prompted_clip"))
+    task, data = model.split_parameters(initial_prompts(assembly))
     assert (task.numel(), data.numel()) == (depth * 2 * 16, depth * (16 + 1) * 32)
-    again = model.together(task, data)
+    again = model.merge_parameters(task, data)
     assert all(torch.equal(again[name], value) for name, value in model.named_parameters())
+
+
+def supervised_loss(model, batch):
+    return F.cross_entropy(model(batch.inputs).logits, batch.labels)
 
 
 def test_a_round_is_the_equations_in_order(run):
     done = run("dp2fl", {**SMALL, "rounds": 2, "algorithm.alpha": 1.05})
-    runtime = ClientRuntime(done.assembly, torch.device("cpu"))
+    algorithm, runtime = done.assembly.algorithm, ClientRuntime(done.assembly, CPU)
     first, second = done.servers[0], done.servers[1]
-    trained, losses, own = [], [], []
-    sets = [runtime.client(k, 1).validation.tensors(torch.device("cpu")) for k in range(3)]
+    trained, losses, initial_losses = [], [], []
+    sets = [runtime.client(k, 1).validation.tensors(CPU) for k in range(3)]
     for k in range(3):
-        down = done.assembly.algorithm.downlink(first, [k], None)[k]
+        down = algorithm.downlink(first, [k], None)[k]
         client = runtime.client(k, 1)
-        model = client.load(done.assembly.algorithm.start(client, None, down))
-        own.append(mean_loss(model, embed(model, sets[k][0]), sets[k][1]))
-        client.fit(model, lambda m, batch: done.assembly.algorithm.loss(m, batch, None))
-        trained.append([part.double() for part in model.apart(client.save(model))])
+        local = algorithm.begin(client, ClientState({}), down)
+        model = local.model
+        initial_losses.append(mean_loss(model, embed(model, sets[k][0]), sets[k][1]))
+        fit(local, partial(supervised_loss, model))
+        trained.append([part.double() for part in model.split_parameters(client.save(model))])
         losses.append([mean_loss(model, embed(model, x), y) for x, y in sets])
     tasks, datas = (torch.stack(parts) for parts in zip(*trained, strict=True))
     losses = torch.tensor(losses, dtype=torch.float32).double()
@@ -327,8 +383,9 @@ def test_a_round_is_the_equations_in_order(run):
     close(second["data"], weighted_sum(shares, datas).float(), 1e-6)
     for k in range(3):
         before = first["personal"][k].double()
-        raw = raw_weights(losses[:, k], own[k], datas, before)
-        weights = data_weights(raw, *neighbours(losses[:, k], own[k], 1.05), BETA, "bounded")
+        sides = neighbours(losses[:, k], initial_losses[k], 1.05)
+        raw = raw_weights(losses[:, k], initial_losses[k], datas, before)
+        weights = data_weights(raw, *sides, BETA, "bounded")
         close(second["personal"][k], moved(before, datas, weights).float(), 1e-6)
     assert not torch.equal(second["personal"][0], second["personal"][1])
 
@@ -342,7 +399,7 @@ def test_one_client_alone_keeps_what_it_trained(run):
 
 def test_what_travels_is_counted_by_the_gate(run):
     done = run("dp2fl", {**SMALL, "data.clients": 3, "rounds": 1})
-    pixels = sum(len(own) for own in done.assembly.data.validation) * 64
+    pixels = sum(len(indices) for indices in done.assembly.data.validation) * 64
     assert done.results[0].up.params["images"] == pixels
     assert done.results[0].down.params["images"] == 3 * pixels  # all to everyone, once
     assert done.results[0].up.bytes["images"] == pixels  # one byte each
@@ -353,12 +410,12 @@ def test_what_travels_is_counted_by_the_gate(run):
 
 def test_the_loss_reaches_the_task_prompt_through_the_images_alone(assemble):
     assembly = assemble("dp2fl", SMALL)
-    model = assembly.empty("prompted_clip")
-    model.load_state_dict(assembly.initial("prompted_clip"))
+    model = prompted_model(assembly)
+    model.load_state_dict(initial_prompts(assembly))
     images = torch.rand(4, 1, 8, 8) * 2 - 1
-    image = model.image_features(images)
+    image = model.image_features(Pixels(images))
     logits = model.logits(image, model.text_features().detach())
-    torch.nn.functional.cross_entropy(logits, torch.arange(4)).backward()
+    F.cross_entropy(logits, torch.arange(4)).backward()
     assert model.task[0].grad.abs().max() > 0
     assert all(p.grad is None for p in model.clip._model.parameters())
 
@@ -399,18 +456,18 @@ def test_clients_without_validation_images_are_refused(assemble):
 
 def test_a_depth_beyond_the_towers_is_refused(assemble):
     with pytest.raises(UserError, match=r"algorithm\.depth to 3 or less"):
-        assemble("dp2fl", {**SMALL, "algorithm.depth": 4}).empty("prompted_clip")
+        prompted_model(assemble("dp2fl", {**SMALL, "algorithm.depth": 4}))
 
 
 def test_uneven_validation_sets_are_measured_one_by_one(assemble):
     assembly = assemble("dp2fl", {"data.validation_fraction": 0.3})
-    assert len({len(own) for own in assembly.data.validation}) > 1
-    runtime = ClientRuntime(assembly, torch.device("cpu"))
+    assert len({len(indices) for indices in assembly.data.validation}) > 1
+    runtime = ClientRuntime(assembly, CPU)
     client = runtime.client(0, 1)
-    model = client.load(assembly.initial("prompted_clip"))
-    images, labels = client.validation.tensors(torch.device("cpu"))
-    together = embed(model, images)
+    model = client.load(initial_prompts(assembly))
+    images, labels = client.validation.tensors(CPU)
+    embedded = embed(model, images)
     with torch.no_grad():
-        logits = model(together).logits
-    expected = torch.nn.functional.cross_entropy(logits, labels)
-    assert mean_loss(model, together, labels) == pytest.approx(float(expected), abs=1e-6)
+        logits = model(embedded).logits
+    expected = F.cross_entropy(logits, labels)
+    assert mean_loss(model, embedded, labels) == pytest.approx(float(expected), abs=1e-6)

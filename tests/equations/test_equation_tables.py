@@ -12,28 +12,38 @@ import pytest
 import fedray
 
 PACKAGE = Path(fedray.__file__).parent
+METHODS_FOLDER = PACKAGE / "algorithms"
 TESTS = Path(__file__).parent
 ROW = re.compile(r"^ {4}(\S.*?) +-> (.+?)(?: {2,}(.*))?$", re.MULTILINE)
 FILE = re.compile(r"\((\w+(?:/\w+)*\.py)\)")
+FILES = {
+    path.stem: path
+    for path in sorted(METHODS_FOLDER.glob("*/*.py"))
+    if "@algorithms.add" in path.read_text()
+}
 
 
 def rows(module: str) -> list[tuple[str, str, list[str]]]:
-    """(label, file, names) of every line `label -> names (file)` of a module's docstring."""
-    path = PACKAGE / "algorithms" / f"{module}.py"
+    """(label, file, names) of every line `label -> names (file)` of a module's docstring.
+
+    A file in another place is given from the package or from the folder of methods.
+    """
+    path = FILES[module]
     head = ast.get_docstring(ast.parse(path.read_text()), clean=False) or ""
     found = []
     for label, target, note in ROW.findall(head):
         elsewhere = FILE.search(f"{target} {note}")
         names = re.findall(r"[\w.]+", FILE.sub("", target))
-        found.append((label, elsewhere[1] if elsewhere else f"algorithms/{module}.py", names))
+        file = path if elsewhere is None else _place(elsewhere[1])
+        found.append((label, file.relative_to(PACKAGE).as_posix(), names))
     return found
 
 
-METHODS = [
-    path.stem
-    for path in sorted((PACKAGE / "algorithms").glob("*.py"))
-    if "@algorithms.add" in path.read_text() and path.stem != "local"
-]
+def _place(file: str) -> Path:
+    return PACKAGE / file if (PACKAGE / file).is_file() else METHODS_FOLDER / file
+
+
+METHODS = [module for module in FILES if module != "local"]
 ROWS = [(method, *row) for method in METHODS for row in rows(method)]
 
 
@@ -64,6 +74,8 @@ NUMBERED = [row for row in ROWS if row[1].startswith("Eq. (")]
 def test_a_numbered_equation_is_tagged_and_has_a_test_of_its_number(method, label, file, names):
     number = re.fullmatch(r"Eq\. \((\d+)\)", label)[1]
     assert any(label in (lookup(file, name).__doc__ or "") for name in names)
-    tests = ast.parse((TESTS / f"test_{method}.py").read_text()).body
+    mirrored = TESTS.parent / Path(file).parent / f"test_{Path(file).stem}.py"
+    files = [path for path in (TESTS / f"test_{method}.py", mirrored) if path.is_file()]
+    tests = [node for path in files for node in ast.parse(path.read_text()).body]
     functions = [node.name for node in tests if isinstance(node, ast.FunctionDef)]
     assert [name for name in functions if re.match(rf"test_(eq\d+_)*eq{number}_", name)]

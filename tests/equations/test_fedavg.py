@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedavg import TrainedModel, shares_of, weighted_mean
+from fedray.algorithms.averaging.fedavg import TrainedModel, client_weights, weighted_mean
 from fedray.errors import UserError
+from fedray.models import Pixels, build
 
 ONE_KIND = {"model.group": "cnn2"}
+SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
 def test_algorithm_1_weighs_by_samples():
@@ -17,7 +19,7 @@ def test_algorithm_1_weighs_by_samples():
         0: TrainedModel({"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([[4.0]])}, {}, 30),
         5: TrainedModel({"w": torch.tensor([5.0, 8.0]), "b": torch.tensor([[0.0]])}, {}, 10),
     }
-    found = weighted_mean(shares_of(uplinks, "samples"), uplinks)
+    found = weighted_mean(client_weights(uplinks, "samples"), uplinks)
     assert found["w"].tolist() == [2.0, 2.0]
     assert found["b"].tolist() == [[3.0]]
 
@@ -34,7 +36,7 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
         )
         for client, mean, steps in [(0, 2.0, 7), (1, 4.0, 9), (2, 6.0, 3)]
     }
-    found = weighted_mean(shares_of(uplinks, "samples"), uplinks)
+    found = weighted_mean(client_weights(uplinks, "samples"), uplinks)
     assert found["running_mean"].tolist() == pytest.approx([4.0])
     assert found["num_batches_tracked"].dtype == torch.int64
     assert int(found["num_batches_tracked"]) == 9
@@ -43,56 +45,53 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
 def test_the_mean_does_not_change_the_uploads():
     weights = torch.ones(3)
     uplinks = {0: TrainedModel({"w": weights}, {}, 1), 1: TrainedModel({"w": weights * 3}, {}, 1)}
-    weighted_mean(shares_of(uplinks, "samples"), uplinks)
+    weighted_mean(client_weights(uplinks, "samples"), uplinks)
     assert weights.tolist() == [1, 1, 1]
 
 
 def test_batch_norm_buffers_of_a_run(run):
     done = run("fedavg", {"model.group": "cnn3", "rounds": 1, "data.partition": "iid"})
-    steps = [-(-len(own) // 16) for own in done.assembly.data.train]
-    counters = [n for n in done.servers[1] if n.endswith("num_batches_tracked")]
+    steps = [-(-len(indices) // 16) for indices in done.assembly.data.train]
+    before, after = (state["model"] for state in done.servers)
+    counters = [n for n in after if n.endswith("num_batches_tracked")]
     assert len(counters) == 3
-    assert all(int(done.servers[1][name]) == max(steps) for name in counters)
-    means = [n for n in done.servers[1] if n.endswith("running_mean")]
-    assert not any(torch.equal(done.servers[1][n], done.servers[0][n]) for n in means)
+    assert all(int(after[name]) == max(steps) for name in counters)
+    means = [n for n in after if n.endswith("running_mean")]
+    assert not any(torch.equal(after[n], before[n]) for n in means)
 
 
 def test_one_client_is_centralised_training_bit_for_bit(run):
     done = run("fedavg", {**ONE_KIND, "data.clients": 1, "rounds": 3, "local_epochs": 2})
     assembly = done.assembly
-    from fedray.models import build
-
-    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
-    own = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    model = build("cnn2", **SHAPE, generator=assembly.streams.torch("weights/cnn2"))
+    indices = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     sgd = torch.optim.SGD(model.parameters(), 0.05)
     for round_ in (1, 2, 3):
         random = assembly.streams.torch("batches", round_=round_)
         for _ in range(2):
             for index in torch.randperm(len(labels), generator=random).split(16):
                 sgd.zero_grad()
-                F.cross_entropy(model(images[index]).logits, labels[index]).backward()
+                F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
                 sgd.step()
         for name, tensor in model.state_dict().items():
-            assert torch.equal(done.servers[round_][name], tensor), (round_, name)
+            assert torch.equal(done.servers[round_]["model"][name], tensor), (round_, name)
 
 
 def test_everybody_is_tested_with_the_global_model(run):
     done = run("fedavg", {**ONE_KIND, "rounds": 1, "participation": 0.5})
     from sklearn.metrics import accuracy_score
 
-    from fedray.models import build
-
     assembly = done.assembly
-    model = build("cnn2", **assembly.shape, generator=None).eval()
-    model.load_state_dict(dict(done.servers[1]))
+    model = build("cnn2", **SHAPE, generator=None).eval()
+    model.load_state_dict(done.servers[1]["model"])
     for client, accuracy in done.results[1].per_client.items():
-        own = assembly.data.test[client]
+        indices = assembly.data.test[client]
         with torch.no_grad():
-            images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-            guesses = model(images).logits.argmax(1)
-        assert accuracy == accuracy_score(assembly.data.images.labels[own], guesses)
+            images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+            guesses = model(Pixels(images)).logits.argmax(1)
+        assert accuracy == accuracy_score(assembly.data.images.labels[indices], guesses)
     assert len(done.results[1].participants) == 2
     assert len(done.results[1].per_client) == 4
 
@@ -108,7 +107,7 @@ def test_several_architectures_are_refused(run):
 def test_noise_on_the_wire_spares_running_statistics(run, method):
     wire = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 1.0, "wire.up_bits": 4}
     done = run(method, {"model.group": "cnn3", "rounds": 2, "lr": 0.001, **wire})
-    for state in done.servers:
+    for state in (server["model"] for server in done.servers):
         variances = [tensor for name, tensor in state.items() if name.endswith("running_var")]
         assert len(variances) == 3
         assert all(bool((tensor >= 0).all()) for tensor in variances)
@@ -118,10 +117,9 @@ def test_noise_on_the_wire_spares_running_statistics(run, method):
 
 def test_noise_reaches_every_parameter_and_no_buffer(run):
     changes = {"model.group": "cnn3", "rounds": 1}
-    quiet = run("fedavg", changes).servers[1]
-    loud = run("fedavg", {**changes, "wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}).servers[
-        1
-    ]
+    wire = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}
+    quiet = run("fedavg", changes).servers[1]["model"]
+    loud = run("fedavg", {**changes, **wire}).servers[1]["model"]
     for name, tensor in quiet.items():
         statistic = "running" in name or name.endswith("num_batches_tracked")
         assert torch.equal(loud[name], tensor) == statistic, name

@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.models import head_tensors
+from fedray.models import Pixels, build, head_tensors
 
 HEAD = {"head.weight", "head.bias"}
+SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
 @pytest.mark.parametrize("group", ["cnn2", "cnn3"])
@@ -16,17 +17,18 @@ HEAD = {"head.weight", "head.bias"}
 def test_every_client_keeps_the_servers_initial_head(run, group, init):
     changes = {"model.group": group, "model.init": init, "rounds": 3, "weight_decay": 0.1}
     done = run("fedbabu", changes)
-    initial = done.assembly.initial(group)
+    initial = done.assembly.models.initial(group)
     assert set(done.models) == {0, 1, 2, 3}
-    for own in done.models.values():
-        assert set(own) == HEAD
-        assert all(torch.equal(own[name], initial[name]) for name in HEAD)
-    assert all(torch.equal(tensor, initial[name]) for name, tensor in done.servers[0].items())
+    for weights in done.models.values():
+        assert set(weights) == HEAD
+        assert all(torch.equal(weights[name], initial[name]) for name in HEAD)
+    body = done.servers[0]["model"]
+    assert all(torch.equal(tensor, initial[name]) for name, tensor in body.items())
 
 
 def test_clients_own_initial_heads_would_differ(assemble):
     assembly = assemble("fedbabu", {"model.group": "cnn2", "model.init": "independent"})
-    one, other = assembly.initial("cnn2", 0), assembly.initial("cnn2", 1)
+    one, other = assembly.models.initial("cnn2", 0), assembly.models.initial("cnn2", 1)
     assert not torch.equal(one["head.weight"], other["head.weight"])
 
 
@@ -40,8 +42,8 @@ def test_absent_clients_have_the_head_too(run):
 
 def test_the_body_travels_every_round_and_the_head_once(run):
     done = run("fedbabu", {"model.group": "cnn3", "rounds": 2})
-    initial = done.assembly.initial("cnn3")
-    assert set(done.servers[-1]) == set(initial) - HEAD
+    initial = done.assembly.models.initial("cnn3")
+    assert set(done.servers[-1]["model"]) == set(initial) - HEAD
     head = sum(initial[name].numel() for name in HEAD)
     body = {name: tensor.numel() for name, tensor in initial.items() if name not in HEAD}
     buffers = sum(count for name, count in body.items() if "running" in name or "num_b" in name)
@@ -56,29 +58,27 @@ def test_the_body_travels_every_round_and_the_head_once(run):
 
 def test_the_body_learns_running_statistics_included(run):
     done = run("fedbabu", {"model.group": "cnn3", "rounds": 1})
-    before, after = done.servers
+    before, after = (state["model"] for state in done.servers)
     assert not [name for name, tensor in after.items() if torch.equal(tensor, before[name])]
 
 
 def test_one_client_is_centralised_training_under_a_fixed_head_bit_for_bit(run):
-    from fedray.models import build
-
     changes = {"model.group": "cnn2", "data.clients": 1, "rounds": 2, "weight_decay": 0.01}
     done = run("fedbabu", changes)
     assembly = done.assembly
-    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
+    model = build("cnn2", **SHAPE, generator=assembly.streams.torch("weights/cnn2"))
     assert head_tensors(model) == HEAD
-    own = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    indices = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     sgd = torch.optim.SGD(model.extractor.parameters(), 0.05, weight_decay=0.01)
     for round_ in (1, 2):
         random = assembly.streams.torch("batches", round_=round_)
         for index in torch.randperm(len(labels), generator=random).split(16):
             sgd.zero_grad()
-            F.cross_entropy(model(images[index]).logits, labels[index]).backward()
+            F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
             sgd.step()
-    after = {**done.servers[-1], **done.models[0]}
+    after = {**done.servers[-1]["model"], **done.models[0]}
     for name, tensor in model.state_dict().items():
         assert torch.equal(after[name], tensor), name
 

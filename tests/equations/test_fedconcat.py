@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import same
 
-from fedray.algorithms.fedavg import GlobalModel
-from fedray.algorithms.fedconcat import (
-    CLUSTERS,
-    HEAD,
-    REACHED,
-    TEST,
-    TRAIN,
+from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.averaging.fedconcat import (
+    BIAS,
+    WEIGHT,
     ConcatenatedHead,
     LabelDistribution,
     assign,
@@ -21,9 +21,9 @@ from fedray.algorithms.fedconcat import (
     concatenated_head,
     on_features,
 )
-from fedray.algorithms.fedlc import class_counts
-from fedray.client import ClientState, to_float
+from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
+from fedray.models import ImageFeatures, Pixels
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
@@ -32,10 +32,6 @@ ONE_KIND = {"model.group": "cnn3"}
 
 def draws(seed=0):
     return np.random.default_rng(seed)
-
-
-def below(state, prefix):
-    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
 
 
 # --- clusters -------------------------------------------------------------------------------------
@@ -75,7 +71,7 @@ def test_clients_say_how_their_images_spread(assemble):
     client = ClientRuntime(assembly, CPU).client(1, 0)
     answer, _ = assembly.algorithm.label_distribution(client, None, None)
     assert isinstance(answer, LabelDistribution)
-    counts = class_counts(client).double()
+    counts = torch.bincount(client.train.labels, minlength=10).double()
     assert torch.equal(answer.shares, counts / counts.sum())
 
 
@@ -83,8 +79,8 @@ def test_clients_say_how_their_images_spread(assemble):
 
 
 def test_the_concatenated_heads_logits_are_the_sum_of_the_clusters():
-    one = {HEAD[0]: torch.tensor([[1.0, 2.0]]), HEAD[1]: torch.tensor([0.5])}
-    two = {HEAD[0]: torch.tensor([[3.0, -1.0]]), HEAD[1]: torch.tensor([0.25])}
+    one = {WEIGHT: torch.tensor([[1.0, 2.0]]), BIAS: torch.tensor([0.5])}
+    two = {WEIGHT: torch.tensor([[3.0, -1.0]]), BIAS: torch.tensor([0.25])}
     weight, bias = concatenated_head([one, two])
     assert weight.tolist() == [[1.0, 2.0, 3.0, -1.0]]
     assert bias.tolist() == [0.75]
@@ -99,7 +95,8 @@ def test_one_cluster_in_every_round_is_fedavg_bit_for_bit(run):
     alone = {"algorithm.clusters": 1, "algorithm.cluster_rounds": 3}
     done = run("fedconcat", {**changes, **alone})
     for mine, fedavgs in zip(done.servers, plain.servers, strict=True):
-        assert all(torch.equal(mine[f"0/{name}"], tensor) for name, tensor in fedavgs.items())
+        assert set(mine["clusters"]) == {"0"}
+        assert same(mine["clusters"]["0"], fedavgs["model"])
     assert [r.metrics["global_accuracy"] for r in done.results] == [
         r.metrics["global_accuracy"] for r in plain.results
     ]
@@ -108,17 +105,17 @@ def test_one_cluster_in_every_round_is_fedavg_bit_for_bit(run):
 
 def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     done = run("fedconcat", {**ONE_KIND, "algorithm.cluster_rounds": 2})
-    clusters = done.servers[-1][CLUSTERS].tolist()
-    own = [client for client, g in enumerate(clusters) if g == 1]
-    assert 0 < len(own) < 4
+    assignment = done.servers[-1]["assignment"].tolist()
+    members = [client for client, g in enumerate(assignment) if g == 1]
+    assert 0 < len(members) < 4
     uplinks = {}
     runtime = ClientRuntime(done.assembly, CPU)
-    for client in own:
-        down = GlobalModel(below(done.servers[1], "1/"), {})
+    for client in members:
+        down = GlobalModel(done.servers[1]["clusters"]["1"], {})
         uplinks[client] = runtime.step("client_update", 2, client, None, down)[0].uplink
     total = sum(upload.samples for upload in uplinks.values())
     mean = sum(u.weights["head.weight"] * (u.samples / total) for u in uplinks.values())
-    torch.testing.assert_close(done.servers[2]["1/head.weight"], mean)
+    torch.testing.assert_close(done.servers[2]["clusters"]["1"][WEIGHT], mean)
 
 
 # --- stages ---------------------------------------------------------------------------------------
@@ -132,17 +129,16 @@ def done(run):
 
 
 def test_encoders_are_frozen_after_the_clusters_rounds_and_the_classifier_moves(done):
-    encoders = [n for n in done.servers[0] if n.endswith("weight") and n not in HEAD]
-    for before, after in zip(done.servers[:2], done.servers[1:3], strict=True):
-        assert not any(torch.equal(before[name], after[name]) for name in encoders)
+    for before, after in pairwise(done.servers[:3]):
+        for g, model in before["clusters"].items():
+            weights = [name for name in model if name.endswith("weight")]
+            assert not any(torch.equal(model[n], after["clusters"][g][n]) for n in weights)
     for state in done.servers[3:]:
-        for g in (0, 1):
-            assert all(
-                torch.equal(tensor, below(done.servers[2], f"{g}/")[name])
-                for name, tensor in below(state, f"{g}/").items()
-            )
-    assert HEAD[0] not in done.servers[2]
-    heads = [state[HEAD[0]] for state in done.servers[3:]]
+        assert set(state["clusters"]) == {"0", "1"}
+        for g, model in state["clusters"].items():
+            assert same(model, done.servers[2]["clusters"][g])
+    assert "head" not in done.servers[2]
+    heads = [state["head"][WEIGHT] for state in done.servers[3:]]
     assert heads[0].shape == (10, 2 * 16)
     assert not torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[1], heads[2])
@@ -152,7 +148,7 @@ def test_encoders_travel_once_and_then_classifiers_alone(done):
     from fedray.models import buffer_names
 
     names = buffer_names(done.assembly.server(CPU).model)
-    model = below(done.servers[0], "0/")
+    model = done.servers[0]["clusters"]["0"]
     buffers = sum(model[name].numel() for name in names)
     whole = sum(t.numel() for t in model.values()) - buffers
     encoder, small = whole - 17 * 10, (2 * 16 + 1) * 10
@@ -167,28 +163,34 @@ def test_encoders_travel_once_and_then_classifiers_alone(done):
     for result in done.results[3:]:
         assert result.up.params["weights"] == 4 * small
     assert all(model == {} for model in done.models.values())
-    assert all(set(memory) == {TRAIN, TEST} for memory in done.memories.values())
+    for memory in done.memories.values():
+        assert set(memory) == {"features"}
+        assert set(memory["features"]) == {"train", "test"}
 
 
 def test_what_clients_keep_are_the_features_of_the_frozen_encoders(done):
     runtime = ClientRuntime(done.assembly, CPU)
     client = runtime.client(2, 4)
     images, _ = client.train.tensors(CPU)
+    features = done.memories[2]["features"]
     for g in (0, 1):
-        model = client.load(below(done.servers[2], f"{g}/")).eval()
-        expected = model(to_float(images)).features
-        kept = done.memories[2][TRAIN][:, 16 * g : 16 * (g + 1)]
+        model = client.load(done.servers[2]["clusters"][str(g)]).eval()
+        expected = model(Pixels.of(images)).features
+        kept = features["train"][:, 16 * g : 16 * (g + 1)]
         torch.testing.assert_close(kept, expected)
-    assert done.memories[2][TEST].shape == (len(client.test), 32)
+    assert features["test"].shape == (len(client.test), 32)
 
 
 def test_the_score_is_that_of_the_concatenated_model(done):
     runtime, state = ClientRuntime(done.assembly, CPU), done.servers[-1]
     client = runtime.client(0, 5)
     images, labels = client.test.tensors(CPU)
-    models = [below(state, f"{g}/") for g in (0, 1)]
-    features = [client.load(w).eval()(to_float(images)).features.detach() for w in models]
-    guesses = F.linear(torch.cat(features, dim=1), state[HEAD[0]], state[HEAD[1]]).argmax(1)
+    features = [
+        client.load(state["clusters"][g]).eval()(Pixels.of(images)).features.detach()
+        for g in ("0", "1")
+    ]
+    head = state["head"]
+    guesses = F.linear(torch.cat(features, dim=1), head[WEIGHT], head[BIAS]).argmax(1)
     assert done.results[-1].per_client[0] == int((guesses == labels).sum()) / len(labels)
 
 
@@ -199,7 +201,7 @@ def test_a_global_accuracy_is_there_from_the_classifier_on(done):
 
 def test_a_round_of_the_classifier_by_hand(done):
     """Three batches of eight from each client, plain SGD, and the unweighted mean."""
-    streams, state = done.assembly.streams, done.servers[3]
+    streams, state = done.assembly.streams, done.servers[3]["head"]
     heads = []
     for client, memory in sorted(done.memories.items()):
         labels = torch.from_numpy(
@@ -212,25 +214,26 @@ def test_a_round_of_the_classifier_by_hand(done):
             len(drawn), generator=streams.torch("batches", round_=4, client=client)
         )
         head = torch.nn.Linear(32, 10)
-        head.load_state_dict({"weight": state[HEAD[0]], "bias": state[HEAD[1]]})
+        head.load_state_dict({"weight": state[WEIGHT], "bias": state[BIAS]})
         sgd = torch.optim.SGD(head.parameters(), 0.05)
         batches = drawn[order].split(8)
         assert len(batches) == 3
         for index in batches:
             sgd.zero_grad()
-            F.cross_entropy(head(memory[TRAIN][index]), labels[index]).backward()
+            F.cross_entropy(head(memory["features"]["train"][index]), labels[index]).backward()
             sgd.step()
         heads.append(head.weight.detach())
-    torch.testing.assert_close(done.servers[4][HEAD[0]], torch.stack(heads).mean(0))
+    torch.testing.assert_close(done.servers[4]["head"][WEIGHT], torch.stack(heads).mean(0))
 
 
 def test_features_are_never_augmented(run):
     changes = {**ONE_KIND, "algorithm.cluster_rounds": 1, "finetune_epochs": 1}
     done = run("fedconcat", {**changes, "data.augment": "flip_crop"})
     client = ClientRuntime(done.assembly, CPU).client(0, 3)
-    assert client.setting.training.augment == "flip_crop"
-    reading = on_features(client, ClientState({}, done.memories[0]))
-    assert reading.setting.training.augment == "none"
+    assert client.setting.training.augment != NO_AUGMENTATION
+    reading = on_features(client, done.memories[0]["features"])
+    assert reading.setting.training.augment == NO_AUGMENTATION
+    assert reading.train.kind is reading.test.kind is ImageFeatures
     assert 0 <= done.results[-1].metrics["finetuned_accuracy"] <= 1
 
 
@@ -240,11 +243,10 @@ def test_the_classifiers_start(assemble):
     drawn = assemble("fedconcat", {**changes, "algorithm.head_init": "random"})
     server = summed.server(CPU)
     state = summed.algorithm.init_server(server)
-    head = state["0/head.weight"]
-    assert torch.equal(
-        summed.algorithm._with_head(state, server)[HEAD[0]], torch.cat([head, head], dim=1)
-    )
-    random = drawn.algorithm._with_head(state, server)[HEAD[0]]
+    head = state["clusters"]["0"][WEIGHT]
+    found = summed.algorithm._initial_head(state, server)[WEIGHT]
+    assert torch.equal(found, torch.cat([head, head], dim=1))
+    random = drawn.algorithm._initial_head(state, server)[WEIGHT]
     assert random.abs().max() <= 32**-0.5
     assert not torch.equal(random[:, :16], head)
 
@@ -258,12 +260,12 @@ def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
         "data.clients": 4,
     }
     done = run("fedconcat", changes)
-    reached = [int(state[REACHED].sum()) for state in done.servers]
+    reached = [int(state["reached"].sum()) for state in done.servers]
     assert reached[1] == 0
     assert 0 < reached[2] < 4  # some were away; they have their cluster's model until then
     assert reached == sorted(reached)
     assert reached[-1] == 4
-    away = [c for c in range(4) if not done.servers[2][REACHED][c]]
+    away = [c for c in range(4) if not done.servers[2]["reached"][c]]
     algorithm = done.assembly.algorithm
     down = algorithm.downlink(done.servers[2], range(4), done.assembly.server(CPU))
     assert [c for c in range(4) if not isinstance(down[c], ConcatenatedHead)] == away

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import same
 
-from fedray.algorithms.beside import learn_beside
-from fedray.algorithms.fedavg import GlobalModel
-from fedray.algorithms.fedetf import (
-    SCALE,
-    SIMPLEX,
+from fedray.algorithms.averaging.extra_parameters import ExtendedModel
+from fedray.algorithms.averaging.fedetf import (
     Simplex,
     balanced_loss,
     corner_products,
     simplex_etf,
 )
-from fedray.algorithms.fedlc import COUNTS
-from fedray.client import ClientState, LocalTraining, to_float
+from fedray.core import ClientState, LocalContext, fit, with_extra
+from fedray.core.state import map_tensors
+from fedray.evaluation.testing import fine_tuned
+from fedray.models import ClassifierOutput, Pixels, build
+from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
 ONE_KIND = {"model.group": "cnn2"}
+SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+def sent_as(state):
+    """The fields of what clients of a model without buffers are sent."""
+    return {"weights": state["model"], "buffers": {}, "extra": state["extra"]}
 
 
 def rotation(classes):
@@ -73,44 +77,53 @@ def test_equal_counts_give_the_plain_cross_entropy():
     assert abs(float(other - found)) > 0.1
 
 
-def test_a_tensor_beside_the_model_takes_the_steps_of_sgd():
-    knobs = LocalTraining(lr=0.1, momentum=0.9, weight_decay=0.01)
-    ours, theirs = torch.tensor(2.0), torch.tensor(2.0, requires_grad=True)
-    learn_beside(ours, knobs)
+def test_an_extra_parameter_takes_the_steps_of_sgd(assemble):
+    changes = {**ONE_KIND, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    client = ClientRuntime(assemble("fedetf", changes), CPU).client(0, 1)
+    sent, theirs = torch.tensor(2.0), torch.tensor(2.0, requires_grad=True)
+    state = ClientState(client.initial())
+    local = LocalContext(client, client.load(state.model), state, None)
+    local = with_extra(local, {"scale": sent})
     sgd = torch.optim.SGD([theirs], 0.1, momentum=0.9, weight_decay=0.01)
-    for x in (1.0, -2.0, 0.5):
-        (ours * x).square().backward()
-        assert ours.grad is None
+
+    def loss(batch):
+        assert torch.equal(local.extra["scale"], theirs)
+        x = batch.inputs.values.mean()
         sgd.zero_grad()
         (theirs * x).square().backward()
         sgd.step()
-        assert torch.equal(ours, theirs)
-    assert ours.item() != 2.0
+        return (local.extra["scale"] * x).square()
+
+    trained = fit(replace(local, trainable=()), loss)
+    assert trained.steps > 2
+    assert torch.equal(trained.tensors["scale"], theirs)
+    assert not trained.tensors["scale"].requires_grad
+    assert theirs.item() != 2.0
+    assert sent.item() == 2.0
+    assert all(torch.equal(trained.tensors[name], w) for name, w in state.model.items())
 
 
 def test_one_client_is_centralised_training_of_model_and_scale(run):
-    from fedray.models import build
-
     changes = {**ONE_KIND, "data.clients": 1, "momentum": 0.9}
     done = run("fedetf", changes)
     assembly = done.assembly
-    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
-    own = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    model = build("cnn2", **SHAPE, generator=assembly.streams.torch("weights/cnn2"))
+    indices = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     prior = torch.stack([(labels == c).sum() for c in range(10)]).log()
-    m = done.memories[0][SIMPLEX].T
+    m = done.memories[0]["simplex"].T
     scale = torch.tensor(1.0, requires_grad=True)
     for round_ in (1, 2):
         sgd = torch.optim.SGD([*model.parameters(), scale], 0.05, momentum=0.9)
         random = assembly.streams.torch("batches", round_=round_)
         for index in torch.randperm(len(labels), generator=random).split(16):
             sgd.zero_grad()
-            logits = scale * F.normalize(model(images[index]).logits, dim=1) @ m
+            logits = scale * F.normalize(model(Pixels(images[index])).logits, dim=1) @ m
             F.cross_entropy(logits + prior, labels[index]).backward()
             sgd.step()
-    after = dict(done.servers[-1])
-    assert after[SCALE].item() == pytest.approx(scale.item(), abs=1e-5)
+    after = done.servers[-1]["model"]
+    assert done.servers[-1]["extra"]["scale"].item() == pytest.approx(scale.item(), abs=1e-5)
     assert abs(scale.item() - 1) > 0.01
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-5)
@@ -119,34 +132,37 @@ def test_one_client_is_centralised_training_of_model_and_scale(run):
 def test_the_scale_is_averaged_like_a_weight_and_a_fixed_one_does_not_travel(run):
     learnt = run("fedetf", ONE_KIND)
     fixed = run("fedetf", {**ONE_KIND, "algorithm.learn_scale": False})
-    whole = sum(tensor.numel() for tensor in fixed.servers[0].values())
-    assert learnt.servers[0][SCALE].item() == 1
-    assert learnt.servers[2][SCALE].item() != learnt.servers[1][SCALE].item() != 1
-    assert SCALE not in fixed.servers[-1]
+    whole = sum(tensor.numel() for tensor in fixed.servers[0]["model"].values())
+    scales = [state["extra"]["scale"].item() for state in learnt.servers]
+    assert scales[0] == 1
+    assert scales[2] != scales[1] != 1
+    assert fixed.servers[-1]["extra"] == {}
     assert fixed.results[1].up.params["weights"] == 4 * whole
     assert learnt.results[1].up.params["weights"] == 4 * (whole + 1)
     assert learnt.results[1].down.params == {"weights": 4 * (whole + 1)}
 
 
 def test_a_download_stays_as_it_is_for_the_other_clients(assemble):
-    from fedray.runtime.clients import ClientRuntime
-
-    assembly, cpu = assemble("fedetf", ONE_KIND), torch.device("cpu")
-    runtime, algorithm = ClientRuntime(assembly, cpu), assembly.algorithm
+    assembly = assemble("fedetf", ONE_KIND)
+    runtime, algorithm = ClientRuntime(assembly, CPU), assembly.algorithm
     simplex = Simplex(simplex_etf(torch.eye(10)))
-    state = algorithm.init_server(assembly.server(cpu))
-    down = GlobalModel({name: tensor.clone() for name, tensor in state.items()}, {})
+    state = algorithm.init_server(assembly.server(CPU))
+    down = ExtendedModel(**map_tensors(torch.clone, sent_as(state)))
     _, kept = runtime.step("receive_simplex", 0, 0, None, simplex)
     reply, _ = runtime.step("client_update", 1, 0, kept, down)
-    assert reply.uplink.weights[SCALE].item() != 1
-    assert all(torch.equal(down.weights[name], tensor) for name, tensor in state.items())
+    assert reply.uplink.extra["scale"].item() != 1
+    assert same(down.weights, state["model"])
+    assert same(down.extra, state["extra"])
 
 
 def test_a_fixed_scale_is_the_one_that_was_asked_for(run):
     changes = {**ONE_KIND, "rounds": 1, "algorithm.learn_scale": False}
     one, ten = run("fedetf", changes), run("fedetf", {**changes, "algorithm.scale": 10})
     moved = [
-        sum(float((run.servers[1][n] - t).abs().sum()) for n, t in run.servers[0].items())
+        sum(
+            float((run.servers[1]["model"][name] - tensor).abs().sum())
+            for name, tensor in run.servers[0]["model"].items()
+        )
         for run in (one, ten)
     ]
     assert moved[1] > 2 * moved[0]
@@ -160,25 +176,23 @@ def test_the_simplex_is_sent_once_to_everybody_and_counts_stay(run):
     data = done.assembly.data
     assert set(done.memories) == {0, 1, 2, 3}
     for client, memory in done.memories.items():
-        assert set(memory) == {SIMPLEX, COUNTS}
-        cosines = memory[SIMPLEX] @ memory[SIMPLEX].T
+        assert set(memory) == {"simplex", "counts"}
+        cosines = memory["simplex"] @ memory["simplex"].T
         torch.testing.assert_close(cosines, 10 / 9 * torch.eye(10) - 1 / 9, atol=1e-6, rtol=0)
-        assert torch.equal(memory[SIMPLEX], done.memories[0][SIMPLEX])
+        assert torch.equal(memory["simplex"], done.memories[0]["simplex"])
         expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
-        assert memory[COUNTS].tolist() == expected.tolist()
+        assert memory["counts"].tolist() == expected.tolist()
     other = run("fedetf", {**changes, "seed": 1, "rounds": 1})
-    assert not torch.equal(done.memories[0][SIMPLEX], other.memories[0][SIMPLEX])
+    assert not torch.equal(done.memories[0]["simplex"], other.memories[0]["simplex"])
 
 
 def test_predictions_have_no_prior(assemble):
-    from fedray.models import build
-
-    assembly = assemble("fedetf", ONE_KIND)
-    model = build("cnn2", **assembly.shape, generator=None).eval()
-    images = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    memory = {SIMPLEX: simplex_etf(torch.eye(10)), COUNTS: torch.tensor([1000] + [0] * 9)}
-    found = assembly.algorithm.predict(model, images, ClientState({}, memory))
-    expected = F.normalize(model(images).logits, dim=1) @ memory[SIMPLEX].T
+    algorithm = assemble("fedetf", ONE_KIND).algorithm
+    logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
+    memory = {"simplex": simplex_etf(torch.eye(10)), "counts": torch.tensor([1000] + [0] * 9)}
+    local = LocalContext(None, None, ClientState({}, memory), None)
+    found = algorithm.predict(ClassifierOutput(torch.zeros(4, 16), logits), local)
+    expected = F.normalize(logits, dim=1) @ memory["simplex"].T
     torch.testing.assert_close(found, expected)
 
 
@@ -199,28 +213,27 @@ def test_a_simplex_that_has_been_tuned_keeps_its_lengths():
 @pytest.fixture
 def per(assemble):
     """A client that has the simplex, and what it is sent, for FedETF-Per with two alternations."""
-    from fedray.runtime.clients import ClientRuntime
-
-    assembly, cpu = assemble("fedetf", {**ONE_KIND, "finetune_epochs": 2, "lr": 0.01}), CPU
-    client = ClientRuntime(assembly, cpu).client(0, 3)
+    assembly = assemble("fedetf", {**ONE_KIND, "finetune_epochs": 2, "lr": 0.01})
+    client = ClientRuntime(assembly, CPU).client(0, 3)
     algorithm = assembly.algorithm
-    down = GlobalModel(algorithm.init_server(assembly.server(cpu)), {})
+    down = ExtendedModel(**sent_as(algorithm.init_server(assembly.server(CPU))))
     kept = algorithm.init_client(client)
-    memory = {**kept.memory, SIMPLEX: simplex_etf(rotation(10)).float()}
+    memory = {**kept.memory, "simplex": simplex_etf(rotation(10)).float()}
     return algorithm, client, ClientState(kept.model, memory), down
 
 
 def test_fedetf_per_is_its_recipe_written_out(per):
     algorithm, client, state, down = per
-    model = client.load(algorithm.start(client, state, down))
+    local = algorithm.begin(client, state, down)
+    model = local.model
     images, labels = client.train.tensors(CPU)
-    images = to_float(images)
-    scale, m = torch.tensor(1.0, requires_grad=True), state.memory[SIMPLEX].clone()
+    images = Pixels.of(images).values
+    scale, m = torch.tensor(1.0, requires_grad=True), state.memory["simplex"].clone()
     twin = copy.deepcopy(model)
-    tuned = list(algorithm.finetuning(client, model, state, down))
+    tuned = list(algorithm.fine_tune(local))
 
     def logits(index):
-        return scale * (F.normalize(twin(images[index]).logits, dim=1) @ m.T)
+        return scale * (F.normalize(twin(Pixels(images[index])).logits, dim=1) @ m.T)
 
     def train(round_, epochs, sgd, prior):
         random = algorithm.setting.streams.torch("batches", round_=round_, client=0)
@@ -238,19 +251,20 @@ def test_fedetf_per_is_its_recipe_written_out(per):
         train(5 + 2 * turn, 3, torch.optim.SGD([m], 0.1), 0)
         m = m.detach()
         train(6 + 2 * turn, 3, torch.optim.SGD(twin.head.parameters(), 0.05), 0)
-        torch.testing.assert_close(tuned[turn].memory[SIMPLEX], m, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(tuned[turn].state.memory["simplex"], m, rtol=1e-4, atol=1e-5)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(tuned[0].memory[SIMPLEX], tuned[1].memory[SIMPLEX])
+    assert not torch.equal(tuned[0].state.memory["simplex"], tuned[1].state.memory["simplex"])
 
 
 def test_fedetf_per_leaves_the_clients_memory_as_it_was(per):
     algorithm, client, state, down = per
     before = {name: tensor.clone() for name, tensor in state.memory.items()}
-    _, after = algorithm.finetune(client, state, down)
-    assert after is state
+    scores = fine_tuned(algorithm, client, state, down)
+    assert len(scores) == 3
     assert same(state.memory, before)
-    assert 0 <= client.metrics["finetuned_accuracy"] <= client.metrics["finetuned_accuracy_best"]
+    assert all(0 <= score.accuracy <= 1 for score in scores)
+    assert down.extra["scale"].item() == 1
 
 
 def test_fedetf_per_is_measured_and_helps_under_label_skew(run):

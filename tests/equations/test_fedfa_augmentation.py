@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensors import same
 
-from fedray.algorithms.fedfa_augmentation import (
-    RUNNING,
-    VARIANCE,
+from fedray.algorithms.averaging.fedfa_augmentation import (
     Augmentation,
     VariedUpdate,
-    augment,
+    augment_maps,
     channel_statistics,
     fusion_weights,
     variance_over_clients,
 )
 from fedray.errors import UserError
-from fedray.models import build, convolution_stages
+from fedray.models import Pixels, build, convolution_stages
 
 ONE_KIND = {"model.group": "cnn2"}
 
@@ -33,10 +32,6 @@ def model():
 
 def layers(probability=1.0, variances=None, **more):
     return Augmentation(probability, 0.99, random(3), variances or {}, **more)
-
-
-def is_weight(name):
-    return not name.startswith(VARIANCE)
 
 
 # --- equations ------------------------------------------------------------------------------------
@@ -74,10 +69,10 @@ def test_augmented_maps_have_the_drawn_statistics():
     maps = torch.randn(4, 3, 5, 5, generator=random())
     mean, std = channel_statistics(maps)
     alpha, beta = std + torch.rand(4, 3, generator=random(1)), mean - 1
-    found = channel_statistics(augment(maps, mean, std, alpha, beta))
+    found = channel_statistics(augment_maps(maps, mean, std, alpha, beta))
     torch.testing.assert_close(found[0], beta, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found[1], alpha, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(augment(maps, mean, std, std, mean), maps)
+    torch.testing.assert_close(augment_maps(maps, mean, std, std, mean), maps)
 
 
 def test_a_draw_by_hand():
@@ -114,7 +109,7 @@ def test_a_layer_stands_after_every_stage(name, size, stages):
     seen = []
     for end in convolution_stages(made):
         end.register_forward_hook(lambda *args: seen.append(args[2].shape))
-    made.eval()(torch.zeros(2, 3, size, size))
+    made.eval()(Pixels(torch.zeros(2, 3, size, size)))
     assert len(seen) == stages
     assert all(len(shape) == 4 for shape in seen)
     assert [shape[2] for shape in seen] == sorted((shape[2] for shape in seen), reverse=True)
@@ -129,7 +124,7 @@ def test_in_alexnet_they_stand_behind_the_pools():
 
 
 def test_layers_come_and_go():
-    images, plain = torch.randn(6, 1, 8, 8, generator=random()), model()
+    images, plain = Pixels(torch.randn(6, 1, 8, 8, generator=random())), model()
     before = plain(images).logits
     with layers().on(plain):
         augmented = plain(images).logits
@@ -138,11 +133,13 @@ def test_layers_come_and_go():
     with layers(0.0).on(plain):
         assert torch.equal(plain(images).logits, before)
     with layers().on(plain):
-        assert torch.equal(plain(images[:1]).logits, plain(images[:1]).logits)  # a batch of one
+        one = Pixels(images.values[:1])  # a batch of one
+        assert torch.equal(plain(one).logits, plain(one).logits)
 
 
 def test_about_every_other_batch_is_augmented():
-    images, plain, layer = torch.randn(2, 1, 8, 8, generator=random()), model(), layers(0.5)
+    images = Pixels(torch.randn(2, 1, 8, 8, generator=random()))
+    plain, layer = model(), layers(0.5)
     applied = 0
     with layer.on(plain):
         for _ in range(60):
@@ -157,7 +154,8 @@ def test_maps_of_one_pixel_pass_as_they_are():
     tiny = build("cnn2", channels=1, image_size=4, num_classes=2, feature_dim=8, generator=random())
     layer = layers()
     with layer.on(tiny):
-        assert torch.isfinite(tiny(torch.randn(3, 1, 4, 4, generator=random())).logits).all()
+        images = Pixels(torch.randn(3, 1, 4, 4, generator=random()))
+        assert torch.isfinite(tiny(images).logits).all()
     assert set(layer.running) == {"0.mean", "0.std"}
 
 
@@ -170,9 +168,10 @@ def test_probability_0_is_fedavg_bit_for_bit(run):
     free = run("fedfa_augmentation", {**changes, "algorithm.probability": 0})
     done = run("fedfa_augmentation", changes)
     for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
-        assert mine.keys() == fedavgs.keys()
-        assert all(torch.equal(mine[name], tensor) for name, tensor in fedavgs.items())
-    assert not torch.equal(done.servers[1]["head.weight"], plain.servers[1]["head.weight"])
+        assert mine["variances"] == {}
+        assert same(mine["model"], fedavgs["model"])
+    heads = [each.servers[1]["model"]["head.weight"] for each in (done, plain)]
+    assert not torch.equal(*heads)
 
 
 def test_what_the_server_makes_of_running_means(assemble):
@@ -185,11 +184,10 @@ def test_what_the_server_makes_of_running_means(assemble):
         ),
         2: VariedUpdate(weights, {}, 9, {"0.mean": torch.tensor([3.0, 4.0])}),
     }
-    after = algorithm.server_update(
-        {**weights, VARIANCE + "1.std": torch.ones(1) * 7}, uplinks, None
-    )
-    assert after[VARIANCE + "0.mean"].tolist() == [2.0, 8.0]  # without weights
-    assert after[VARIANCE + "1.std"].tolist() == [7.0]  # of one client there is no variance
+    before = {"model": weights, "variances": {"1.std": torch.ones(1) * 7}}
+    after = algorithm.server_update(before, uplinks, None)
+    assert after["variances"]["0.mean"].tolist() == [2.0, 8.0]  # without weights
+    assert after["variances"]["1.std"].tolist() == [7.0]  # of one client there is no variance
     assert algorithm.downlink(after, [0], server)[0].variances.keys() == {"0.mean", "1.std"}
 
 
@@ -201,14 +199,14 @@ def test_statistics_travel_and_running_means_stay(run):
     assert done.results[2].down.params["statistics"] == 4 * statistics
     plain = run("fedavg", ONE_KIND)
     assert done.results[1].up.params["weights"] == plain.results[1].up.params["weights"]
-    assert {n for n in done.servers[-1] if is_weight(n)} == set(plain.servers[-1])
-    names = {f"{RUNNING}{stage}.{what}" for stage in (0, 1) for what in ("mean", "std")}
+    assert set(done.servers[-1]["model"]) == set(plain.servers[-1]["model"])
+    names = {f"{stage}.{what}" for stage in (0, 1) for what in ("mean", "std")}
     for memory in done.memories.values():
-        assert set(memory) == names
-    ours, theirs = done.memories[0][f"{RUNNING}0.mean"], done.memories[1][f"{RUNNING}0.mean"]
-    assert not torch.equal(ours, theirs)
-    means = torch.stack([done.memories[c][f"{RUNNING}0.mean"] for c in range(4)])
-    torch.testing.assert_close(done.servers[-1][f"{VARIANCE}0.mean"], means.var(dim=0))
+        assert set(memory) == {"running"}
+        assert set(memory["running"]) == names
+    means = torch.stack([done.memories[client]["running"]["0.mean"] for client in range(4)])
+    assert not torch.equal(means[0], means[1])
+    torch.testing.assert_close(done.servers[-1]["variances"]["0.mean"], means.var(dim=0))
 
 
 def test_it_learns(run):

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import same
 
-from fedray.algorithms.fedglcl import BIAS, TEXT, WEIGHT, cosines, text_contrast
+from fedray.algorithms.averaging.extra_parameters import ExtendedModel
+from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
+from fedray.core import ClientState, LocalContext
 from fedray.errors import UserError
+from fedray.models import Pixels, build
+from fedray.runtime.clients import ClientRuntime
 
 ONE_KIND = {"model.group": "cnn3", "model.projector": 24}
+SHAPE = {"channels": 1, "image_size": 8, "num_classes": 0, "feature_dim": 16, "hidden": 24}
 
 
 def draw(*shape, seed=0):
@@ -28,7 +34,7 @@ def test_eq7_by_hand():
     assert text_contrast(delta, y, 1.0, "all").item() == pytest.approx(0.598139, abs=1e-6)
 
 
-def test_eq7_both_forms_are_one_softplus_apart():
+def test_eq7_forms_differ_by_one_softplus():
     delta, y = draw(6, 5).clamp(-1, 1), torch.tensor([0, 1, 2, 3, 4, 0])
     for i in range(6):
         one = delta[i : i + 1], y[i : i + 1], 0.07
@@ -64,8 +70,8 @@ def test_text_is_sent_once_to_everybody_and_never_changes(run):
     expected = F.normalize(tower.frozen_prototypes(), dim=1)
     assert set(done.memories) == {0, 1, 2, 3}
     assert all(torch.allclose(memory["text"], expected) for memory in done.memories.values())
-    assert not any(name.startswith("head") for name in done.servers[0])
-    whole = sum(tensor.numel() for tensor in done.servers[0].values())
+    assert not any(name.startswith("head") for name in done.servers[0]["model"])
+    whole = sum(tensor.numel() for tensor in done.servers[0]["model"].values())
     assert done.results[1].up.total_params == 2 * (whole + 1)  # and the number of images
 
 
@@ -79,26 +85,23 @@ def test_it_learns(run):
 
 
 def test_one_client_is_centralised_training(run):
-    from fedray.models import build
-
     done = run("fedglcl", {**ONE_KIND, "data.clients": 1, "rounds": 2})
     assembly = done.assembly
-    random = assembly.streams.torch("weights/cnn3")
-    model = build("cnn3", **assembly.shape, generator=random)
-    own = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    model = build("cnn3", **SHAPE, generator=assembly.streams.torch("weights/cnn3"))
+    indices = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     text = F.normalize(done.memories[0]["text"], dim=1, eps=1e-8)
     sgd = torch.optim.SGD(model.parameters(), 0.05)
     for round_ in (1, 2):
         batches = assembly.streams.torch("batches", round_=round_)
         for index in torch.randperm(len(labels), generator=batches).split(16):
             sgd.zero_grad()
-            unit = F.normalize(model(images[index]).features, dim=1, eps=1e-8)
+            unit = F.normalize(model(Pixels(images[index])).features, dim=1, eps=1e-8)
             F.cross_entropy(unit @ text.T / 0.07, labels[index]).backward()
             sgd.step()
     for name, tensor in model.state_dict().items():
-        assert torch.equal(done.servers[-1][name], tensor), name
+        assert torch.equal(done.servers[-1]["model"][name], tensor), name
 
 
 @pytest.mark.parametrize("other", ["fedglcl_fedprox", "fedglcl_moon"])
@@ -108,9 +111,10 @@ def test_combinations_with_mu_0_are_fedglcl_bit_for_bit(run, other):
     free = run(other, {**changes, "algorithm.mu": 0})
     held = run(other, {**changes, "algorithm.mu": 1})
     for round_, state in enumerate(plain.servers):
-        assert all(torch.equal(free.servers[round_][name], state[name]) for name in state)
-    weights = [name for name in plain.servers[-1] if name.endswith("weight")]
-    assert any(not torch.equal(held.servers[-1][n], plain.servers[-1][n]) for n in weights)
+        assert same(free.servers[round_]["model"], state["model"])
+    moved, still = held.servers[-1]["model"], plain.servers[-1]["model"]
+    weights = [name for name in still if name.endswith("weight")]
+    assert any(not torch.equal(moved[name], still[name]) for name in weights)
 
 
 def test_another_width_is_refused_with_the_key(run):
@@ -122,38 +126,36 @@ def test_another_width_is_refused_with_the_key(run):
 
 
 def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
-    from fedray.client import ClientState
-
     algorithm = assemble("fedglcl_l", ONE_KIND).algorithm
-    memory = {
-        TEXT: torch.tensor([[1.0, 2.0]]),
+
+    def text(vectors, projection):
+        state = ClientState({}, {"text": vectors})
+        return algorithm.text(LocalContext(None, None, state, None, projection))
+
+    projection = {
         WEIGHT: torch.tensor([[0.0, 1.0], [3.0, 0.0]]),
         BIAS: torch.tensor([0.5, 0.0]),
     }
-    assert algorithm.text(ClientState({}, memory)).tolist() == [[2.5, 3.0]]
-    start = algorithm.beside()
-    same = ClientState({}, {TEXT: draw(4, 16).float(), **start})
-    assert torch.equal(algorithm.text(same), same.memory[TEXT])
+    assert text(torch.tensor([[1.0, 2.0]]), projection).tolist() == [[2.5, 3.0]]
+    sent = draw(4, 16).float()
+    assert torch.equal(text(sent, algorithm.extra_parameters()), sent)
 
 
 def test_before_round_1_the_trained_text_is_fedglcls(run):
     plain, trained = run("fedglcl", ONE_KIND), run("fedglcl_l", ONE_KIND)
     assert trained.results[0].per_client == plain.results[0].per_client
-    shared = set(plain.servers[0])
-    assert set(trained.servers[0]) - shared == {WEIGHT, BIAS}
-    assert all(torch.equal(trained.servers[0][n], plain.servers[0][n]) for n in shared)
+    assert set(trained.servers[0]["extra"]) == {WEIGHT, BIAS}
+    assert same(trained.servers[0]["model"], plain.servers[0]["model"])
 
 
-def test_one_client_trains_image_encoder_and_text_together(run):
-    from fedray.models import build
-
+def test_one_client_trains_image_encoder_and_text_jointly(run):
     changes = {**ONE_KIND, "data.clients": 1, "rounds": 2, "momentum": 0.9, "weight_decay": 0.01}
     done = run("fedglcl_l", changes)
     assembly = done.assembly
-    model = build("cnn3", **assembly.shape, generator=assembly.streams.torch("weights/cnn3"))
-    own = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    model = build("cnn3", **SHAPE, generator=assembly.streams.torch("weights/cnn3"))
+    indices = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     weight, bias = torch.eye(16, requires_grad=True), torch.zeros(16, requires_grad=True)
     for round_ in (1, 2):
         everything = [*model.parameters(), weight, bias]
@@ -161,16 +163,17 @@ def test_one_client_trains_image_encoder_and_text_together(run):
         batches = assembly.streams.torch("batches", round_=round_)
         for index in torch.randperm(len(labels), generator=batches).split(16):
             sgd.zero_grad()
-            text = F.normalize(done.memories[0][TEXT] @ weight.T + bias, dim=1)
-            unit = F.normalize(model(images[index]).features, dim=1)
+            text = F.normalize(done.memories[0]["text"] @ weight.T + bias, dim=1)
+            unit = F.normalize(model(Pixels(images[index])).features, dim=1)
             F.cross_entropy(unit @ text.T / 0.07, labels[index]).backward()
             sgd.step()
     last = done.servers[-1]
-    torch.testing.assert_close(last[WEIGHT], weight.detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(last[BIAS], bias.detach(), rtol=1e-4, atol=1e-5)
-    assert (last[WEIGHT] - torch.eye(16)).abs().max() > 0.01
+    projection = last["extra"]
+    torch.testing.assert_close(projection[WEIGHT], weight.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(projection[BIAS], bias.detach(), rtol=1e-4, atol=1e-5)
+    assert (projection[WEIGHT] - torch.eye(16)).abs().max() > 0.01
     for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(last[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(last["model"][name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_the_projection_is_averaged_like_a_weight_and_text_is_still_sent_once(run):
@@ -181,19 +184,19 @@ def test_the_projection_is_averaged_like_a_weight_and_text_is_still_sent_once(ru
     for ours, theirs in zip(done.results[1:], plain.results[1:], strict=True):
         assert ours.up.params["weights"] == theirs.up.params["weights"] + more
         assert ours.down.params["weights"] == theirs.down.params["weights"] + more
-    assert all(set(memory) == {TEXT} for memory in done.memories.values())
+    assert all(set(memory) == {"text"} for memory in done.memories.values())
 
 
 def test_predictions_use_the_global_projection(run):
     """One that turns the texts around changes what the same image encoder says."""
-    from fedray.algorithms.fedavg import GlobalModel
-    from fedray.client import ClientState
-    from fedray.runtime.clients import ClientRuntime
-
     done = run("fedglcl_l", {**ONE_KIND, "rounds": 4, "data.partition": "iid"})
     runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
     state = ClientState({}, done.memories[0])
-    as_it_is = runtime.evaluate(4, 0, state, GlobalModel(last, {}))
-    turned = runtime.evaluate(4, 0, state, GlobalModel({**last, WEIGHT: -last[WEIGHT]}, {}))
-    assert as_it_is.accuracy == done.results[-1].per_client[0]
-    assert turned.accuracy < as_it_is.accuracy
+
+    def accuracy(projection):
+        down = ExtendedModel(last["model"], {}, extra=projection)
+        return runtime.test("evaluate", 4, 0, state, down).scores[0].accuracy
+
+    as_it_is = accuracy(last["extra"])
+    assert as_it_is == done.results[-1].per_client[0]
+    assert accuracy({**last["extra"], WEIGHT: -last["extra"][WEIGHT]}) < as_it_is

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import same
 
-from fedray.algorithms.fedlc import COUNTS, calibrate
+from fedray.algorithms.averaging.fedlc import calibrate
 from fedray.algorithms.losses import softmax_loss
+from fedray.core import ClientState, LocalContext
+from fedray.models import ClassifierOutput, Pixels, build
 
 ONE_KIND = {"model.group": "cnn2"}
+SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
 def draw(*shape):
@@ -64,30 +68,31 @@ def test_tau_0_is_fedavg_bit_for_bit_and_tau_1_is_not(run):
     plain = run("fedavg", ONE_KIND)
     free = run("fedlc", {**ONE_KIND, "algorithm.tau": 0})
     for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
-        assert all(torch.equal(mine[name], tensor) for name, tensor in fedavgs.items())
+        assert same(mine["model"], fedavgs["model"])
     assert free.results[-1].per_client == plain.results[-1].per_client
     held = run("fedlc", ONE_KIND)
-    assert not torch.allclose(
-        held.servers[1]["head.bias"], plain.servers[1]["head.bias"], atol=1e-4
-    )
+    biases = [done.servers[1]["model"]["head.bias"] for done in (held, plain)]
+    assert not torch.allclose(*biases, atol=1e-4)
 
 
 def test_uniform_counts_are_fedavg(run, assemble):
     data = assemble("fedavg", ONE_KIND).data
     labels = data.images.labels
     by_class = [np.flatnonzero(labels == c) for c in range(10)]
-    own = tuple(
+    indices = tuple(
         np.sort(np.concatenate([places[5 * k : 5 * k + 5] for places in by_class]))
         for k in range(4)
     )
-    balanced = replace(data, train=own)
+    balanced = replace(data, train=indices)
     calibrated = run("fedlc", {**ONE_KIND, "algorithm.tau": 3}, balanced)
     plain = run("fedavg", ONE_KIND, balanced)
     for memory in calibrated.memories.values():
-        assert memory[COUNTS].tolist() == [5] * 10
-    assert not torch.equal(plain.servers[-1]["head.weight"], plain.servers[0]["head.weight"])
-    for name, tensor in plain.servers[-1].items():
-        torch.testing.assert_close(calibrated.servers[-1][name], tensor, rtol=1e-4, atol=1e-6)
+        assert memory["counts"].tolist() == [5] * 10
+    first, last = plain.servers[0]["model"], plain.servers[-1]["model"]
+    assert not torch.equal(last["head.weight"], first["head.weight"])
+    ours = calibrated.servers[-1]["model"]
+    for name, tensor in last.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_counts_are_the_training_images_of_each_client_and_never_travel(run):
@@ -96,47 +101,42 @@ def test_counts_are_the_training_images_of_each_client_and_never_travel(run):
     data = done.assembly.data
     for client, memory in done.memories.items():
         expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
-        assert memory[COUNTS].tolist() == expected.tolist()
-        assert memory.keys() == {COUNTS}
-    assert len({tuple(memory[COUNTS].tolist()) for memory in done.memories.values()}) == 4
+        assert memory["counts"].tolist() == expected.tolist()
+        assert memory.keys() == {"counts"}
+    assert len({tuple(memory["counts"].tolist()) for memory in done.memories.values()}) == 4
     for ours, fedavgs in zip(done.results, plain.results, strict=True):
         assert (ours.up, ours.down) == (fedavgs.up, fedavgs.down)
 
 
 @pytest.mark.parametrize("exclude_target", [False, True])
 def test_one_client_is_centralised_training_on_calibrated_logits(run, exclude_target):
-    from fedray.models import build
-
     changes = {**ONE_KIND, "data.clients": 1, "algorithm.exclude_target": exclude_target}
     done = run("fedlc", changes)
     assembly = done.assembly
-    model = build("cnn2", **assembly.shape, generator=assembly.streams.torch("weights/cnn2"))
-    own = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    model = build("cnn2", **SHAPE, generator=assembly.streams.torch("weights/cnn2"))
+    indices = assembly.data.train[0]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     margins = torch.stack([(labels == c).sum() for c in range(10)]).float() ** -0.25
     sgd = torch.optim.SGD(model.parameters(), 0.05)
     for round_ in (1, 2):
         random = assembly.streams.torch("batches", round_=round_)
         for index in torch.randperm(len(labels), generator=random).split(16):
             sgd.zero_grad()
-            g, y = model(images[index]).logits - margins, labels[index]
+            g, y = model(Pixels(images[index])).logits - margins, labels[index]
             scores = torch.exp(g)
             if exclude_target:
                 scores = scores * (1 - F.one_hot(y, 10))
             (scores.sum(1).log() - g.gather(1, y[:, None]).squeeze(1)).mean().backward()
             sgd.step()
+    after = done.servers[-1]["model"]
     for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(done.servers[-1][name], tensor, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_predictions_use_the_raw_logits(assemble):
-    from fedray.client import ClientState
-    from fedray.models import build
-
-    assembly = assemble("fedlc", ONE_KIND)
-    model = build("cnn2", **assembly.shape, generator=None).eval()
-    images = draw(4, 1, 8, 8).float()
-    state = ClientState({}, {COUNTS: torch.tensor([0, 100] * 5)})
-    found = assembly.algorithm.predict(model, images, state)
-    assert torch.equal(found, model(images).logits)
+    algorithm = assemble("fedlc", ONE_KIND).algorithm
+    state = ClientState({}, {"counts": torch.tensor([0, 100] * 5)})
+    output = ClassifierOutput(draw(4, 16), draw(4, 10))
+    found = algorithm.predict(output, LocalContext(None, None, state, None))
+    assert torch.equal(found, output.logits)

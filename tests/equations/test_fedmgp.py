@@ -6,15 +6,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+from clips import CPU
+from prompting import initial_prompts, loss_of
 from torch import Tensor
 
-from fedray.algorithms.fedavg import shares_of
-from fedray.algorithms.fedmgp import (
-    FedMGPClip,
+from fedray.algorithms.averaging.fedavg import client_weights
+from fedray.algorithms.prompts.fedmgp import (
     GlobalGroups,
-    Groups,
     SelectedGroups,
-    combine,
     diversity,
     draw_groups,
     group_cross_entropy,
@@ -22,12 +21,11 @@ from fedray.algorithms.fedmgp import (
     selection_probabilities,
     similarities,
 )
-from fedray.client import Batch, ClientState
+from fedray.core import Batch, ClientState, LocalContext
 from fedray.errors import UserError
-from fedray.models.clip import ClassTexts
+from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 R = 2**-0.5
 
 
@@ -82,27 +80,27 @@ SIZES = [32, 16, 16]
 
 def uploads() -> dict[int, SelectedGroups]:
     return {
-        client: SelectedGroups({"text": torch.tensor(own)[draw].reshape(2, 1, 1)}, size)
-        for client, (own, draw, size) in enumerate(zip(PROMPTS, DRAWS, SIZES, strict=True))
+        client: SelectedGroups({"text": torch.tensor(values)[draw].reshape(2, 1, 1)}, size)
+        for client, (values, draw, size) in enumerate(zip(PROMPTS, DRAWS, SIZES, strict=True))
     }
 
 
 @pytest.mark.parametrize(("how", "expected"), [("samples", [31.5, 58]), ("uniform", [41, 77])])
 def test_eq9_groups_are_averaged_by_rank(how, expected):
-    mean = rank_mean(shares_of(uploads(), how), uploads())
+    mean = rank_mean(client_weights(uploads(), how), uploads())
     assert mean["text"].flatten().tolist() == pytest.approx(expected)
 
 
 def test_write_back_touches_the_drawn_slots_alone(assemble):
-    mean = rank_mean(shares_of(uploads(), "samples"), uploads())
+    mean = rank_mean(client_weights(uploads(), "samples"), uploads())
     expected = [[58, 2, 31.5], [10, 31.5, 58], [31.5, 58, 300]]
     algorithm = assemble("fedmgp").algorithm
-    for own, draw, after in zip(PROMPTS, DRAWS, expected, strict=True):
-        before = torch.tensor(own).reshape(3, 1, 1)
-        state = ClientState({"text": before}, {"drawn/text": torch.tensor(draw)})
+    for values, draw, after in zip(PROMPTS, DRAWS, expected, strict=True):
+        before = torch.tensor(values).reshape(3, 1, 1)
+        state = ClientState({"text": before}, {"drawn": {"text": torch.tensor(draw)}})
         _, found = algorithm.write_back(None, state, GlobalGroups(mean))
         assert found.model["text"].flatten().tolist() == pytest.approx(after)
-        assert before.flatten().tolist() == own  # nothing is changed in place
+        assert before.flatten().tolist() == values  # nothing is changed in place
 
 
 # --- Eq. (3), (4), (6) ----------------------------------------------------------------------------
@@ -122,7 +120,7 @@ def test_eq4_distances(measure, expected):
 
 @pytest.mark.parametrize("measure", ["cos", "l1", "l2"])
 @pytest.mark.parametrize(("sign", "rises"), [("repel", False), ("attract", True)])
-def test_one_step_moves_groups_apart_or_together(measure, sign, rises):
+def test_one_step_raises_or_lowers_the_distance_of_groups(measure, sign, rises):
     raw = torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(1), requires_grad=True)
 
     def cosine(groups: Tensor) -> float:
@@ -139,76 +137,20 @@ def test_one_step_moves_groups_apart_or_together(measure, sign, rises):
 def test_eq3_the_loss_is_each_groups_own_not_that_of_the_mean():
     logits = torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]])
     labels = torch.tensor([0])
-    each = [-torch.log_softmax(own, -1)[0, 0] for own in logits]
+    each = [-torch.log_softmax(group, -1)[0, 0] for group in logits]
     found = group_cross_entropy(logits, labels)
     assert float(found) == pytest.approx(float(sum(each) / 2))
     assert float(found) > float(group_cross_entropy(logits.mean(0, keepdim=True), labels))
 
 
-def test_eq6_mean_logits_and_mean_probabilities_disagree():
-    unit = torch.ones(2, 1, 1)
-    groups = Groups(unit, unit, torch.tensor([[[10.0, 0, 6]], [[0.0, 5, 6]]]))
-    assert int(combine(groups, "logits", 0, 1.0).argmax()) == 2
-    prob = combine(groups, "prob", 0, 1.0)
-    assert int(prob.argmax()) == 0
-    assert prob.exp().flatten().tolist() == pytest.approx([0.492, 0.134, 0.374], abs=1e-3)
-    assert combine(groups, "max_logits", 0, 1.0).flatten().tolist() == [10, 0, 6]
-    assert combine(groups, "group", 1, 1.0).flatten().tolist() == [0, 5, 6]
-
-
-def test_averaged_features_are_not_normalised_again():
-    image = torch.tensor([[[1.0, 0]], [[0.0, 1]]])
-    text = torch.tensor([[[1.0, 0], [0.0, 1]], [[1.0, 0], [1.0, 0]]])
-    groups = Groups(image, text, torch.zeros(2, 1, 2))
-    assert combine(groups, "features", 0, 2.0).flatten().tolist() == [1.0, 1.0]
-
-
 # --- the model ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def model(assemble):
-    assembly = assemble("fedmgp", {"algorithm.groups": 3, "data.test_fraction": 0.5})
-    made = assembly.empty("prompted_clip")
-    with torch.no_grad():
-        for name, value in assembly.initial("prompted_clip").items():
-            made.get_parameter(name).copy_(value)
-    return made
-
-
-def test_without_noise_the_first_words_are_the_photo(model):
-    with torch.no_grad():
-        noise = model.text - model.text.mean(0)
-        assert 0 < noise.abs().max() < 0.06
-        words = ClassTexts(model.clip.text, model.names)
-        model.text.copy_(words.embeddings[0, 1:3].expand(3, -1, -1))
-        features = model.text_features()
-    assert torch.allclose(features, words.encode().expand(3, -1, -1), atol=1e-5)
-
-
-def test_eq2_groups_in_one_batch_are_groups_one_by_one(model):
-    images = torch.rand(6, 1, 8, 8) * 2 - 1
-    together = model.groups(images)
-    with torch.no_grad():
-        one_by_one = model.groups(images)
-    for a, b in zip(together, one_by_one, strict=True):
-        assert torch.allclose(a, b, atol=1e-5)
-    assert together.image.shape == (3, 6, 24)
-    assert together.logits.shape == (3, 6, 10)
-
-
-def test_groups_start_apart_and_clients_start_alike(assemble):
+def test_groups_start_distinct_and_clients_start_equal(assemble):
     assembly = assemble("fedmgp")
-    first, second = (assembly.initial("prompted_clip", client) for client in (0, 1))
+    first, second = (initial_prompts(assembly, client) for client in (0, 1))
     assert torch.equal(first["text"], second["text"])
     assert all(not torch.equal(a, b) for a, b in pairwise(first["visual"]))
-
-
-def test_a_prompt_length_beyond_the_photo_has_places_of_its_own(assemble):
-    model = assemble("fedmgp", {"algorithm.text_length": 6}).empty("prompted_clip")
-    assert model.template == "X X X X X X {}."
-    assert isinstance(model, FedMGPClip)
-    assert model.text_features().shape == (5, 10, 24)
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -216,16 +158,16 @@ def test_a_prompt_length_beyond_the_photo_has_places_of_its_own(assemble):
 
 def test_participants_share_what_they_drew_and_nothing_else(run):
     result = run("fedmgp", {"rounds": 2, "participation": 0.5})
-    initial = result.assembly.initial("prompted_clip")
+    initial = initial_prompts(result.assembly)
     server, last = result.servers[-1], result.results[-1].participants
     assert len(last) == 2
     seen = set()
     for client, memory in result.memories.items():
         for name in ("text", "visual"):
-            drawn = memory[f"drawn/{name}"]
+            drawn = memory["drawn"][name]
             assert len(set(drawn.tolist())) == 2
             if client in last:
-                assert torch.equal(result.models[client][name][drawn], server[name])
+                assert torch.equal(result.models[client][name][drawn], server["prompts"][name])
             # trained visual prompts stay trained: the released code loses them
             assert not torch.equal(result.models[client][name], initial[name])
         seen.add(client)
@@ -256,7 +198,7 @@ def test_who_missed_the_last_round_is_sent_its_groups(run):
 def test_frequencies_of_drawing_are_measured(run):
     for found in run("fedmgp", {"rounds": 2}).results[1:]:
         for name in ("text", "visual"):
-            shares = [found.metrics[f"drawn_{name}_{group}"] for group in range(5)]
+            shares = [found.metrics[f"client/drawn_{name}_{group}"] for group in range(5)]
             assert sum(shares) == pytest.approx(2)
 
 
@@ -265,15 +207,15 @@ def test_all_groups_without_diversity_is_fedavg_of_every_group(run):
     changes = {"rounds": 1, "algorithm.aggregation": "all", "algorithm.groups": 2}
     result = run("fedmgp", changes)
     for model in result.models.values():
-        assert torch.equal(model["text"], result.servers[-1]["text"])
-        assert torch.equal(model["visual"], result.servers[-1]["visual"])
+        assert torch.equal(model["text"], result.servers[-1]["prompts"]["text"])
+        assert torch.equal(model["visual"], result.servers[-1]["prompts"]["visual"])
 
 
 def test_one_group_is_fedavg_of_shallow_prompts(run):
     one = {"algorithm.groups": 1, "algorithm.selected": 1, "rounds": 2}
     result = run("fedmgp", one)
     values = [model["text"] for model in result.models.values()]
-    assert all(torch.equal(values[0], own) for own in values)
+    assert all(torch.equal(values[0], other) for other in values)
     assert run("fedmgp", {**one, "algorithm.diversity": 0}).same_clients_as(result)
 
 
@@ -287,7 +229,7 @@ def test_one_client_alone_keeps_what_it_trained(run):
 @pytest.mark.parametrize("changes", [{"algorithm.visual_length": 0}, {"algorithm.text_length": 0}])
 def test_one_modality(run, changes):
     result = run("fedmgp", changes)
-    assert len(result.servers[-1]) == 2
+    assert len(result.servers[-1]["prompts"]) == 1
     assert result.results[-1].metrics["train_loss"] < result.results[1].metrics["train_loss"]
 
 
@@ -296,9 +238,9 @@ def test_lost_visual_prompts_as_in_the_released_code(run):
     assert not result.assembly.algorithm.hp.keep_visual
     runtime = ClientRuntime(result.assembly, CPU)
     client = runtime.client(0, 3)
-    started = result.assembly.algorithm.start(client, ClientState(result.models[0]), None)
-    assert torch.equal(started["visual"], result.assembly.initial("prompted_clip")["visual"])
-    assert torch.equal(started["text"], result.models[0]["text"])
+    local = result.assembly.algorithm.begin(client, ClientState(result.models[0]), None)
+    assert torch.equal(local.model.visual, initial_prompts(result.assembly)["visual"])
+    assert torch.equal(local.model.text, result.models[0]["text"])
 
 
 def test_eq5_attraction_is_the_published_loss(assemble):
@@ -306,16 +248,17 @@ def test_eq5_attraction_is_the_published_loss(assemble):
     hp = assembly.algorithm.hp
     assert (hp.measure, hp.sign, hp.reduction, hp.inference) == ("cos", "attract", "sum", "prob")
     client = ClientRuntime(assembly, CPU).client(0, 1)
-    model = client.load(assembly.initial("prompted_clip"))
-    batch = Batch(torch.rand(4, 1, 8, 8) * 2 - 1, torch.tensor([0, 1, 2, 3]))
-    groups = model.groups(batch.images)
+    model = client.load(initial_prompts(assembly))
+    batch = Batch(Pixels(torch.rand(4, 1, 8, 8) * 2 - 1), torch.tensor([0, 1, 2, 3]))
+    groups = model.groups(batch.inputs)
     by_hand = group_cross_entropy(groups.logits, batch.labels)
     for features, count in ((groups.text, 1), (groups.image, 4)):
         for j in range(5):
             for i in range(5):
                 if i != j:
                     by_hand = by_hand + (1 - (features[i] * features[j]).sum(-1)).sum() / count
-    found = assembly.algorithm.local_loss(model, batch, None, None)
+    local = LocalContext(client, model, ClientState({}), None)
+    found = loss_of(assembly, local, batch)
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 

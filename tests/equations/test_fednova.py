@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.algorithms.fednova import NormalisedModel, effective_steps, normalised_average
+from fedray.algorithms.averaging.fednova import NormalisedModel, effective_steps, normalised_average
 
 ONE_KIND = {"model.group": "cnn2"}
 
@@ -22,31 +22,30 @@ def test_unequal_steps_do_not_pull_by_hand():
         0: NormalisedModel({"w": torch.tensor([-1.0])}, {}, 1, 1.0),
         1: NormalisedModel({"w": torch.tensor([3.0])}, {}, 1, 3.0),
     }
-    shares = {0: 0.5, 1: 0.5}
-    found = normalised_average({"w": torch.zeros(1)}, shares, uplinks)
+    weights = {0: 0.5, 1: 0.5}
+    found = normalised_average({"w": torch.zeros(1)}, weights, uplinks)
     assert found["w"].item() == pytest.approx(0.0, abs=1e-6)  # FedAvg: +1
 
 
 def test_equal_steps_are_fedavg(run):
     equal = {**ONE_KIND, "rounds": 3, "data.partition": "iid", "data.samples": 320}
     nova, plain = run("fednova", equal), run("fedavg", equal)
-    for name, tensor in plain.servers[-1].items():
-        torch.testing.assert_close(nova.servers[-1][name], tensor, rtol=1e-5, atol=1e-6)
+    for name, tensor in plain.servers[-1]["model"].items():
+        torch.testing.assert_close(nova.servers[-1]["model"][name], tensor, rtol=1e-5, atol=1e-6)
 
 
 def test_unequal_steps_are_not(run):
     unequal = {**ONE_KIND, "rounds": 2, "data.partition.alpha": 0.2}
     nova, plain = run("fednova", unequal), run("fedavg", unequal)
-    steps = {-(-len(own) // 16) for own in plain.assembly.data.train}
+    steps = {-(-len(indices) // 16) for indices in plain.assembly.data.train}
     assert len(steps) > 1
-    assert not torch.allclose(
-        nova.servers[-1]["head.weight"], plain.servers[-1]["head.weight"], atol=1e-5
-    )
+    ours, fedavgs = (done.servers[-1]["model"]["head.weight"] for done in (nova, plain))
+    assert not torch.allclose(ours, fedavgs, atol=1e-5)
 
 
 def test_running_statistics_are_averaged_as_in_fedavg(run):
     changes = {"model.group": "cnn3", "rounds": 1, "data.partition.alpha": 0.2}
     nova, plain = run("fednova", changes), run("fedavg", changes)
-    for name, tensor in plain.servers[1].items():
+    for name, tensor in plain.servers[1]["model"].items():
         if "running" in name or "num_batches" in name:
-            assert torch.equal(nova.servers[1][name], tensor)
+            assert torch.equal(nova.servers[1]["model"][name], tensor)

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.fedpcl import PrototypeSets, prototype_contrast
-from fedray.algorithms.prototypes import LocalPrototypes
-from fedray.client import Batch, ClientState
-from fedray.models import ClassifierOutput
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
+from fedray.algorithms.prototypes.fedpcl import PrototypeSets, prototype_contrast
+from fedray.core import Batch, ClientState, LocalContext
+from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
@@ -49,10 +49,11 @@ def test_a_class_without_prototype_is_in_no_sum_and_its_images_count_as_zero():
 
 def test_the_loss_is_both_contrasts_of_unit_features(assemble):
     method = assemble("fedpcl", {"algorithm.tau": 0.5}).algorithm
-    model = lambda images: ClassifierOutput(torch.tensor([[5.0, 0.0]]), torch.zeros(1, 2))  # noqa: E731
-    own = torch.tensor([[0.5, 0.0], [0.0, 1.0]])
-    down = PrototypeSets(torch.eye(2), ALL, torch.stack([torch.eye(2), own]))
-    loss = method.loss(model, Batch(torch.zeros(1), torch.tensor([0])), down)
+    output = ClassifierOutput(torch.tensor([[5.0, 0.0]]), torch.zeros(1, 2))
+    local = torch.tensor([[0.5, 0.0], [0.0, 1.0]])
+    down = PrototypeSets(torch.eye(2), ALL, torch.stack([torch.eye(2), local]))
+    batch = Batch(Pixels(torch.zeros(1)), torch.tensor([0]))
+    loss = method.loss(output, batch, LocalContext(None, None, ClientState({}), down))
     one, two = (log(1 + exp(-cosine / 0.5)) for cosine in (1.0, 0.5))
     assert loss.item() == pytest.approx(one + (one + two) / 2)
 
@@ -93,8 +94,10 @@ def test_a_single_client_has_twice_the_global_contrast(run):
     model.eval()
     batch = next(client.batches(client.train))
     with torch.no_grad():
-        z = F.normalize(model(batch.images).features, dim=1)
-        found = assembly.algorithm.loss(model, batch, down)
+        output = model(batch.inputs)
+        z = F.normalize(output.features, dim=1)
+        local = LocalContext(client, model, ClientState({}), down)
+        found = assembly.algorithm.loss(output, batch, local)
     l_g = prototype_contrast(z, batch.labels, down.vectors.unsqueeze(0), down.present, 0.07)
     l_p = prototype_contrast(z, batch.labels, down.sets, down.present, 0.07)
     assert torch.equal(l_p, l_g)
@@ -104,7 +107,8 @@ def test_a_single_client_has_twice_the_global_contrast(run):
 def test_the_first_round_makes_prototypes_and_trains_nothing(run):
     one, two = run("fedpcl", {"rounds": 1}), run("fedpcl", {"rounds": 2})
     for client, model in one.models.items():
-        start = one.assembly.initial(one.assembly.architectures[client], client)
+        models = one.assembly.models
+        start = models.initial(models.architectures[client], client)
         assert all(torch.equal(model[name], tensor) for name, tensor in start.items())
         changed = two.models[client]
         assert any(not torch.equal(changed[name], tensor) for name, tensor in start.items())
@@ -121,7 +125,7 @@ def test_clients_keep_the_mean_unit_features_of_their_trained_model(run):
         model = context.load(done.models[client]).eval()
         images, labels = context.train.tensors(CPU)
         with torch.no_grad():
-            z = F.normalize(model(images.float() * (2 / 255) - 1).features, dim=1)
+            z = F.normalize(model(Pixels(images.float() * (2 / 255) - 1)).features, dim=1)
         assert memory["present"].nonzero().flatten().tolist() == sorted(set(labels.tolist()))
         for c in set(labels.tolist()):
             torch.testing.assert_close(memory["vectors"][c], z[labels == c].mean(0))
@@ -131,15 +135,16 @@ def test_clients_keep_the_mean_unit_features_of_their_trained_model(run):
 
 def test_predictions_are_the_nearest_own_prototype(assemble):
     method = assemble("fedpcl").algorithm
-    model = lambda images: ClassifierOutput(images, images)  # noqa: E731
-    images = torch.tensor([[3.0, 4.0], [-2.0, 0.0]])
+    features = torch.tensor([[3.0, 4.0], [-2.0, 0.0]])
+    output = ClassifierOutput(features, features)
     memory = {
         "vectors": torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.5]]),
         "present": torch.tensor([True, False, True]),
     }
-    found = method.predict(model, images, ClientState({}, memory))
+    found = method.predict(output, LocalContext(None, None, ClientState({}, memory), None))
     torch.testing.assert_close(found, torch.tensor([[0.6, -inf, 0.4], [-1.0, -inf, 0.0]]))
-    assert method.predict(model, images, ClientState({})).tolist() == [[0.0] * 10] * 2
+    newcomer = LocalContext(None, None, ClientState({}), None)
+    assert method.predict(output, newcomer).tolist() == [[0.0] * 10] * 2
 
 
 def test_what_travels(run):

@@ -7,12 +7,14 @@ from math import exp, log
 import pytest
 import torch
 import torch.nn.functional as F
-from prompting import NAMES, clip_of, drawn, empty_client, gradients, noise
+from clips import DIGITS, clip_of, drawn, gradients, noise
+from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.fedavg import GlobalModel
-from fedray.algorithms.fedpgp import PersonalClip, contrast
-from fedray.algorithms.promptfl import ContextClip
-from fedray.client import Batch, ClientState
+from fedray.algorithms.prompts.fedpgp import contrast
+from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
+from fedray.core import Batch, ClientState, LocalContext
+from fedray.models import ImageFeatures
+from fedray.models.prompted import PersonalClip
 
 SHORT = {"algorithm.length": 4, "algorithm.rank": 2}
 
@@ -37,13 +39,8 @@ def test_it_pulls_the_shared_to_clip_and_pushes_the_personal_from_the_shared():
     assert float((down_shared * toward).sum()) > 0
 
 
-def test_without_a_correction_the_personal_features_are_the_shared_ones(tiny_clip):
-    model = drawn(PersonalClip(clip_of(tiny_clip), NAMES, 4, 2))
-    plain = ContextClip(model.clip, NAMES, 4)
-    plain.context.data.copy_(model.sigma[0])
-    z_s, z_c = model.shared_and_personal()
-    assert (z_s - z_c).abs().max() > 0  # U V starts small, but not at zero
-    torch.testing.assert_close(z_s[0], plain.text_features())
+def test_without_a_correction_the_contrast_is_that_of_equal_features(tiny_clip):
+    model = drawn(PersonalClip(clip_of(tiny_clip), DIGITS, 4, 2))
     with torch.no_grad():
         model.u.zero_()
     z_s, z_c = model.shared_and_personal()
@@ -53,30 +50,22 @@ def test_without_a_correction_the_personal_features_are_the_shared_ones(tiny_cli
     torch.testing.assert_close(contrast(model.fixed_texts(), z_s, z_c, 0.5), expected)
 
 
-def test_the_personal_context_by_hand(tiny_clip):
-    model = PersonalClip(clip_of(tiny_clip), NAMES, 2, 1)
-    with torch.no_grad():
-        model.sigma.fill_(1.0)
-        model.u.copy_(torch.tensor([[[2.0], [3.0]]]))
-        model.v.zero_()[0, 0, 0] = 5.0
-    assert model.personal_context()[0, :, :2].tolist() == [[11.0, 1.0], [16.0, 1.0]]
-
-
-def loss_and_model(assemble, **knobs):
-    changes = {**SHORT, **{f"algorithm.{name}": value for name, value in knobs.items()}}
+def loss_and_model(assemble, **hparams):
+    changes = {**SHORT, **{f"algorithm.{name}": value for name, value in hparams.items()}}
     assembly = assemble("fedpgp", changes)
     client = empty_client(assembly)
-    start = assembly.initial("prompted_clip")
+    start = initial_prompts(assembly)
     model = client.load(start)
-    batch = Batch(noise(6, model.clip.dim), torch.arange(6))
-    down = GlobalModel({"sigma": start["sigma"]}, {})
-    return assembly.algorithm.local_loss(model, batch, down, ClientState({})), model, batch
+    batch = Batch(ImageFeatures(noise(6, model.clip.dim)), torch.arange(6))
+    down = GlobalPrompts({"sigma": start["sigma"]}, {})
+    local = LocalContext(client, model, ClientState({}), down)
+    return loss_of(assembly, local, batch), model, batch
 
 
 def test_the_loss_is_cross_entropy_and_mu_times_the_contrast(assemble):
     loss, model, batch = loss_and_model(assemble, mu=0.7)
     z_s, z_c = model.shared_and_personal()
-    plain = F.cross_entropy(model(batch.images).logits, batch.labels)
+    plain = F.cross_entropy(model(batch.inputs).logits, batch.labels)
     whole = plain + 0.7 * contrast(model.fixed_texts(), z_s, z_c, 0.5)
     torch.testing.assert_close(loss, whole)
     torch.testing.assert_close(loss_and_model(assemble, mu=0)[0], plain)
@@ -87,20 +76,21 @@ def test_a_second_prompt_is_only_wrong_answers(assemble):
     loss, model, batch = loss_and_model(assemble, copies=2, mu=0)
     _, z_c = model.shared_and_personal()
     assert not torch.equal(z_c[0], z_c[1])
-    image = F.normalize(batch.images, dim=-1)
+    image = F.normalize(batch.inputs.values, dim=-1)
     logits = model.clip.scale * torch.cat([image @ z_c[0].T, image @ z_c[1].T], dim=1)
     torch.testing.assert_close(loss, F.cross_entropy(logits, batch.labels))
-    assert model(batch.images).logits.shape == (6, 10)
-    torch.testing.assert_close(model(batch.images).logits, logits[:, :10])
+    tested = model.eval()(batch.inputs).logits
+    assert tested.shape == (6, 10)
+    torch.testing.assert_close(tested, logits[:, :10])
 
 
 def test_the_average_touches_sigma_alone(run):
     done = run("fedpgp", {**SHORT, "rounds": 3, "participation": 0.5})
-    assert set(done.servers[-1]) == {"sigma"}
-    assert not torch.equal(done.servers[-1]["sigma"], done.servers[0]["sigma"])
+    assert set(done.servers[-1]["model"]) == {"sigma"}
+    assert not torch.equal(done.servers[-1]["model"]["sigma"], done.servers[0]["model"]["sigma"])
     assert all(set(model) >= {"u", "v"} for model in done.models.values())
     trained = {client for result in done.results for client in result.participants}
-    own = [done.models[client]["u"] for client in sorted(trained)]
-    assert all(not torch.equal(own[0], other) for other in own[1:])
-    numbers = done.servers[-1]["sigma"].numel()
+    corrections = [done.models[client]["u"] for client in sorted(trained)]
+    assert all(not torch.equal(corrections[0], other) for other in corrections[1:])
+    numbers = done.servers[-1]["model"]["sigma"].numel()
     assert done.results[1].up.params == {"prompts": 2 * numbers, "statistics": 2}

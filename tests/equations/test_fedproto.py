@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.algorithms.fedproto import FedProto, prototype_loss
-from fedray.algorithms.prototypes import (
+from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     aggregate,
     local_prototypes,
     prototype_distance,
 )
-from fedray.client import Batch
+from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
 from fedray.data import FederatedData
 from fedray.models import ClassifierOutput
 from fedray.runtime.clients import ClientRuntime
@@ -24,12 +23,8 @@ from fedray.runtime.clients import ClientRuntime
 CPU = torch.device("cpu")
 FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 LABELS = torch.tensor([0, 1])
-BATCH = Batch(torch.zeros(2, 1, 8, 8), LABELS)
-
-
-def model(images):
-    """Two classes, undecided: the cross-entropy is ln 2."""
-    return ClassifierOutput(FEATURES, torch.zeros(2, 2))
+OUTPUT = ClassifierOutput(FEATURES, torch.zeros(2, 2))
+"""Two classes, undecided: the cross-entropy is ln 2."""
 
 
 def prototypes(*present: bool) -> GlobalPrototypes:
@@ -51,7 +46,7 @@ def test_eq6_weighs_by_samples_of_the_class():
 
 def test_eq7_by_hand():
     # squared distances: 1 + 4 and 0 + 4, over B*d = 4 entries
-    found = prototype_loss(model, BATCH, prototypes(True, True), 2.0)
+    found = prototype_loss(OUTPUT, LABELS, prototypes(True, True), 2.0)
     assert float(found) == pytest.approx(log(2) + 2 * 9 / 4)
 
 
@@ -61,9 +56,8 @@ def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
     assert loss.item() == pytest.approx(4 / 4)
     (gradient,) = torch.autograd.grad(loss, features)
     assert gradient.tolist() == [[0.0, 0.0], [0.0, 2 * 2 / 4]]
-    assert float(prototype_loss(model, BATCH, prototypes(False, False), 2.0)) == pytest.approx(
-        log(2)
-    )
+    without = prototype_loss(OUTPUT, LABELS, prototypes(False, False), 2.0)
+    assert float(without) == pytest.approx(log(2))
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
@@ -87,10 +81,10 @@ def test_identical_clients_have_the_global_prototypes(run, assemble):
     twins = FederatedData(data.images, (data.train[0],) * 2, (data.test[0],) * 2)
     pair = run("fedproto", changes, data=twins)
     client = ClientRuntime(pair.assembly, CPU).client(0, 2)
-    own = local_prototypes(client, client.load(pair.models[0]))
+    expected = local_prototypes(client, client.load(pair.models[0]))
     state = pair.servers[-1]
-    assert state["present"].nonzero().flatten().tolist() == own.classes.tolist()
-    torch.testing.assert_close(state["vectors"][own.classes], own.vectors)
+    assert state["present"].nonzero().flatten().tolist() == expected.classes.tolist()
+    torch.testing.assert_close(state["vectors"][expected.classes], expected.vectors)
 
 
 def test_a_class_that_nobody_uploads_keeps_its_prototype(assemble):

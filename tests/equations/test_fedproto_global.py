@@ -6,16 +6,12 @@ from math import log
 
 import pytest
 import torch
+from tensors import same
 
-from fedray.algorithms.fedproto_global import (
-    PRESENT,
-    VECTORS,
-    PrototypedModel,
-    PrototypedUpdate,
-)
-from fedray.algorithms.prototypes import local_prototypes
-from fedray.client import Batch, ClientState
-from fedray.models import ClassifierOutput
+from fedray.algorithms.prototypes.class_prototypes import local_prototypes
+from fedray.algorithms.prototypes.fedproto_global import PrototypedModel, PrototypedUpdate
+from fedray.core import Batch, ClientState, LocalContext
+from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
@@ -33,10 +29,11 @@ def update(weight, samples, classes, vectors, counts) -> PrototypedUpdate:
     )
 
 
-def state() -> dict[str, torch.Tensor]:
+def state() -> dict[str, dict[str, torch.Tensor]]:
     present = torch.zeros(10, dtype=torch.bool)
     present[7] = True
-    return {"w": torch.zeros(1), VECTORS: torch.full((10, 2), 9.0), PRESENT: present}
+    prototypes = {"vectors": torch.full((10, 2), 9.0), "present": present}
+    return {"model": {"w": torch.zeros(1)}, "prototypes": prototypes}
 
 
 @pytest.mark.parametrize(("how", "expected"), [("weighted", [0.75, 2.0]), ("uniform", [0.5, 4.0])])
@@ -47,11 +44,12 @@ def test_eq6_classes_weigh_by_their_samples_and_models_by_all(assemble, how, exp
         2: update(5.0, 10, [0], [[0.0, 8.0]], [1]),
     }
     found = assembly.algorithm.server_update(state(), uplinks, assembly.server(CPU))
-    assert found["w"].tolist() == [2.0]
-    assert found[VECTORS][0].tolist() == expected
-    assert found[VECTORS][1].tolist() == [4.0, 4.0]
-    assert found[VECTORS][7].tolist() == [9.0, 9.0]  # nobody uploaded it: it stays
-    assert found[PRESENT].nonzero().flatten().tolist() == [0, 1, 7]
+    assert found["model"]["w"].tolist() == [2.0]
+    vectors, present = found["prototypes"]["vectors"], found["prototypes"]["present"]
+    assert vectors[0].tolist() == expected
+    assert vectors[1].tolist() == [4.0, 4.0]
+    assert vectors[7].tolist() == [9.0, 9.0]  # nobody uploaded it: it stays
+    assert present.nonzero().flatten().tolist() == [0, 1, 7]
 
 
 def test_eq7_by_hand(assemble):
@@ -65,8 +63,9 @@ def test_eq7_by_hand(assemble):
             present=torch.tensor(present),
         )
         method = assemble("fedproto_global", {"algorithm.mu": 2}).algorithm
-        model = lambda images: ClassifierOutput(features, torch.zeros(2, 2))  # noqa: E731
-        return method.local_loss(model, Batch(features, labels), down, ClientState({})).item()
+        output = ClassifierOutput(features, torch.zeros(2, 2))
+        local = LocalContext(None, None, ClientState({}), down)
+        return method.loss(output, Batch(Pixels(features), labels), local).item()
 
     # squared distances: 1 + 4 and 0 + 4, over B*d = 4 entries
     assert loss(True, True) == pytest.approx(log(2) + 2 * 9 / 4)
@@ -79,28 +78,27 @@ def test_mu_0_is_fedavg_bit_for_bit_and_mu_1_is_not_from_the_second_round_on(run
     plain = run("fedavg", changes)
     free = run("fedproto_global", {**changes, "algorithm.mu": 0})
     held = run("fedproto_global", changes)
-    for round_, weights in enumerate(plain.servers):
-        assert all(torch.equal(free.servers[round_][name], weights[name]) for name in weights)
-    name = "head.weight"
-    assert torch.equal(held.servers[1][name], plain.servers[1][name])
-    assert not torch.equal(held.servers[2][name], plain.servers[2][name])
+    for round_, state in enumerate(plain.servers):
+        assert same(free.servers[round_]["model"], state["model"])
+    heads = [[state["model"]["head.weight"] for state in done.servers] for done in (held, plain)]
+    assert torch.equal(heads[0][1], heads[1][1])
+    assert not torch.equal(heads[0][2], heads[1][2])
     assert free.results[-1].per_client == plain.results[-1].per_client
 
 
 def test_a_single_clients_prototypes_are_the_global_models(run):
     done = run("fedproto_global", {**ONE_KIND, "data.clients": 1})
     client = ClientRuntime(done.assembly, CPU).client(0, 2)
-    server = done.servers[-1]
-    weights = {name: t for name, t in server.items() if name not in (VECTORS, PRESENT)}
-    own = local_prototypes(client, client.load(weights))
-    assert server[PRESENT].nonzero().flatten().tolist() == own.classes.tolist()
-    torch.testing.assert_close(server[VECTORS][own.classes], own.vectors)
+    prototypes = done.servers[-1]["prototypes"]
+    expected = local_prototypes(client, client.load(done.servers[-1]["model"]))
+    assert prototypes["present"].nonzero().flatten().tolist() == expected.classes.tolist()
+    torch.testing.assert_close(prototypes["vectors"][expected.classes], expected.vectors)
 
 
 def test_models_and_prototypes_travel_and_clients_keep_nothing(run):
     done, plain = run("fedproto_global", ONE_KIND), run("fedavg", ONE_KIND)
     labels = done.assembly.data.images.labels
-    held = sum(len(set(labels[own].tolist())) for own in done.assembly.data.train)
+    held = sum(len(set(labels[indices].tolist())) for indices in done.assembly.data.train)
     for ours, fedavg in zip(done.results[1:], plain.results[1:], strict=True):
         assert ours.up.params["weights"] == fedavg.up.params["weights"]
         assert ours.down.params["weights"] == fedavg.down.params["weights"]

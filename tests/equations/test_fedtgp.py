@@ -8,16 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.base import Server
-from fedray.algorithms.fedtgp import FedTGP, adaptive_margin, generate, margin_logits
-from fedray.algorithms.prototypes import LocalPrototypes, aggregate, local_prototypes
-from fedray.client import ClientState, LocalTraining, Setting
+from fedray.algorithms.prototypes.class_prototypes import (
+    LocalPrototypes,
+    aggregate,
+    local_prototypes,
+)
+from fedray.algorithms.prototypes.fedtgp import FedTGP, adaptive_margin, generate, margin_logits
+from fedray.core import ClientState, Server, Setting, TrainingConfig
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
 C, D = 4, 6
-SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=LocalTraining(), seed=0)
-SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2)
+SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), seed=0)
+SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2, lambda name: None)
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -44,7 +47,11 @@ def loss(state) -> float:
     labels = torch.cat([u.classes for u in UPLINKS.values()])
     means, present = aggregate(UPLINKS, C, "uniform")
     margin = adaptive_margin(means[present], 100)
-    return float(F.cross_entropy(margin_logits(vectors, labels, generate(state), margin), labels))
+    return float(
+        F.cross_entropy(
+            margin_logits(vectors, labels, generate(state["generator"]), margin), labels
+        )
+    )
 
 
 def test_eq7_margin_lengthens_the_own_distance():
@@ -107,42 +114,46 @@ def test_the_loss_falls_over_the_inner_epochs():
 
 def test_one_epoch_is_one_sgd_step_on_the_uploads():
     before, after = trained(server_epochs=1, server_lr=0.1)
-    weights = {name: before[name].clone().requires_grad_() for name in ("w1", "b2")}
+    generator = before["generator"]
+    weights = {name: generator[name].clone().requires_grad_() for name in ("w1", "b2")}
     vectors = torch.cat([u.vectors for u in UPLINKS.values()])
     labels = torch.cat([u.classes for u in UPLINKS.values()])
     means, present = aggregate(UPLINKS, C, "uniform")
-    distance = torch.stack([(vectors - p).norm(dim=1) for p in generate({**before, **weights})], 1)
+    distance = torch.stack(
+        [(vectors - p).norm(dim=1) for p in generate({**generator, **weights})], 1
+    )
     gap = torch.cdist(means[present], means[present]) + 1e9 * torch.eye(3)
     distance = distance + gap.min(1).values.max() * F.one_hot(labels, C)
     objective = F.cross_entropy(-distance, labels)
     for name, gradient in zip(
         weights, torch.autograd.grad(objective, [*weights.values()]), strict=True
     ):
-        torch.testing.assert_close(after[name], before[name] - 0.1 * gradient, atol=1e-5, rtol=1e-4)
+        expected = generator[name] - 0.1 * gradient
+        torch.testing.assert_close(after["generator"][name], expected, atol=1e-5, rtol=1e-4)
 
 
 def test_all_classes_are_sent_after_the_first_step():
     before, after = trained()
     assert not bool(before["present"].any())
     assert bool(after["present"].all())
-    assert torch.equal(after["vectors"], generate(after))
+    assert torch.equal(after["vectors"], generate(after["generator"]))
 
 
 def test_the_generator_starts_like_the_layers_it_stands_for():
-    state, _ = trained(server_epochs=1)
+    generator = trained(server_epochs=1)[0]["generator"]
     for name in ("w1", "w2"):
-        assert 0.8 / sqrt(D) < float(state[name].abs().max()) <= 1 / sqrt(D)
-    assert float(state["embedding"].std()) == pytest.approx(1, abs=0.4)
+        assert 0.8 / sqrt(D) < float(generator[name].abs().max()) <= 1 / sqrt(D)
+    assert float(generator["embedding"].std()) == pytest.approx(1, abs=0.4)
 
 
 @pytest.mark.parametrize("stale", [False, True])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_lambda_0_is_local_bit_for_bit(run, participation, stale):
     changes = {"participation": participation, "rounds": 3}
-    own = {"algorithm.stale": stale, "algorithm.server_epochs": 2}
+    hparams = {"algorithm.stale": stale, "algorithm.server_epochs": 2}
     local = run("local", changes)
-    assert local.same_clients_as(run("fedtgp", {**changes, **own, "algorithm.lambda": 0}))
-    assert not local.same_clients_as(run("fedtgp", {**changes, **own, "algorithm.lambda": 1}))
+    assert local.same_clients_as(run("fedtgp", {**changes, **hparams, "algorithm.lambda": 0}))
+    assert not local.same_clients_as(run("fedtgp", {**changes, **hparams, "algorithm.lambda": 1}))
 
 
 @pytest.mark.parametrize("stale", [False, True])
@@ -151,8 +162,8 @@ def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, sta
     runtime = ClientRuntime(assembly, CPU)
     method, server = assembly.algorithm, assembly.server(CPU)
     down = method.downlink(method.init_server(server), [2], server)[2]
-    architecture = assembly.architectures[2]
-    before = ClientState(assembly.initial(architecture, 2))
+    architecture = assembly.models.architectures[2]
+    before = ClientState(assembly.models.initial(architecture, 2))
     reply, after = runtime.step("client_update", 1, 2, before, down)
     assert reply.failure is None
     client = runtime.client(2, 1)

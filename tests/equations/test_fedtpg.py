@@ -1,87 +1,39 @@
-"""FedTPG: a context out of the class names, whatever their order; only the network learns."""
+"""FedTPG: among which classes clients train; only the network travels."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
-from prompting import NAMES, clip_of, drawn, empty_client, gradients, noise
+from clips import noise
+from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.fedavg import GlobalModel
-from fedray.algorithms.fedtpg import GeneratorClip, PromptGenerator, held
-from fedray.client import Batch, ClientState
-
-
-@pytest.fixture
-def model(tiny_clip):
-    return drawn(GeneratorClip(clip_of(tiny_clip), NAMES, 4))
+from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.prompts.fedtpg import held_classes
+from fedray.core import Batch, ClientState, LocalContext
+from fedray.models import ImageFeatures
 
 
-def test_the_context_is_that_of_pytorchs_own_attention():
-    generator = PromptGenerator(3, 16, 16)
-    generator.initialise(torch.Generator().manual_seed(0))
-    names = noise(5, 16)
-    attention = torch.nn.MultiheadAttention(16, 4, batch_first=True)
-    maps = (generator.to_queries, generator.to_keys, generator.to_values)
-    with torch.no_grad():
-        attention.in_proj_weight.copy_(torch.cat([layer.weight for layer in maps]))
-        attention.in_proj_bias.copy_(torch.cat([layer.bias for layer in maps]))
-        attention.out_proj.load_state_dict(generator.out.state_dict())
-        normed = F.layer_norm(names, (16,))
-        x = attention(F.layer_norm(generator.queries, (16,)), normed, normed)[0]
-        wide, gate = generator.widen(F.layer_norm(x, (16,))).chunk(2, dim=-1)
-        expected = generator.narrow(wide * F.gelu(gate)) + x
-        torch.testing.assert_close(generator(names), expected)
-    bound = (6 / (3 * 16 + 16)) ** 0.5
-    assert 0.9 * bound < float(attention.in_proj_weight.detach().abs().max()) <= bound
-
-
-def test_the_order_of_the_names_does_not_matter_and_the_set_does(model):
-    names = model.fixed_texts("{}")
-    context = model.generator(names)
-    torch.testing.assert_close(model.generator(names[[3, 0, 4, 1, 2]]), context)
-    assert (model.generator(names[:3]) - context).abs().max() > 1e-5
-
-
-def test_the_classes_in_scope_write_the_context(model):
-    with torch.no_grad(), model.among((1, 3)):
-        context = model.generator(model.fixed_texts("{}"))
-        alone = GeneratorClip(model.clip, ("one", "three"), 4)
-        alone.load_state_dict(model.state_dict())
-        torch.testing.assert_close(model.texts(), alone.texts())
-        expected = model.class_texts("X X X X {}.").encode(context)
-        torch.testing.assert_close(model.texts(), expected)
-
-
-def test_every_part_of_the_network_learns_and_nothing_else(model):
-    logits = model(noise(5, model.clip.dim)).logits
-    found = gradients(model, F.cross_entropy(logits, torch.arange(5)))
-    assert all(name.startswith("generator.") for name in found)
-    # Softmax does not see what is added to all keys.
-    still = {name for name, value in found.items() if float(value.abs().max()) < 1e-9}
-    assert still <= {"generator.to_keys.bias"}
-    assert {"generator.queries", "generator.to_keys.weight", "generator.narrow.weight"} <= {*found}
-
-
-def test_a_client_trains_among_its_own_classes(assemble):
+def test_a_client_trains_on_the_subset_of_its_classes(assemble):
     assembly = assemble("fedtpg")
     client = empty_client(assembly, labels=(7, 2, 2, 5))
-    assert held(client) == (2, 5, 7)
-    start = assembly.initial("prompted_clip")
+    assert held_classes(client) == (2, 5, 7)
+    start = initial_prompts(assembly)
     model = client.load(start)
-    batch = Batch(noise(3, model.clip.dim), torch.tensor([7, 2, 5]))
-    with model.among((2, 5, 7)):
-        loss = assembly.algorithm.local_loss(model, batch, GlobalModel(start, {}), ClientState({}))
-        logits = model(batch.images).logits
+    batch = Batch(ImageFeatures(noise(3, model.clip.dim)), torch.tensor([7, 2, 5]))
+    with model.class_subset((2, 5, 7)):
+        local = LocalContext(client, model, ClientState({}), GlobalModel(start, {}))
+        loss = loss_of(assembly, local, batch)
+        logits = model(batch.inputs).logits
     assert logits.shape == (3, 3)
     assert loss.item() == pytest.approx(F.cross_entropy(logits, torch.tensor([2, 0, 1])).item())
 
 
-def test_a_client_of_one_class_learns_nothing_among_its_own_and_something_among_all(assemble):
+def test_a_client_of_one_class_has_no_gradient_on_its_subset_but_on_all_classes(assemble):
     def moved(classes):
         assembly = assemble("fedtpg", {"algorithm.classes": classes})
-        client, start = empty_client(assembly, (3,) * 8), assembly.initial("prompted_clip")
-        client.train.all_images[:] = noise(*client.train.all_images.shape).numpy()
+        client, start = empty_client(assembly, (3,) * 8), initial_prompts(assembly)
+        client.train.stored[:] = noise(*client.train.stored.shape).numpy()
         sent, _ = assembly.algorithm.client_update(client, ClientState({}), GlobalModel(start, {}))
         return any(not torch.equal(sent.weights[name], start[name]) for name in start)
 
@@ -89,13 +41,14 @@ def test_a_client_of_one_class_learns_nothing_among_its_own_and_something_among_
     assert moved("all")
 
 
-def test_after_training_tests_are_among_all_classes(run):
+def test_after_training_tests_have_all_classes(run):
     done = run("fedtpg", {"lr": 0.5})
     assert done.assembly.algorithm.hp.weights == "uniform"
     assert len({tuple(result.per_client.values()) for result in done.results}) > 1
-    numbers = sum(tensor.numel() for tensor in done.servers[-1].values())
+    numbers = sum(tensor.numel() for tensor in done.servers[-1]["model"].values())
     assert done.results[1].up.params == {"weights": 4 * numbers, "statistics": 4}
-    own = run("fedtpg", {"lr": 0.5, "algorithm.classes": "all"})
+    every = run("fedtpg", {"lr": 0.5, "algorithm.classes": "all"})
     assert not torch.equal(
-        own.servers[-1]["generator.queries"], done.servers[-1]["generator.queries"]
+        every.servers[-1]["model"]["generator.queries"],
+        done.servers[-1]["model"]["generator.queries"],
     )

@@ -15,31 +15,34 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from fedray.algorithms.base import Server
-from fedray.algorithms.fedtsp import (
+from fedray.algorithms.prototypes.class_prototypes import (
+    LocalPrototypes,
+    aggregate,
+    local_prototypes,
+)
+from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
     TextPrototypes,
     normalised_l2_loss,
     semantic_prototype_loss,
     server_loss,
 )
-from fedray.algorithms.prototypes import LocalPrototypes, aggregate, local_prototypes
-from fedray.client import Batch, LocalTraining, Setting
-from fedray.comm import quantise
-from fedray.config import override
+from fedray.config import Component, override
+from fedray.core import Batch, ClientState, LocalContext, Server, Setting, TrainingConfig
+from fedray.core.gate import quantise
 from fedray.errors import UserError
-from fedray.language.descriptions import texts
-from fedray.language.encoders import EncoderSpec
+from fedray.language.encoders import EncoderChoice, encoder_choice
 from fedray.language.prompts import insert_prompts
+from fedray.language.styles import class_texts, text_style
 from fedray.language.tower import TextTower
-from fedray.models import ClassifierOutput
-from fedray.runtime.assembly import from_tree
+from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.resolve import from_tree
 
 CPU = torch.device("cpu")
 NAMES = ("zero", "one", "two", "three", "four")
 C, D = len(NAMES), 16
-SETTING = Setting(NAMES, D, rounds=3, clients=4, training=LocalTraining(), seed=0)
+SETTING = Setting(NAMES, D, rounds=3, clients=4, training=TrainingConfig(), seed=0)
 
 
 def gaussian(*shape: int, seed: int = 0) -> Tensor:
@@ -50,13 +53,17 @@ def fedtsp(**hparams) -> FedTSP:
     return FedTSP(FedTSP.HParams(**hparams), SETTING)
 
 
+def bert(folder) -> EncoderChoice:
+    return encoder_choice(Component(name="bert", path=str(folder)))
+
+
 @pytest.fixture
 def server(tiny_bert) -> Server:
-    own = [
+    texts = [
         [f"a photo of {name} : with {what} line ." for what in ("thin", "dark")] for name in NAMES
     ]
-    tower = TextTower(EncoderSpec(name="bert", path=str(tiny_bert)), own, CPU)
-    return Server(1, SETTING, tower, CPU, lambda name: {}, ("mlp",) * 4)
+    tower = TextTower(bert(tiny_bert), texts, CPU)
+    return Server(1, SETTING, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
 
 
 def upload(held: dict[int, int], seed: int) -> LocalPrototypes:
@@ -79,18 +86,17 @@ PRESENT, ABSENT = [0, 2, 3], [1, 4]
 
 
 def test_eq2_is_cross_entropy_plus_lambda_times_r():
-    def model(images):
-        return ClassifierOutput(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
-
-    batch = Batch(torch.zeros(1, 1, 8, 8), torch.tensor([1]))
-    down = TextPrototypes(torch.eye(2), 0.5)
+    output = ClassifierOutput(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
+    batch = Batch(Pixels(torch.zeros(1, 1, 8, 8)), torch.tensor([1]))
+    local = LocalContext(None, None, ClientState({}), TextPrototypes(torch.eye(2), 0.5))
     r = -log(exp(0.8 / 0.5) / (exp(0.6 / 0.5) + exp(0.8 / 0.5)))
-    assert float(fedtsp(lambda_=2.0).loss(model, batch, down)) == pytest.approx(log(2) + 2 * r)
-    assert float(fedtsp(lambda_=0.0).loss(model, batch, down)) == pytest.approx(log(2))
+    assert float(fedtsp(lambda_=2.0).loss(output, batch, local)) == pytest.approx(log(2) + 2 * r)
+    assert float(fedtsp(lambda_=0.0).loss(output, batch, local)) == pytest.approx(log(2))
 
 
 def test_eq3_label_and_description_make_the_text():
-    assert texts(None, ["polar_bear"], "handcrafted") == [["A photo of a polar bear."]]
+    style = text_style(Component(name="handcrafted"))
+    assert class_texts(style, ["polar_bear"], None, None) == [["A photo of a polar bear."]]
 
 
 @pytest.mark.parametrize(("keep_special", "first"), [(False, 0), (True, 1)])
@@ -103,8 +109,8 @@ def test_eq4_prompts_replace_the_first_m_positions(keep_special, first):
     for text in range(C * k):
         for position in range(n):
             replaced = first <= position < first + m
-            own = prompts[text // k, position - first] if replaced else words[text, position]
-            assert torch.equal(found[text, position], own)
+            expected = prompts[text // k, position - first] if replaced else words[text, position]
+            assert torch.equal(found[text, position], expected)
 
 
 @pytest.mark.parametrize("group", ["cnn2", "cnn3"])
@@ -120,12 +126,12 @@ def test_eq5_is_the_mean_feature_of_the_training_images(assemble, group):
     model.load_state_dict(client.initial())
     model.eval()
     with torch.no_grad():
-        features = model(images.float() / 127.5 - 1).features
+        features = model(Pixels(images.float() / 127.5 - 1)).features
     assert found.classes.tolist() == sorted(set(labels.tolist()))
     for row, number in enumerate(found.classes):
-        own = features[labels == number]
-        assert found.counts[row] == len(own)
-        torch.testing.assert_close(found.vectors[row], own.mean(0), atol=1e-5, rtol=1e-5)
+        of_class = features[labels == number]
+        assert found.counts[row] == len(of_class)
+        torch.testing.assert_close(found.vectors[row], of_class.mean(0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -271,10 +277,24 @@ def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
     assert torch.equal(kept["log_scale"], before["log_scale"])
 
 
+def test_retrieval_is_of_the_prototypes_that_the_uploads_were_trained_with(server):
+    method = fedtsp(prompt_length=2, server_epochs=4, prompt_lr=5.0, tau=0.5)
+    state = method.init_server(server)
+    for _ in range(3):
+        before, state = state, method.server_update(state, UPLINKS, server)
+        down = method.downlink(before, [0], server)[0]
+        assert torch.equal(state["sent"], down.vectors)
+        assert not torch.equal(state["sent"][PRESENT], state["vectors"][PRESENT])
+    rows = [F.normalize(matrix[PRESENT], dim=1) for matrix in (down.vectors, state["image"])]
+    nearest = (rows[0] @ rows[1].T).argmax(dim=1)
+    expected = float((nearest == torch.arange(len(PRESENT))).float().mean())
+    assert method.analyse(state, server).metrics["retrieval_top1"] == pytest.approx(expected)
+
+
 def test_k_identical_texts_are_one_text(tiny_bert):
-    spec = EncoderSpec(name="bert", path=str(tiny_bert))
-    once = TextTower(spec, [[f"a photo of {name} ."] for name in NAMES], CPU)
-    thrice = TextTower(spec, [[f"a photo of {name} ."] * 3 for name in NAMES], CPU)
+    choice = bert(tiny_bert)
+    once = TextTower(choice, [[f"a photo of {name} ."] for name in NAMES], CPU)
+    thrice = TextTower(choice, [[f"a photo of {name} ."] * 3 for name in NAMES], CPU)
     prompts = gaussian(C, 2, D)
     torch.testing.assert_close(once.prototypes(prompts), thrice.prototypes(prompts))
     torch.testing.assert_close(once.frozen_prototypes(), thrice.frozen_prototypes())
@@ -383,7 +403,8 @@ def test_the_order_of_the_paper_and_of_the_code(run):
     paper = run("fedtsp", {"rounds": 1, "algorithm.tau": 0.1})
     code = run("fedtsp", {"rounds": 1, "algorithm.tau": 0.1, "algorithm.init_order": "code"})
     held = [
-        len(np.unique(paper.assembly.data.images.labels[own])) for own in paper.assembly.data.train
+        len(np.unique(paper.assembly.data.images.labels[indices]))
+        for indices in paper.assembly.data.train
     ]
     assert paper.results[0].up.params["prototypes"] == sum(held) * 16
     assert code.results[0].up.total_params == 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensors import same
 
-from fedray.algorithms.fedtsp import semantic_prototype_loss
-from fedray.algorithms.fedtsp_global import TextedModel
-from fedray.client import Batch, ClientState
-from fedray.models import ClassifierOutput
+from fedray.algorithms.text_guided.fedtsp import semantic_prototype_loss
+from fedray.algorithms.text_guided.fedtsp_global import ModelWithText
+from fedray.core import Batch, ClientState, LocalContext
+from fedray.models import ClassifierOutput, Pixels
 
 ONE_KIND = {"model.group": "cnn3"}
 MILD = {"algorithm.lambda": 1, "algorithm.tau": 0.1}
@@ -18,9 +19,10 @@ C, D, N = 10, 16, 4
 def test_the_loss_by_hand(assemble):
     algorithm = assemble("fedtsp_global", {**ONE_KIND, "algorithm.lambda": 2}).algorithm
     features, labels = torch.tensor([[3.0, 4.0]]), torch.tensor([1])
-    model = lambda images: ClassifierOutput(features, torch.zeros(1, 2))  # noqa: E731
-    down = TextedModel(weights={}, buffers={}, vectors=torch.eye(2), tau=0.5)
-    found = algorithm.local_loss(model, Batch(features, labels), down, ClientState({}))
+    output = ClassifierOutput(features, torch.zeros(1, 2))
+    down = ModelWithText(weights={}, buffers={}, vectors=torch.eye(2), tau=0.5)
+    local = LocalContext(None, None, ClientState({}), down)
+    found = algorithm.loss(output, Batch(Pixels(features), labels), local)
     assert found.item() == pytest.approx(0.693147 + 2 * 0.513015, abs=1e-5)
     assert semantic_prototype_loss(features, labels, torch.eye(2), 0.5).item() == pytest.approx(
         0.513015, abs=1e-6
@@ -32,9 +34,10 @@ def test_lambda_0_is_fedavg_bit_for_bit(run):
     plain = run("fedavg", changes)
     free = run("fedtsp_global", {**changes, "algorithm.lambda": 0})
     held = run("fedtsp_global", {**changes, **MILD})
-    for round_, weights in enumerate(plain.servers):
-        assert all(torch.equal(free.servers[round_][name], weights[name]) for name in weights)
-    assert not torch.equal(held.servers[1]["head.weight"], plain.servers[1]["head.weight"])
+    for round_, state in enumerate(plain.servers):
+        assert same(free.servers[round_]["model"], state["model"])
+    heads = [done.servers[1]["model"]["head.weight"] for done in (held, plain)]
+    assert not torch.equal(*heads)
     ours, theirs = free.results[-1].metrics, plain.results[-1].metrics
     for name in ("global_accuracy", "finetuned_accuracy", "finetuned_accuracy_best"):
         assert ours[name] == theirs[name]
@@ -45,7 +48,8 @@ def test_prompts_first_learn_from_the_untrained_global_model(run, order):
     changes = {"model.group": "cnn2", **MILD, "rounds": 1, "algorithm.init_order": order}
     done = run("fedtsp_global", {**changes, "model.init": "independent"})
     first = done.results[0]
-    whole = sum(done.servers[0][name].numel() for name in done.assembly.initial("cnn2"))
+    whole = sum(tensor.numel() for tensor in done.servers[0]["model"].values())
+    assert done.servers[0]["model"].keys() == done.assembly.models.initial("cnn2").keys()
     if order == "code":
         assert first.up.params == first.down.params == {}
         assert not done.servers[0]["present"].any()
@@ -66,7 +70,7 @@ def test_without_prompts_the_text_stays(run):
 def test_models_and_prototypes_travel_and_clients_keep_nothing(run):
     done, plain = run("fedtsp_global", {**ONE_KIND, **MILD}), run("fedavg", ONE_KIND)
     labels = done.assembly.data.images.labels
-    held = sum(len(set(labels[own].tolist())) for own in done.assembly.data.train)
+    held = sum(len(set(labels[indices].tolist())) for indices in done.assembly.data.train)
     for ours, fedavgs in zip(done.results[1:], plain.results[1:], strict=True):
         assert ours.up.params["weights"] == fedavgs.up.params["weights"]
         assert ours.up.params["prototypes"] == held * D

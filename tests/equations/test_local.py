@@ -1,4 +1,4 @@
-"""Local is a bare training loop, and the common loop does what its knobs say."""
+"""Local is a bare training loop, and the common loop does what its configuration says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedray.core import ClientState, LocalContext, fit
+from fedray.data import FederatedData
+from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
@@ -13,27 +16,28 @@ CPU = torch.device("cpu")
 
 def bare_loop(assembly, client: int, rounds: int) -> dict[str, torch.Tensor]:
     """What a client's weights are after plain SGD on its images, in the client's own orders."""
-    knobs = assembly.setting.training
+    config = assembly.setting.training
     model = ClientRuntime(assembly, CPU).client(client, 0).skeleton.model
-    model.load_state_dict(assembly.initial(assembly.architectures[client], client))
+    architecture = assembly.models.architectures[client]
+    model.load_state_dict(assembly.models.initial(architecture, client))
     model.train()
-    own = assembly.data.train[client]
-    images = torch.from_numpy(assembly.data.images.images[own]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[own])
+    indices = assembly.data.train[client]
+    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
+    labels = torch.from_numpy(assembly.data.images.labels[indices])
     for round_ in range(1, rounds + 1):
         sgd = torch.optim.SGD(
-            model.parameters(), knobs.lr, knobs.momentum, weight_decay=knobs.weight_decay
+            model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay
         )
         random = assembly.streams.torch("batches", round_=round_, client=client)
-        for _ in range(knobs.epochs):
+        for _ in range(config.epochs):
             order = torch.randperm(len(labels), generator=random)
-            if not knobs.shuffle:
+            if not config.shuffle:
                 order = torch.arange(len(labels))
-            for index in order.split(knobs.batch_size):
-                if knobs.drop_last and len(index) < knobs.batch_size:
+            for index in order.split(config.batch_size):
+                if config.drop_last and len(index) < config.batch_size:
                     continue
                 sgd.zero_grad()
-                F.cross_entropy(model(images[index]).logits, labels[index]).backward()
+                F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
                 sgd.step()
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
@@ -50,7 +54,7 @@ def bare_loop(assembly, client: int, rounds: int) -> dict[str, torch.Tensor]:
 def test_is_the_bare_loop_bit_for_bit(run, changes):
     done = run("local", changes)
     sizes = [
-        len(own) % done.assembly.setting.training.batch_size for own in done.assembly.data.train
+        len(part) % done.assembly.setting.training.batch_size for part in done.assembly.data.train
     ]
     assert 1 not in sizes  # a last batch of one image joins the one before
     for client in range(4):
@@ -72,19 +76,18 @@ def test_every_local_epoch_counts(run):
 
 @pytest.mark.parametrize("count", [1, 16, 17, 33])
 def test_every_image_is_seen_once_an_epoch_and_no_batch_has_one_left_over(assemble, count):
-    from fedray.data import FederatedData
+    data = assemble("local", {"data.clients": 1}).data
+    few = FederatedData(data.images, (data.train[0][:count],), data.test)
+    client = ClientRuntime(assemble("local", {"data.clients": 1}, few), CPU).client(0, 1)
+    model, batches = client.load(client.initial()), []
 
-    assembly = assemble("local", {"data.clients": 1})
-    data = assembly.data
-    assembly.__dict__["data"] = FederatedData(data.images, (data.train[0][:count],), data.test)
-    client = ClientRuntime(assembly, CPU).client(0, 1)
-    batches = []
+    def loss(batch):
+        batches.append(batch.inputs.values.flatten(1))
+        return model(batch.inputs).logits.sum() * 0
 
-    def loss(model, batch):
-        batches.append(batch.images.flatten(1))
-        return model(batch.images).logits.sum() * 0
-
-    client.fit(client.load(client.initial()), loss)
+    state = ClientState(client.initial())
+    trained = fit(LocalContext(client, model, state, None), loss)
+    assert trained.steps == len(batches)
     seen = torch.cat(batches)
     expected = torch.from_numpy(data.images.images[data.train[0][:count]]).flatten(1) * (2 / 255)
     assert sorted(seen.tolist()) == sorted((expected - 1).tolist())

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tensors import same
 from torch import nn
 
-from fedray.algorithms.fedavg import GlobalModel, TrainedModel
-from fedray.algorithms.pfedme import PFedMe, outer_step
-from fedray.client import Client, ClientState, LocalTraining, Samples, Setting, Skeleton
+from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
+from fedray.algorithms.personalised.pfedme import PFedMe, outer_step
+from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.errors import UserError
-from fedray.models import Classifier
+from fedray.models import Classifier, ClassifierOutput
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 B = torch.tensor([1.0, -2.0])
@@ -29,21 +30,26 @@ class Point(Classifier):
         super().__init__()
         self.p = nn.Parameter(torch.zeros(2))
 
+    def forward(self, x):
+        return ClassifierOutput(self.p, self.p)
+
 
 class Quadratic(PFedMe):
     """f(p) = p^T H p / 2 - b^T p on every batch."""
 
-    def local_loss(self, model, batch, down, state):
-        return model.p @ H @ model.p / 2 - B @ model.p
+    def loss(self, output, batch, local):
+        return output.logits @ H @ output.logits / 2 - B @ output.logits
 
 
-def step(images: int = 1, lr: float = 0.02, **knobs):
+def step(images: int = 1, lr: float = 0.02, **hparams):
     """A client's step from W: what it sends of w, and its theta."""
-    training = LocalTraining(epochs=1, batch_size=2, lr=lr)
+    training = TrainingConfig(epochs=1, batch_size=2, lr=lr)
     setting = Setting(("a",), 2, 1, 1, training, 0)
-    own = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
-    client = Client(0, 1, setting, own, own, "point", Skeleton(Point()), dict, torch.device("cpu"))
-    method = Quadratic(PFedMe.HParams(**knobs), setting)
+    data = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
+    client = Client(
+        0, 1, setting, data, data, "point", Skeleton(Point()), dict, torch.device("cpu")
+    )
+    method = Quadratic(PFedMe.HParams(**hparams), setting)
     sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}, {}))
     assert sent.samples == images
     return sent.weights["p"], state.model["p"]
@@ -96,23 +102,25 @@ def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
         0: TrainedModel({"p": torch.tensor(4.0)}, {"v": torch.tensor(1.0)}, 30),
         1: TrainedModel({"p": torch.tensor(8.0)}, {"v": torch.tensor(3.0)}, 10),
     }
-    state = {"p": torch.tensor(2.0), "v": torch.tensor(9.0)}
+    state = {"model": {"p": torch.tensor(2.0), "v": torch.tensor(9.0)}}
     after = method.server_update(state, uplinks, None)
-    assert after["p"].item() == pytest.approx(expected)
-    assert after["v"].item() == pytest.approx(2.0)  # a running variance stays positive
+    assert after["model"]["p"].item() == pytest.approx(expected)
+    assert after["model"]["v"].item() == pytest.approx(2.0)  # a running variance stays positive
     assert method.server_update(state, {}, None) is state
 
 
 def test_personal_models_are_tested_and_only_the_global_one_travels(run):
-    knobs = {"algorithm.lambda": 1, "algorithm.eta": 0.5}
+    hparams = {"algorithm.lambda": 1, "algorithm.eta": 0.5}
     changes = {"model.group": "cnn2", "participation": 0.5, "lr": 0.3, "rounds": 4}
-    own = run("pfedme", {**changes, **knobs})
-    common = run("pfedme", {**changes, **knobs, "algorithm.test": "global"})
-    assert all(torch.equal(own.servers[-1][n], common.servers[-1][n]) for n in own.servers[-1])
-    assert own.results[-1].per_client != common.results[-1].per_client
-    assert own.results[1].down.params == run("fedavg", changes).results[1].down.params
-    client = own.results[1].participants[0]
-    assert not torch.equal(own.models[client]["head.weight"], own.servers[-1]["head.weight"])
+    personal = run("pfedme", {**changes, **hparams})
+    common = run("pfedme", {**changes, **hparams, "algorithm.test": "global"})
+    assert same(personal.servers[-1]["model"], common.servers[-1]["model"])
+    assert personal.results[-1].per_client != common.results[-1].per_client
+    assert personal.results[1].down.params == run("fedavg", changes).results[1].down.params
+    client = personal.results[1].participants[0]
+    assert not torch.equal(
+        personal.models[client]["head.weight"], personal.servers[-1]["model"]["head.weight"]
+    )
 
 
 def test_on_prompts_it_sends_what_promptfl_sends(run):
@@ -120,7 +128,8 @@ def test_on_prompts_it_sends_what_promptfl_sends(run):
     ours = run("promptfl_pfedme", {**changes, "algorithm.lambda": 2, "algorithm.eta": 0.2})
     plain = run("promptfl", changes)
     assert ours.results[1].up == plain.results[1].up
-    assert not torch.equal(ours.servers[-1]["context"], ours.servers[0]["context"])
+    contexts = [state["model"]["context"] for state in ours.servers]
+    assert not torch.equal(contexts[-1], contexts[0])
     thetas = [model["context"] for model in ours.models.values()]
     assert all(not torch.equal(thetas[0], theta) for theta in thetas[1:])
 
@@ -128,9 +137,10 @@ def test_on_prompts_it_sends_what_promptfl_sends(run):
 def test_on_prompts_one_inner_step_with_eta_lambda_1_is_promptfl_with_equal_weights(run):
     """One batch: theta = w - lr grad, w = theta."""
     one = {"algorithm.length": 4, "batch_size": 1000, "algorithm.weights": "uniform"}
-    knobs = {"algorithm.inner_steps": 1, "algorithm.lambda": 4, "algorithm.eta": 0.25}
-    ours, plain = run("promptfl_pfedme", {**one, **knobs}), run("promptfl", one)
-    torch.testing.assert_close(ours.servers[-1]["context"], plain.servers[-1]["context"])
+    hparams = {"algorithm.inner_steps": 1, "algorithm.lambda": 4, "algorithm.eta": 0.25}
+    ours, plain = run("promptfl_pfedme", {**one, **hparams}), run("promptfl", one)
+    contexts = [done.servers[-1]["model"]["context"] for done in (ours, plain)]
+    torch.testing.assert_close(*contexts)
 
 
 def test_a_step_beyond_the_personal_model_is_refused(run):

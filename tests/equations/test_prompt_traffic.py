@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,23 +24,23 @@ def _one_clip():
 
 @pytest.fixture
 def vit_b_16(assemble):
-    """`vit_b_16(method, knobs)` gives the parts of an experiment around a random ViT-B/16."""
+    """`vit_b_16(method, hparams)` gives the parts of an experiment around a random ViT-B/16."""
 
-    def vit_b_16(method: str, knobs: dict[str, int]) -> Assembly:
-        changes = {f"algorithm.{name}": value for name, value in knobs.items()}
+    def vit_b_16(method: str, hparams: dict[str, int]) -> Assembly:
+        changes: dict[str, Any] = {f"algorithm.{name}": value for name, value in hparams.items()}
         if method == "dp2fl":
             changes["data.validation_fraction"] = 0.2
-        assembly = assemble(method, {"model.clip": VIT_B_16, **changes})
-        images = assembly.data.images
-        large = np.broadcast_to(np.zeros(1, np.uint8), (len(images.labels), 1, 224, 224))
-        assembly.__dict__["data"] = replace(assembly.data, images=replace(images, images=large))
-        return assembly
+        changes["model.clip"] = VIT_B_16
+        data = assemble(method, changes).data
+        large = np.broadcast_to(np.zeros(1, np.uint8), (len(data.images.labels), 1, 224, 224))
+        enlarged = replace(data, images=replace(data.images, images=large))
+        return assemble(method, changes, enlarged)
 
     return vit_b_16
 
 
 @pytest.mark.parametrize(
-    ("method", "knobs", "trained", "sent", "kind"),
+    ("method", "hparams", "trained", "sent", "kind"),
     [
         ("zero_shot", {}, 0, 0, "prompts"),
         ("local_prompts", {}, 8_192, 0, "prompts"),
@@ -56,8 +57,8 @@ def vit_b_16(assemble):
         ("maple_fedavg", {}, 1_024 + 393_984, 1_024 + 393_984, "prompts"),
     ],
 )
-def test_trained_and_sent(vit_b_16, method, knobs, trained, sent, kind):
-    assembly = vit_b_16(method, knobs)
+def test_trained_and_sent(vit_b_16, method, hparams, trained, sent, kind):
+    assembly = vit_b_16(method, hparams)
     down, up = first_exchange(assembly)
     assert trained_numbers(assembly) == trained
     assert down.params == ({kind: sent} if sent else {})

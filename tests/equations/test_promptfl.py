@@ -5,22 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from prompting import CPU, NAMES, clip_of, drawn, empty_client, gradients, noise
+from clips import CPU, drawn, gradients, noise
+from prompting import empty_client, initial_prompts, loss_of, prompted_model
 
-from fedray.algorithms.fedavg import GlobalModel
-from fedray.algorithms.promptfl import ContextClip
-from fedray.client import Batch, ClientState
+from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
+from fedray.core import Batch, ClientState, LocalContext
 from fedray.errors import UserError
+from fedray.models import ImageFeatures
 from fedray.runtime.clients import ClientRuntime
 
 SHORT = {"algorithm.length": 4}
-
-
-def test_words_as_context_are_the_text_with_these_words(tiny_clip):
-    model = drawn(ContextClip(clip_of(tiny_clip), NAMES, 4, "a photo of a"))
-    plain = model.fixed_texts("a photo of a {}.")
-    torch.testing.assert_close(model.text_features(), plain, rtol=0, atol=1e-5)
-    assert (drawn(ContextClip(model.clip, NAMES, 4)).text_features() - plain).abs().max() > 1e-2
 
 
 def test_too_few_words_for_the_context_are_refused(run):
@@ -33,18 +27,11 @@ def test_too_few_words_for_the_context_are_refused(run):
     ("method", "key"), [("promptfl", "algorithm.length"), ("fedmgp", "algorithm.text_length")]
 )
 def test_a_prompt_that_would_push_the_names_out_is_refused(assemble, method, key):
-    fits = assemble(method, {key: 29}).empty("prompted_clip")  # 32 tokens: start, name, end
+    fits = prompted_model(assemble(method, {key: 29}))  # 32 tokens: start, name, end
     features = drawn(fits).text_features()
     assert not torch.allclose(features[..., 0, :], features[..., 1, :])
     with pytest.raises(UserError, match=f"{key}=30 leaves no room .* set {key} to 29 or less"):
-        assemble(method, {key: 30}).empty("prompted_clip").text_features()
-
-
-def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
-    model = ContextClip(clip_of(tiny_clip), NAMES, 4)
-    everything = model.fixed_texts()
-    with model.among((3, 1)):
-        assert torch.equal(model.fixed_texts(), everything[[3, 1]])
+        prompted_model(assemble(method, {key: 30})).text_features()
 
 
 def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
@@ -54,9 +41,10 @@ def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
     clients = [runtime.client(client, 1) for client in range(4)]
     parts = [client.train.tensors(CPU) for client in clients]
     features, labels = (torch.cat(both) for both in zip(*parts, strict=True))
-    before, after = (state["context"] for state in done.servers)
+    before, after = (state["model"]["context"] for state in done.servers)
     model = clients[0].load({"context": before})
-    gradient = gradients(model, F.cross_entropy(model(features).logits, labels))["context"]
+    logits = model(ImageFeatures(features)).logits
+    gradient = gradients(model, F.cross_entropy(logits, labels))["context"]
     moved = (after - before).abs().max()
     assert (after - (before - 2.0 * gradient)).abs().max() < 1e-3 * moved
     assert moved > 1e-3
@@ -65,7 +53,7 @@ def test_one_full_batch_step_of_everybody_is_one_centralised_step(run):
 
 def test_only_the_context_travels(run):
     done = run("promptfl", SHORT)
-    width = done.assembly.empty("prompted_clip").clip.text.token_width
+    width = prompted_model(done.assembly).clip.text.token_width
     assert done.results[1].down.params == {"prompts": 4 * 4 * width}
     assert done.results[1].up.params == {"prompts": 4 * 4 * width, "statistics": 4}
 
@@ -77,20 +65,21 @@ def test_mu_0_is_promptfl_bit_for_bit_and_mu_5_is_not(run, participation):
     free = run("promptfl_fedprox", {**changes, "algorithm.mu": 0})
     held = run("promptfl_fedprox", {**changes, "algorithm.mu": 5})
     assert free.same_clients_as(plain)
-    assert torch.equal(free.servers[-1]["context"], plain.servers[-1]["context"])
-    assert not torch.equal(held.servers[-1]["context"], plain.servers[-1]["context"])
+    assert torch.equal(free.servers[-1]["model"]["context"], plain.servers[-1]["model"]["context"])
+    assert not torch.equal(
+        held.servers[-1]["model"]["context"], plain.servers[-1]["model"]["context"]
+    )
 
 
 def test_the_proximal_terms_gradient_is_mu_times_the_distance(assemble):
     def gradient(mu, offset):
         assembly = assemble("promptfl_fedprox", {**SHORT, "algorithm.mu": mu})
         client = empty_client(assembly)
-        start = assembly.initial("prompted_clip")
+        start = initial_prompts(assembly)
         model = client.load({"context": start["context"] + offset})
-        batch = Batch(noise(6, model.clip.dim), torch.arange(6))
-        down = GlobalModel(start, {})
-        loss = assembly.algorithm.local_loss(model, batch, down, ClientState({}))
-        return gradients(model, loss)["context"]
+        batch = Batch(ImageFeatures(noise(6, model.clip.dim)), torch.arange(6))
+        local = LocalContext(client, model, ClientState({}), GlobalPrompts(start, {}))
+        return gradients(model, loss_of(assembly, local, batch))["context"]
 
     away = gradient(0.3, 0.5) - gradient(0.0, 0.5)
     torch.testing.assert_close(away, torch.full_like(away, 0.3 * 0.5), rtol=0, atol=1e-5)
@@ -99,10 +88,10 @@ def test_the_proximal_terms_gradient_is_mu_times_the_distance(assemble):
 
 def test_one_client_alone_is_local_prompts(run):
     alone = {**SHORT, "data.clients": 1}
-    shared, own = run("promptfl", alone), run("local_prompts", alone)
-    assert torch.equal(shared.servers[-1]["context"], own.models[0]["context"])
-    assert [r.per_client for r in shared.results] == [r.per_client for r in own.results]
-    assert own.results[-1].up.total_params == own.results[-1].down.total_params == 0
+    shared, local = run("promptfl", alone), run("local_prompts", alone)
+    assert torch.equal(shared.servers[-1]["model"]["context"], local.models[0]["context"])
+    assert [r.per_client for r in shared.results] == [r.per_client for r in local.results]
+    assert local.results[-1].up.total_params == local.results[-1].down.total_params == 0
 
 
 def test_local_prompts_differ_between_clients(run):

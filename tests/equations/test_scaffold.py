@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.algorithms.scaffold import CONTROL, drift, new_control
+from fedray.algorithms.averaging.scaffold import ControlledUpdate, drift, new_control
+from fedray.models import build
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session
 
 ONE_KIND = {"model.group": "cnn2"}
+SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
 def test_eq3_the_gradient_of_the_drift_is_the_correction():
@@ -27,20 +31,54 @@ def test_eq4_option_ii_by_hand():
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_eq5_after_full_participation_c_is_the_mean_of_the_clients(run, momentum):
     done = run("scaffold", {**ONE_KIND, "rounds": 3, "momentum": momentum, "lr": 0.01})
-    for name, c in done.servers[-1].items():
-        if name.startswith(CONTROL):
-            own = torch.stack([memory[name] for memory in done.memories.values()])
-            torch.testing.assert_close(c, own.mean(0), rtol=1e-4, atol=1e-6)
-            assert float(c.abs().max()) > 0
+    controls = [memory["control"] for memory in done.memories.values()]
+    for name, c in done.servers[-1]["control"].items():
+        mean = torch.stack([control[name] for control in controls]).mean(0)
+        torch.testing.assert_close(c, mean, rtol=1e-4, atol=1e-6)
+        assert float(c.abs().max()) > 0
+
+
+def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
+    method = assemble("scaffold", ONE_KIND).algorithm
+    uplinks = {
+        client: ControlledUpdate({"w": torch.tensor([w])}, {}, 9, {"w": torch.tensor([moved])})
+        for client, w, moved in [(0, 2.0, 4.0), (3, 6.0, 8.0)]
+    }
+    state = {"model": {"w": torch.tensor([1.0])}, "control": {"w": torch.tensor([0.5])}}
+    after = method.server_update(state, uplinks, None)
+    assert after["model"]["w"].tolist() == [4.0]
+    assert after["control"]["w"].tolist() == [0.5 + (4.0 + 8.0) / 4]  # N = 4, |S| = 2
+
+
+def test_eq5_c_is_the_mean_of_all_clients_when_some_are_away(run):
+    """Whoever has never taken part counts with its variate of 0."""
+    done = run("scaffold", {**ONE_KIND, "rounds": 3, "participation": 0.25, "lr": 0.01})
+    assert len(done.memories) < 4
+    for name, c in done.servers[-1]["control"].items():
+        total = torch.stack([memory["control"][name] for memory in done.memories.values()]).sum(0)
+        torch.testing.assert_close(c, total / 4, rtol=1e-4, atol=1e-6)
+
+
+def test_drift_sums_in_the_order_of_the_parameters():
+    """A loaded correction may come in another order; the loss is the same to the last bit."""
+    model = build("cnn3", **SHAPE, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(1)
+    correction = {
+        name: 10.0 ** (number % 5) * torch.randn(w.shape, generator=random)
+        for number, (name, w) in enumerate(model.named_parameters())
+    }
+    for other in (sorted(correction), sorted(correction, reverse=True)):
+        assert other != list(correction)
+        assert drift(model, {n: correction[n] for n in other}) == drift(model, correction)
 
 
 def test_the_variate_of_a_single_step_is_its_gradient(run):
     changes = {**ONE_KIND, "rounds": 1, "batch_size": 500, "data.clients": 1, "lr": 0.1}
     done = run("scaffold", changes)
-    before, after = done.servers
-    for name in (n for n in before if not n.startswith(CONTROL)):
+    before, after = (state["model"] for state in done.servers)
+    for name in before:
         gradient = (before[name] - after[name]) / 0.1
-        torch.testing.assert_close(done.memories[0][CONTROL + name], gradient)
+        torch.testing.assert_close(done.memories[0]["control"][name], gradient)
 
 
 def test_the_first_round_is_fedavgs_with_uniform_weights(run):
@@ -48,21 +86,23 @@ def test_the_first_round_is_fedavgs_with_uniform_weights(run):
     controlled = run("scaffold", changes)
     plain = run("fedavg", {**changes, "algorithm.weights": "uniform"})
 
-    def apart(round_):
+    def difference(round_):
         return max(
-            float((controlled.servers[round_][name] - tensor).abs().max())
-            for name, tensor in plain.servers[round_].items()
+            float((controlled.servers[round_]["model"][name] - tensor).abs().max())
+            for name, tensor in plain.servers[round_]["model"].items()
         )
 
-    assert apart(1) < 1e-6
-    assert apart(2) > 1e-4
+    assert difference(1) < 1e-6
+    assert difference(2) > 1e-4
 
 
 def test_one_client_is_fedavg(run):
     changes = {**ONE_KIND, "rounds": 3, "data.clients": 1}
     controlled, plain = run("scaffold", changes), run("fedavg", changes)
-    for name, tensor in plain.servers[-1].items():
-        torch.testing.assert_close(controlled.servers[-1][name], tensor, rtol=1e-4, atol=1e-6)
+    for name, tensor in plain.servers[-1]["model"].items():
+        torch.testing.assert_close(
+            controlled.servers[-1]["model"][name], tensor, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_twice_the_parameters_travel_and_absent_clients_keep_their_variate(run):
@@ -73,3 +113,20 @@ def test_twice_the_parameters_travel_and_absent_clients_keep_their_variate(run):
         assert ours.down.params["weights"] == 2 * fedavg.down.params["weights"]
     called = {client for result in controlled.results for client in result.participants}
     assert set(controlled.memories) == called
+
+
+def test_a_resumed_run_is_the_undisturbed_one(assemble, tmp_path):
+    experiment = assemble("scaffold", {**ONE_KIND, "rounds": 3}).experiment
+
+    def rounds(folder):
+        cpu = torch.device("cpu")
+        session = Session(experiment, tmp_path / folder, lambda parts: SerialExecutor(parts, cpu))
+        return session.rounds()
+
+    stopped = rounds("stopped")
+    before = [next(stopped), next(stopped)]
+    stopped.close()
+    found, expected = [*before, *rounds("stopped")], list(rounds("undisturbed"))
+    assert [result.round for result in found] == [0, 1, 2, 3]
+    assert [r.metrics for r in found] == [r.metrics for r in expected]
+    assert [r.per_client for r in found] == [r.per_client for r in expected]

@@ -17,7 +17,7 @@ def parameters_and_buffers(run) -> tuple[int, int]:
 def held(run) -> int:
     """Local classes, summed over the clients."""
     labels = run.assembly.data.images.labels
-    return sum(len(np.unique(labels[own])) for own in run.assembly.data.train)
+    return sum(len(np.unique(labels[indices])) for indices in run.assembly.data.train)
 
 
 def local(run):

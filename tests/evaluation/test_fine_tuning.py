@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensors import same
 
-from fedray.algorithms import algorithms
+from fedray.core import algorithms
 from fedray.errors import ClientError, UserError
+from fedray.evaluation import testing
 
 ONE_KIND = {"model.group": "cnn2", "rounds": 2, "participation": 0.5}
 
@@ -15,7 +17,7 @@ def test_it_is_measured_after_the_last_round_and_changes_nothing(run):
     plain = run("fedavg", ONE_KIND)
     tuned = run("fedavg", {**ONE_KIND, "finetune_epochs": 3})
     for round_, state in enumerate(plain.servers):
-        assert all(torch.equal(tuned.servers[round_][name], state[name]) for name in state)
+        assert same(tuned.servers[round_]["model"], state["model"])
     assert [r.per_client for r in plain.results] == [r.per_client for r in tuned.results]
     assert [r.up for r in plain.results] == [r.up for r in tuned.results]
     assert "finetuned_accuracy" not in tuned.results[1].metrics
@@ -25,20 +27,17 @@ def test_it_is_measured_after_the_last_round_and_changes_nothing(run):
 
 
 def test_it_trains_the_head_alone(run, monkeypatch):
-    from fedray.client import Client
-
     before, after = {}, {}
-    fit = Client.fit
+    fit = testing.fit
 
-    def watched(self, model, loss, *, only=None):
-        if only is None:
-            return fit(self, model, loss)
-        before.setdefault(self.id, self.save(model))
-        steps = fit(self, model, loss, only=only)
-        after[self.id] = self.save(model)
-        return steps
+    def watched(local, loss):
+        client = local.client
+        before.setdefault(client.id, client.save(local.model))
+        trained = fit(local, loss)
+        after[client.id] = client.save(local.model)
+        return trained
 
-    monkeypatch.setattr(Client, "fit", watched)
+    monkeypatch.setattr(testing, "fit", watched)
     run("fedavg", {**ONE_KIND, "finetune_epochs": 2})
     assert set(before) == {0, 1, 2, 3}
     for client, weights in before.items():
@@ -52,7 +51,7 @@ def test_a_personal_model_starts_from_itself(run):
     assert last["finetuned_accuracy"] == pytest.approx(last["local_accuracy"])
 
 
-@pytest.mark.parametrize("name", [n for n in algorithms.names() if algorithms.get(n).has_head])
+@pytest.mark.parametrize("name", [n for n in algorithms.names() if algorithms.get(n).requires.head])
 def test_every_method_with_a_head_can_be_fine_tuned(run, name):
     changes = {"model.group": "cnn2", "rounds": 1, "finetune_epochs": 1}
     last = run(name, changes).results[-1].metrics
@@ -65,18 +64,15 @@ def test_a_method_without_heads_is_refused(run):
 
 
 def test_a_client_that_fails_counts_in_no_mean_and_is_an_event(run, monkeypatch):
-    from fedray.algorithms.fedavg import FedAvg
+    achieved, fine_tune_head = {}, testing.fine_tune_head
 
-    achieved, finetune = {}, FedAvg.finetune
-
-    def broken(self, client, state, down):
-        if client.id == 2:
+    def broken(algorithm, local):
+        if local.client.id == 2:
             raise ArithmeticError("no such thing")
-        done = finetune(self, client, state, down)
-        achieved[client.id] = client.metrics["finetuned_accuracy"]
-        return done
+        yield from fine_tune_head(algorithm, local)
+        achieved[local.client.id] = testing.score(algorithm, local).accuracy
 
-    monkeypatch.setattr(FedAvg, "finetune", broken)
+    monkeypatch.setattr(testing, "fine_tune_head", broken)
     changes = {**ONE_KIND, "finetune_epochs": 1}
     last = run("fedavg", {**changes, "faults.on_client_error": "drop"}).results[-1]
     assert set(achieved) == {0, 1, 3}

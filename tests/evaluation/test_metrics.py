@@ -1,4 +1,4 @@
-"""What is measured, against scikit-learn, SciPy and numbers by hand."""
+"""What is measured in a round, against scikit-learn and numbers by hand."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score
 
-from fedray.evaluation import (
-    Score,
-    majority_classes,
-    matrix_agreement,
-    mean_and_std,
-    retrieval_top1,
-    summarise,
-)
-from fedray.models import build
+from fedray.algorithms.personalised.local import Local
+from fedray.core import algorithms
+from fedray.errors import FedrayError
+from fedray.evaluation.measures.class_sizes import ClassSizes, majority_classes
+from fedray.evaluation.measures.domains import Domains
+from fedray.evaluation.measures.further_models import GlobalModel, Newcomers
+from fedray.evaluation.measures.local_training import FineTuned
+from fedray.evaluation.measures.macro_f1 import MacroF1
+from fedray.evaluation.measures.own_test import OwnTest
+from fedray.evaluation.metrics import DataFacts, Evaluated, Measure, measure, metrics
+from fedray.evaluation.protocols import Analysis
+from fedray.evaluation.score import Score
+from fedray.models import Pixels
+from fedray.records import Metric
 
 SCORES = {2: Score(1, 10), 0: Score(9, 10), 1: Score(20, 80)}
 
 
+def own_test(scores) -> dict[str, float]:
+    return OwnTest().compute(Evaluated(DataFacts(), scores))
+
+
 def test_summaries_by_hand():
-    found = summarise(SCORES)
+    found = own_test(SCORES)
     assert found == pytest.approx(
         {
             "local_accuracy": (0.9 + 0.25 + 0.1) / 3,
@@ -41,7 +47,7 @@ def test_summaries_by_hand():
 
 def test_tenths_are_means_over_clients():
     scores = {client: Score(client, 100) for client in range(30)}
-    found = summarise(scores)
+    found = own_test(scores)
     assert found["local_accuracy_worst10"] == pytest.approx((0 + 1 + 2) / 300)
     assert found["local_accuracy_best10"] == pytest.approx((29 + 28 + 27) / 300)
 
@@ -49,52 +55,36 @@ def test_tenths_are_means_over_clients():
 @pytest.mark.parametrize(("correct", "jain"), [([5, 5, 5], 1), ([9, 0, 0], 1 / 3), ([0, 0, 0], 1)])
 def test_jain_is_1_for_equals_and_1_over_n_for_one_winner(correct, jain):
     scores = {client: Score(right, 10) for client, right in enumerate(correct)}
-    assert summarise(scores)["local_accuracy_jain"] == pytest.approx(jain)
+    assert own_test(scores)["local_accuracy_jain"] == pytest.approx(jain)
 
 
 def test_the_order_of_replies_does_not_matter():
     scores = {client: Score(client**2 % 7, 7 + client) for client in range(11)}
     backwards = dict(reversed(scores.items()))
-    assert summarise(scores) == summarise(backwards)
+    assert own_test(scores) == own_test(backwards)
 
 
-def test_retrieval_by_hand():
-    cosines = torch.tensor([[0.9, 0.1, 0.0], [0.8, 0.2, 0.1], [0.0, 0.3, 0.4]])
-    assert retrieval_top1(cosines) == pytest.approx(2 / 3)
-    assert retrieval_top1(cosines.T) == pytest.approx(2 / 3)
-    assert retrieval_top1(torch.eye(4)) == 1
-    assert retrieval_top1(torch.eye(4).roll(1, 0)) == 0
+def test_global_accuracy_is_right_answers_of_all_images_of_all():
+    found = GlobalModel().compute(Evaluated(DataFacts(), SCORES, has_global_model=True))
+    assert found == {"global_accuracy": 30 / 100}  # the mean over clients is 0.42
+    assert GlobalModel().compute(Evaluated(DataFacts(), SCORES)) == {}
 
 
-@given(st.integers(3, 12), st.integers(0, 100))
-def test_agreement_is_scipys_on_the_upper_triangle(classes, seed):
-    random = np.random.default_rng(seed)
-    a, b = random.standard_normal((2, classes, classes)).astype(np.float32)
-    a, b = a + a.T, b + b.T + a
-    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
-    x, y = ([m[i, j] for i, j in pairs] for m in (a, b))
-    pearson, spearman = matrix_agreement(torch.from_numpy(a), torch.from_numpy(b))
-    assert pearson == pytest.approx(pearsonr(x, y).statistic, abs=1e-6)
-    assert spearman == pytest.approx(spearmanr(x, y).statistic, abs=1e-6)
+def test_a_number_that_was_not_declared_or_is_there_already_is_refused(monkeypatch):
+    class Further(Measure):
+        name = "further"
+        metrics = (Metric("something"), Metric("local_accuracy"))
 
+        def compute(self, evaluated):
+            return evaluated.cross_evaluations
 
-def test_agreement_ignores_the_diagonal_and_knows_constants():
-    matrix = torch.tensor([[0.0, 1.0, 2.0], [1.0, 0.0, 5.0], [2.0, 5.0, 0.0]])
-    other = 3 * matrix - 1 + 100 * torch.eye(3)
-    assert matrix_agreement(matrix, other) == pytest.approx((1, 1))
-    assert matrix_agreement(matrix, -other) == pytest.approx((-1, -1))
-    assert matrix_agreement(matrix, torch.ones(3, 3)) == (0.0, 0.0)
-
-
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
-def test_mean_and_sample_deviation(values):
-    mean, deviation = mean_and_std(values)
-    assert mean == pytest.approx(statistics.fmean(values), abs=1e-9)
-    assert deviation == pytest.approx(statistics.stdev(values), abs=1e-9)
-
-
-def test_one_value_has_no_deviation():
-    assert mean_and_std([0.5]) == (0.5, 0.0)
+    monkeypatch.setattr(metrics, "entries", lambda: (OwnTest, Further))
+    given = lambda name: Evaluated(DataFacts(), SCORES, cross_evaluations={name: 1.0})  # noqa: E731
+    assert measure(given("something")) == {**own_test(SCORES), "something": 1.0}
+    with pytest.raises(FedrayError, match=r"metric further gives 'other'"):
+        measure(given("other"))
+    with pytest.raises(FedrayError, match=r"'local_accuracy' is measured already"):
+        measure(given("local_accuracy"))
 
 
 @pytest.mark.parametrize("group", ["digits", "cnn3"])
@@ -103,21 +93,19 @@ def test_a_run_measures_every_client_on_its_own_test_split(run, group):
     data = done.assembly.data
     right = []
     for client, accuracy in done.results[1].per_client.items():
-        name = done.assembly.architectures[client]
-        model = build(name, **done.assembly.shape, generator=None).eval()
+        name = done.assembly.models.architectures[client]
+        model = done.assembly.models.empty(name).eval()
         model.load_state_dict(dict(done.models[client]))
         images = torch.from_numpy(data.images.images[data.test[client]])
         truth = data.images.labels[data.test[client]]
         with torch.no_grad():
-            guesses = model(images.float() / 127.5 - 1).logits.argmax(1).numpy()
+            guesses = model(Pixels(images.float() / 127.5 - 1)).logits.argmax(1).numpy()
         assert accuracy == accuracy_score(truth, guesses)
         right.append((guesses == truth).sum())
-    metrics = done.results[1].metrics
+    found = done.results[1].metrics
     assert len(right) == 4
-    assert metrics["local_accuracy"] == pytest.approx(
-        np.mean([*done.results[1].per_client.values()])
-    )
-    assert metrics["local_accuracy_weighted"] == sum(right) / sum(map(len, data.test))
+    assert found["local_accuracy"] == pytest.approx(np.mean([*done.results[1].per_client.values()]))
+    assert found["local_accuracy_weighted"] == sum(right) / sum(map(len, data.test))
 
 
 @pytest.mark.parametrize(
@@ -140,28 +128,71 @@ def test_evaluation_changes_nothing(run):
 
 def test_what_fedtsp_says_about_its_prototypes(run):
     done = run("fedtsp", {"algorithm.tau": 0.1, "rounds": 1})
-    metrics, state = done.results[1].metrics, done.servers[1]
+    found, state = done.results[1].metrics, done.servers[1]
     unit = torch.nn.functional.normalize
     cosines = unit(state["sent"], dim=1) @ unit(state["image"], dim=1).T
     assert bool(state["present"].all())
-    assert metrics["retrieval_top1"] == pytest.approx(
+    assert found["retrieval_top1"] == pytest.approx(
         float((cosines.argmax(1) == torch.arange(10)).float().mean())
     )
-    assert metrics["tau"] == pytest.approx(0.1)
-    assert metrics["server_loss"] == pytest.approx(float(state["loss"]))
+    assert found["tau"] == pytest.approx(0.1)
+    assert found["server_loss"] == pytest.approx(float(state["loss"]))
     similarity = torch.tensor(done.results[1].matrices["text_similarity"])
     torch.testing.assert_close(similarity.diagonal(), torch.ones(10))
     torch.testing.assert_close(similarity, similarity.T)
-    assert 0.5 < metrics["agreement_pearson"] < 1  # one small step after the first
+    assert 0.5 < found["agreement_pearson"] < 1  # one small step after the first
     assert done.results[0].metrics["agreement_spearman"] <= 1
+    declared = done.assembly.algorithm.analysis_metrics
+    for name in ("retrieval_top1", "tau", "server_loss", "agreement_pearson", "agreement_spearman"):
+        assert name in found
+        assert any(metric.matches(name) for metric in declared)
+
+
+@pytest.fixture
+def analysed(run, monkeypatch):
+    """`analysed(given, *declared)` runs a method with this analysis."""
+
+    def analysed(given, *declared: Metric) -> None:
+        class Analysing(Local):
+            analysis_metrics = declared
+
+            def analyse(self, *_: object) -> Analysis:
+                return Analysis(given)
+
+        if not declared:
+            del Analysing.analysis_metrics
+        monkeypatch.setitem(algorithms._entries, "local", Analysing)
+        run("local", {"rounds": 1})
+
+    return analysed
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"undeclared": 1.0}, "the analysis of local gives 'undeclared', which it has not decl"),
+        ({"local_accuracy": 1.0}, "the metric 'local_accuracy' is measured already"),
+        ({"drift": float("nan")}, "the metric 'drift' is nan, expected a finite number"),
+        ({"drift": torch.ones(1)}, r"the metric 'drift' is tensor\(\[1.\]\), expected a finite"),
+    ],
+)
+def test_an_analysis_gives_what_it_has_declared(analysed, given, message):
+    with pytest.raises(FedrayError, match=message):
+        analysed(given, Metric("local_accuracy"), Metric("drift"))
+
+
+def test_an_analysis_without_any_declaration_is_not_passed_over(analysed):
+    with pytest.raises(FedrayError, match="gives 'drift', which it has not declared"):
+        analysed({"drift": 1.0})
 
 
 def test_clients_and_domains_without_test_images_count_in_nothing():
     scores = {0: Score(3, 4), 1: Score(0, 0), 2: Score(1, 4)}
-    found = summarise(scores, {"art": [0], "photo": [1], "sketch": [2]})
+    facts = DataFacts(domains={"art": [0], "photo": [1], "sketch": [2]})
+    found = Domains().compute(Evaluated(facts, scores))
     assert found["accuracy_art"] == 0.75
     assert "accuracy_photo" not in found
-    assert found["accuracy_domains"] == found["local_accuracy"] == 0.5
+    assert found["accuracy_domains"] == own_test(scores)["local_accuracy"] == 0.5
 
 
 def test_majority_classes_are_those_above_the_clients_mean():
@@ -176,11 +207,15 @@ def test_accuracy_on_majority_and_minority_classes_by_hand():
         2: Score.by_class([0, 0, 0], [0, 0, 0]),
     }
     assert scores[0] == Score(4, 8, ((3, 4), (1, 2), (0, 2)))
-    found = summarise(scores, majority=[{0}, {1, 2}, {0}])
+
+    def by_size(*majority) -> dict[str, float]:
+        return ClassSizes().compute(Evaluated(DataFacts(majority=majority), scores))
+
+    found = by_size({0}, {1, 2}, {0})
     assert found["accuracy_majority"] == (3 + 6) / (4 + 6)
     assert found["accuracy_minority"] == (1 + 0) / (4 + 1)
-    assert "accuracy_majority" not in summarise(scores, majority=[set(), set(), {0}])
-    assert "accuracy_minority" not in summarise(scores)
+    assert "accuracy_majority" not in by_size(set(), set(), {0})
+    assert by_size() == {}
 
 
 def test_a_run_counts_by_the_clients_own_training_images(run):
@@ -188,18 +223,18 @@ def test_a_run_counts_by_the_clients_own_training_images(run):
     done = run("local", changes)
     data, large, small = done.assembly.data, [], []
     for client in range(4):
-        model = build("cnn2", **done.assembly.shape, generator=None).eval()
+        model = done.assembly.models.empty("cnn2").eval()
         model.load_state_dict(dict(done.models[client]))
         train, test = data.images.labels[data.train[client]], data.images.labels[data.test[client]]
         images = torch.from_numpy(data.images.images[data.test[client]]).float() * (2 / 255) - 1
         with torch.no_grad():
-            right = model(images).logits.argmax(1).numpy() == test
+            right = model(Pixels(images)).logits.argmax(1).numpy() == test
         for label, correct in zip(test, right, strict=True):
             (large if (train == label).sum() > len(train) / 10 else small).append(correct)
-    metrics = done.results[-1].metrics
-    assert metrics["accuracy_majority"] == pytest.approx(np.mean(large))
-    assert metrics["accuracy_minority"] == pytest.approx(np.mean(small))
-    assert metrics["accuracy_majority"] > metrics["accuracy_minority"]
+    found = done.results[-1].metrics
+    assert found["accuracy_majority"] == pytest.approx(np.mean(large))
+    assert found["accuracy_minority"] == pytest.approx(np.mean(small))
+    assert found["accuracy_majority"] > found["accuracy_minority"]
 
 
 def test_f1_is_scikit_learns_and_its_micro_average_is_the_accuracy():
@@ -212,5 +247,26 @@ def test_f1_is_scikit_learns_and_its_micro_average_is_the_accuracy():
     macro = f1_score(truth, guesses, labels=range(5), average="macro")
     assert score.macro_f1 == pytest.approx(macro)
     assert score.accuracy == pytest.approx(f1_score(truth, guesses, average="micro"))
-    assert summarise({0: score})["local_macro_f1"] == pytest.approx(macro)
-    assert "local_macro_f1" not in summarise({0: score, 1: Score(1, 2)})
+
+    def macro_f1(scores) -> dict[str, float]:
+        return MacroF1().compute(Evaluated(DataFacts(), scores))
+
+    assert macro_f1({0: score})["local_macro_f1"] == pytest.approx(macro)
+    assert "local_macro_f1" not in macro_f1({0: score, 1: Score(1, 2)})
+
+
+def test_fine_tuned_is_after_the_last_epoch_and_the_best_of_all():
+    scores = [
+        [Score(1, 4), Score(3, 4), Score(2, 4)],
+        [Score(2, 2), Score(1, 2), Score(1, 2)],
+        [Score(0, 0)] * 3,
+    ]
+    found = FineTuned().compute(Evaluated(DataFacts(), fine_tuned=scores))
+    assert found == {"finetuned_accuracy": 0.5, "finetuned_accuracy_best": (0.75 + 1) / 2}
+
+
+def test_newcomers_count_alike_however_many_images_they_have():
+    newcomers = {3: Score(1, 2), 4: Score(2, 8), 5: Score(0, 0)}
+    found = Newcomers().compute(Evaluated(DataFacts(), SCORES, newcomers))
+    assert found == {"new_accuracy": (0.5 + 0.25) / 2}
+    assert own_test(SCORES) == OwnTest().compute(Evaluated(DataFacts(), SCORES, newcomers))

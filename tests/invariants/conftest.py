@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.algorithms.registry import algorithms
+from fedray.core import algorithms
 
 pytest.register_assert_rewrite("small")
 
@@ -69,5 +69,5 @@ def faulty_methods(monkeypatch):
     """This process knows the methods of faulty.py, for one test."""
     import faulty
 
-    monkeypatch.setattr(algorithms, "_classes", dict(algorithms._classes))
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     faulty.register()

@@ -8,9 +8,16 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fedray.algorithms.local import Local
-from fedray.algorithms.registry import algorithms
-from fedray.client import Client, ClientState
+from fedray.algorithms.personalised.local import Local
+from fedray.core import (
+    Client,
+    ClientState,
+    LocalContext,
+    Server,
+    ServerState,
+    Uplinks,
+    algorithms,
+)
 from fedray.errors import UserError
 from fedray.runtime import server, workers
 
@@ -45,10 +52,21 @@ class BrokenTest(Local):
     def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
         return None, state
 
-    def start(self, client: Client, state: ClientState, down: Any) -> Any:
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         if (client.id, client.round) == (1, 2):
             raise ArithmeticError("no such thing")
-        return super().start(client, state, down)
+        return super().begin(client, state, down)
+
+
+class BrokenServer(Local):
+    """The server's step raises in round 2."""
+
+    name = "broken_server"
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        if server.round == 2:
+            raise ArithmeticError("no such thing")
+        return super().server_update(state, uplinks, server)
 
 
 class Mendable(Local):
@@ -62,7 +80,7 @@ class Mendable(Local):
 
 def register() -> None:
     """Make this process know the methods of this file."""
-    for method in (Sleepy, Broken, BrokenTest, Mendable):
+    for method in (Sleepy, Broken, BrokenTest, BrokenServer, Mendable):
         algorithms.add(method)
 
 
@@ -74,11 +92,19 @@ class Worker(workers.Worker):
         super().__init__(*args)
 
 
-class Server(server.Server):
+class ServerActor(server.ServerActor):
     """A server that dies once, when it has written round 1 down and not yet handed it over."""
 
     def run(self, experiment: str, out: str, began: float) -> Iterator[Any]:
         for record in super().run(experiment, out, began):
-            if record["round"] == 1:
+            if record.round == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield record
+
+
+class KnowingServer(server.ServerActor):
+    """A server whose process, and whose workers' processes, know the methods of this file."""
+
+    def __init__(self) -> None:
+        register()
+        workers.Worker = Worker

@@ -13,21 +13,16 @@ import psutil
 import torch
 
 from fedray.checkpoint import CheckpointStore
-from fedray.config import Experiment
-from fedray.runtime.assembly import Assembly, resolve
+from fedray.config import EXECUTION_KEYS, Experiment
+from fedray.core.state import leaves
+from fedray.records import Round
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor, WorkerPool
 
-WHERE_AND_HOW_OFTEN = (
-    "workers",
-    "cpus",
-    "gpus",
-    "server_cpus",
-    "server_gpus",
-    "checkpoint_every",
-)
 MEASURED = ("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions")
 
 
@@ -63,8 +58,8 @@ class Small:
 
     def experiment(self, *assignments: str) -> Experiment:
         """The experiment, with assignments laid on it."""
-        name, *own = self.arguments(*assignments)
-        return resolve(name, own)
+        name, *rest = self.arguments(*assignments)
+        return resolve(name, rest)
 
     @staticmethod
     def serial(assembly: Assembly) -> SerialExecutor:
@@ -80,7 +75,7 @@ class Small:
         return out
 
 
-def serially(experiment: Experiment, out: Path) -> list[dict[str, Any]]:
+def serially(experiment: Experiment, out: Path) -> list[Round]:
     """Run, or go on, in this process; the rounds."""
     return list(Session(experiment, out, Small.serial).rounds())
 
@@ -104,15 +99,13 @@ class Few:
         return self._pool.workers[: self._count]
 
 
-def on_workers(
-    experiment: Experiment, out: Path, pool: WorkerPool, count: int
-) -> list[dict[str, Any]]:
+def on_workers(experiment: Experiment, out: Path, pool: WorkerPool, count: int) -> list[Round]:
     """Run, or go on, with the first `count` workers of a pool; the server is this process."""
     few = Few(pool, count)
     return list(Session(experiment, out, lambda a: RayExecutor(a, few)).rounds())
 
 
-def with_server_actor(experiment: Experiment, out: Path) -> list[dict[str, Any]]:
+def with_server_actor(experiment: Experiment, out: Path) -> list[Round]:
     """Run, or go on, as `python -m fedray.run` does on Ray; the rounds as they came."""
     return list(run_on_ray(experiment, out, time.time()))
 
@@ -131,10 +124,9 @@ def numbers(out: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     for key in MEASURED:
         del result[key]
-    for key in WHERE_AND_HOW_OFTEN:
-        del result["config"][key]
-    for key in ("max_failures", "reply_timeout_s"):
-        del result["config"]["faults"][key]
+    for key in EXECUTION_KEYS:
+        section, _, last = key.rpartition(".")
+        del (result["config"][section] if section else result["config"])[last]
     for record in result["rounds"]:
         del record["seconds"]
     return result
@@ -145,10 +137,10 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
     identity = json.loads((out / "result.json").read_text())["identity"]
     found = CheckpointStore(out, identity).load()
     assert found is not None
-    everything = {f"server/{name}": tensor for name, tensor in found.snapshot.server.items()}
+    tree: dict[str, Any] = {"server": found.snapshot.server}
     for client, state in found.clients.items():
-        everything |= {f"{client}/model/{name}": value for name, value in state.model.items()}
-        everything |= {f"{client}/memory/{name}": value for name, value in state.memory.items()}
+        tree[str(client)] = {"model": state.model, "memory": state.memory}
+    everything = {"/".join(path): tensor for path, tensor in leaves(tree)}
     for item in found.snapshot.late:
         everything |= {
             f"late/{item.client}/{item.due}/{place}": tensor
@@ -163,10 +155,10 @@ def last_round(out: Path) -> int:
     return int(found[-1].parent.name.removeprefix("round_")) if found else -1
 
 
-def stop_after(rounds: Iterator[dict[str, Any]], round_: int) -> None:
+def stop_after(rounds: Iterator[Round], round_: int) -> None:
     """Take rounds up to `round_` and never ask again, as a process that died there."""
     for record in rounds:
-        if record["round"] == round_:
+        if record.round == round_:
             return
 
 

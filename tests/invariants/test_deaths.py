@@ -14,7 +14,7 @@ from small import (
     with_server_actor,
 )
 
-from fedray import run
+from fedray.cli import run
 from fedray.errors import RunFailed
 from fedray.runtime import server
 
@@ -26,7 +26,7 @@ SLOW = ("local_epochs=15", "participation=0.5")
 
 def pids(pool, experiment) -> set[int]:
     text = experiment.model_dump_json(by_alias=True)
-    return set(ray.get([worker.prepare.remote(text) for worker in pool.workers]))
+    return set(ray.get([worker.warm_up.remote(text) for worker in pool.workers]))
 
 
 def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
@@ -56,18 +56,18 @@ def test_the_server_killed_before_it_hands_a_round_over_and_in_the_middle_of_ano
     small, ray_nodes, tmp_path, monkeypatch
 ):
     out = tmp_path / "out"
-    monkeypatch.setattr(server, "Server", faulty.Server)
-    killer = Killer("ray::Server.run", lambda: last_round(out) >= 2)
+    monkeypatch.setattr(server, "ServerActor", faulty.ServerActor)
+    killer = Killer("ray::ServerActor.run", lambda: last_round(out) >= 2)
     records = with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=2"), out)
     killer.join()
     assert len(killer.killed) == 1
-    assert sorted({record["round"] for record in records}) == [0, 1, 2, 3]
+    assert sorted({record.round for record in records}) == [0, 1, 2, 3]
     assert_same(out, small.undisturbed(*SLOW))
 
 
 def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, capsys):
     out = tmp_path / "out"
-    Killer("ray::Server.run", lambda: last_round(out) >= 1)
+    Killer("ray::ServerActor.run", lambda: last_round(out) >= 1)
     words = small.arguments(*SLOW, "workers=1", "faults.max_failures=0", "--no-track")
     assert run.main([*words, "--out", str(out)]) == 1
     assert capsys.readouterr().err == (

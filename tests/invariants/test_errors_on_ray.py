@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import faulty
 import pytest
 
-from fedray import run
+from fedray.cli import run
+from fedray.errors import CodeError
+from fedray.records import RunFolder
+from fedray.runtime import server
 
 pytestmark = pytest.mark.ray
 
@@ -38,7 +42,7 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
         ("fedmgp", ["algorithm.selected=6"], "algorithm: selected=6 of groups=5 cannot be drawn"),
         ("maple_local", ["algorithm.depth=4"], "algorithm.depth=4, but prompts can enter 3 blocks"),
         ("fedotp", ["model.clip.path=/nowhere"], "model.clip.path: the file /nowhere does not"),
-        ("fedpgp", ["data.novel=true"], "data: novel=true examines on official test images"),
+        ("fedpgp", ["data.novel=true"], "data: novel=true tests on official test images"),
     ],
 )
 def test_wrong_prompts(small, tiny_clip, ray_nodes, tmp_path, capsys, method, keys, sentence):
@@ -51,3 +55,27 @@ def test_wrong_prompts(small, tiny_clip, ray_nodes, tmp_path, capsys, method, ke
         assert error.startswith(f"error: {sentence}")
         assert error.count("\n") == 1
         assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("broken", "client 1, round 2, step client_update: ArithmeticError: no such thing"),
+        ("broken_server", "ArithmeticError: no such thing"),
+    ],
+)
+def test_a_fault_in_a_method_names_the_file_with_its_traceback(
+    small, ray_nodes, faulty_methods, tmp_path, capsys, monkeypatch, method, sentence
+):
+    monkeypatch.setattr(server, "ServerActor", faulty.KnowingServer)
+    words = small.arguments(f"algorithm={method}", "workers=1", "--no-track")
+    out = tmp_path / "out"
+    assert run.main([*words, "--out", str(out)]) == 1
+    kept = RunFolder(out).error
+    assert capsys.readouterr().err == f"failed: {sentence} (traceback in {kept})\n"
+    assert 'raise ArithmeticError("no such thing")' in kept.read_text()
+    assert RunFolder(out).read().done == 1
+
+    with pytest.raises(CodeError) as raised:
+        run.main([*words, "--debug", "--out", str(tmp_path / "debug")])
+    assert 'raise ArithmeticError("no such thing")' in "".join(raised.value.__notes__)

@@ -183,7 +183,7 @@ def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
     records = with_server_actor(
         small.experiment(*text, *PARTIAL, "rounds=2", "cpus=0.5", "server_cpus=2"), tmp_path
     )
-    assert [record["round"] for record in records] == [0, 1, 2]
+    assert [record.round for record in records] == [0, 1, 2]
     assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))
 
 

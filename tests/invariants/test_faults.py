@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from small import numbers, on_workers, serially, tensors
 
-from fedray.algorithms.base import Algorithm
-from fedray.comm import Gate, Payload, travels
 from fedray.config import FaultConfig
+from fedray.core import Algorithm, Gate, Payload, payload_field
 from fedray.errors import ClientError, UserError
-from fedray.evaluation import Score
-from fedray.federation import Federation, Plan, Reply, RoundExchange
+from fedray.evaluation.score import Score
+from fedray.federation import Federation, Plan, Reply, RoundExchange, ScoreReply
 from fedray.runtime.session import Session
 from fedray.streams import Streams
 
@@ -36,9 +36,9 @@ def test_when_everybody_is_absent_nothing_changes(small, tmp_path, method):
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     for record in (one, two):
-        assert record["metrics"]["per_client"] == first["metrics"]["per_client"]
-        assert record["up_bytes"] == 0
-        assert [event["what"] for event in record["events"]] == ["dropped"] * 6
+        assert record.per_client == first.per_client
+        assert record.up.total_bytes == 0
+        assert [event.what for event in record.events] == ["dropped"] * 6
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedtsp"])
@@ -69,11 +69,13 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
 class Made(Payload):
     """Says in which round it was made."""
 
-    round: int = travels("statistics")
+    round: int = payload_field("statistics")
 
 
 class Notes(Algorithm):
     """Notes what the server got in each round."""
+
+    name = "notes"
 
     def __init__(self) -> None:
         self.got: dict[int, dict[int, int]] = {}
@@ -89,8 +91,8 @@ class Prompt:
     def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
         return {client: Reply(Made(round_)) for client in down}
 
-    def evaluate(self, round_: int, down: Any) -> dict[int, Score]:
-        return {client: Score(1, 1) for client in down}
+    def test(self, name: str, round_: int, down: Any) -> dict[int, ScoreReply]:
+        return {client: ScoreReply([Score(1, 1)]) for client in down}
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def scenario(monkeypatch, late: set[tuple[int, int]]) -> None:
     monkeypatch.setattr(RoundExchange, "_strikes", strikes)
 
 
-def said(result: Any) -> list[tuple[int, str]]:
+def events_of(result: Any) -> list[tuple[int, str]]:
     return [(event.client, event.what) for event in result.events]
 
 
@@ -128,9 +130,9 @@ def test_a_late_reply_counts_in_the_round_it_is_due(monkeypatch):
         3: {0: 1, 1: 3, 2: 3},
         4: {0: 4, 1: 4, 2: 4},
     }
-    assert said(one) == [(0, "late, due in round 3")]
-    assert said(three) == [(0, "late, due in round 5"), (0, "late reply arrived")]
-    assert said(four) == [(0, "late reply replaced")]
+    assert events_of(one) == [(0, "late, due in round 3")]
+    assert events_of(three) == [(0, "late, due in round 5"), (0, "late reply arrived")]
+    assert events_of(four) == [(0, "late reply replaced")]
     assert [(item.client, item.due) for item in run.snapshot.late] == [(0, 5)]
 
 
@@ -148,9 +150,9 @@ def test_a_fresh_reply_replaces_the_late_one(monkeypatch):
     run = federation(3)
     _, _, two, three = run.rounds()
     assert run.algorithm.got == {1: {2: 1}, 2: {0: 2, 1: 1, 2: 2}, 3: {0: 3, 1: 3, 2: 3}}
-    assert (0, "late reply replaced") in said(two)
-    assert (1, "late reply arrived") in said(two)
-    assert said(three) == [(1, "late reply replaced")]
+    assert (0, "late reply replaced") in events_of(two)
+    assert (1, "late reply arrived") in events_of(two)
+    assert events_of(three) == [(1, "late reply replaced")]
 
 
 def test_a_late_reply_is_sent_and_counted_when_it_is_made(small):
@@ -162,7 +164,7 @@ def test_a_late_reply_is_sent_and_counted_when_it_is_made(small):
 
 def test_faults_strike_as_often_as_they_should():
     run = federation(200, drop=0.3, late=0.2)
-    events = [what for result in run.rounds() for _, what in said(result)]
+    events = [what for result in run.rounds() for _, what in events_of(result)]
     asked = 200 * 3
     assert events.count("dropped") == pytest.approx(0.3 * asked, abs=4 * (0.21 * asked) ** 0.5)
     late = sum(what.startswith("late, due") for what in events)
@@ -180,10 +182,18 @@ def test_what_precedes_the_first_round_is_spared(small):
 NAMED = "client 1, round 2, step client_update: ArithmeticError: no such thing"
 
 
+def assert_names_its_traceback(error: ClientError, out: Path) -> None:
+    """One line names client, round, step, cause and the file with the traceback."""
+    assert str(error) == f"{NAMED} (traceback in {out / 'error.txt'})"
+    text = (out / "error.txt").read_text()
+    assert "faulty.py" in text
+    assert 'raise ArithmeticError("no such thing")' in text
+
+
 def test_an_error_in_a_client_stops_the_run_and_names_it(small, tmp_path, faulty_methods):
     with pytest.raises(ClientError) as stopped:
         serially(small.experiment("algorithm=broken"), tmp_path)
-    assert str(stopped.value) == NAMED
+    assert_names_its_traceback(stopped.value, tmp_path)
 
 
 def test_an_error_in_a_client_may_count_as_absence(small, tmp_path, faulty_methods, monkeypatch):
@@ -196,6 +206,9 @@ def test_an_error_in_a_client_may_count_as_absence(small, tmp_path, faulty_metho
         [{"client": 1, "what": "failed: ArithmeticError: no such thing"}],
         [],
     ]
+    assert (
+        'raise ArithmeticError("no such thing")' in (tmp_path / "broken" / "error.txt").read_text()
+    )
     present = [range(6), range(6), [0, 2, 3, 4, 5], range(6)]
     monkeypatch.setattr(Federation, "_cohort", lambda self, round_: present[round_])
     serially(small.experiment("algorithm=local"), tmp_path / "absent")
@@ -212,7 +225,7 @@ def test_an_error_in_a_client_s_test_is_named_too(small, tmp_path, faulty_method
 def test_errors_on_workers_read_as_in_one_process(small, pool, tmp_path, faulty_methods):
     with pytest.raises(ClientError) as stopped:
         on_workers(small.experiment("algorithm=broken"), tmp_path / "a", pool, 2)
-    assert str(stopped.value) == NAMED
+    assert_names_its_traceback(stopped.value, tmp_path / "a")
     with pytest.raises(ClientError, match=r"^client 1, round 2, step evaluate: Arithmetic"):
         on_workers(small.experiment("algorithm=broken_test"), tmp_path / "b", pool, 2)
     with pytest.raises(UserError) as refused:

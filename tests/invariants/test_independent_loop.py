@@ -33,23 +33,23 @@ def test_five_rounds_agree_in_every_parameter(run, method, mu):
     done = run(method, changes)
     images, labels, owned = inputs(done.assembly)
     model = network()
-    x = [tensor.clone() for tensor in done.servers[0].values()]
-    total = sum(len(own) for own in owned)
+    x = [tensor.clone() for tensor in done.servers[0]["model"].values()]
+    total = sum(len(indices) for indices in owned)
     for round_ in range(1, 6):
         mean = [torch.zeros_like(tensor) for tensor in x]
-        for client, own in enumerate(owned):
+        for client, indices in enumerate(owned):
             with torch.no_grad():
                 for parameter, start in zip(model.parameters(), x, strict=True):
                     parameter.copy_(start)
             sgd = torch.optim.SGD(model.parameters(), 0.05)
             batches = done.assembly.streams.torch("batches", round_=round_, client=client)
             for _ in range(2):
-                order = torch.randperm(len(own), generator=batches)
+                order = torch.randperm(len(indices), generator=batches)
                 chunks = list(order.split(16))
                 if len(chunks) > 1 and len(chunks[-1]) == 1:
                     chunks[-2:] = [torch.cat(chunks[-2:])]
                 for chunk in chunks:
-                    index = torch.tensor(own)[chunk]
+                    index = torch.tensor(indices)[chunk]
                     sgd.zero_grad()
                     loss = F.cross_entropy(model(images[index]), labels[index])
                     pairs = zip(model.parameters(), x, strict=True)
@@ -57,9 +57,9 @@ def test_five_rounds_agree_in_every_parameter(run, method, mu):
                     loss.backward()
                     sgd.step()
             for part, parameter in zip(mean, model.parameters(), strict=True):
-                part += parameter.detach() * (len(own) / total)
+                part += parameter.detach() * (len(indices) / total)
         x = mean
-    for expected, (name, found) in zip(x, done.servers[-1].items(), strict=True):
+    for expected, (name, found) in zip(x, done.servers[-1]["model"].items(), strict=True):
         assert float((expected - found).abs().max()) < 1e-6, name
 
 
@@ -69,10 +69,12 @@ def test_one_full_batch_step_each_is_one_centralised_gradient_step(run):
     images, labels, owned = inputs(done.assembly)
     model = network()
     with torch.no_grad():
-        for parameter, start in zip(model.parameters(), done.servers[0].values(), strict=True):
+        for parameter, start in zip(
+            model.parameters(), done.servers[0]["model"].values(), strict=True
+        ):
             parameter.copy_(start)
-    everyone = torch.cat([torch.tensor(own) for own in owned])
+    everyone = torch.cat([torch.tensor(indices) for indices in owned])
     F.cross_entropy(model(images[everyone]), labels[everyone]).backward()
-    for parameter, found in zip(model.parameters(), done.servers[1].values(), strict=True):
+    for parameter, found in zip(model.parameters(), done.servers[1]["model"].values(), strict=True):
         expected = parameter.detach() - 0.05 * parameter.grad
         assert float((expected - found).abs().max()) < 1e-6

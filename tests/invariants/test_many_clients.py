@@ -10,7 +10,7 @@ import pytest
 import ray
 from small import numbers, on_workers
 
-from fedray.runtime.assembly import resolve
+from fedray.runtime.resolve import resolve
 
 CLIENTS = 1000
 

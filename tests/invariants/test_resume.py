@@ -21,8 +21,9 @@ from small import (
     wait_for,
 )
 
-from fedray import run
 from fedray.checkpoint import CheckpointStore
+from fedray.cli import run
+from fedray.records import RunFolder, RunWriter
 from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor
 
@@ -57,6 +58,16 @@ def go_on(out) -> int:
     return run.main(["--resume", str(out), "--executor", "serial", "--no-track"])
 
 
+def test_killed_after_the_last_checkpoint_result_json_is_put_together(small, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "close", lambda self: None)  # what a kill leaves undone
+        serially(small.experiment(), tmp_path)
+    assert numbers(tmp_path)["rounds"] == []
+    assert serially(small.experiment(), tmp_path) == []
+    assert_same(tmp_path, small.undisturbed())
+    assert not RunFolder(tmp_path).rounds_file.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", [0, 1, 2, 3])
 def test_killed_after_any_round(small, tmp_path, round_):
@@ -82,7 +93,7 @@ def test_stopped_after_any_round(small, tmp_path, round_, variant):
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
     on_their_way = [name for name in tensors(tmp_path) if name.startswith("late/")]
     assert bool(on_their_way) == (variant == PARTIAL and round_ > 0)
-    rounds = [record["round"] for record in serially(experiment, tmp_path)]
+    rounds = [record.round for record in serially(experiment, tmp_path)]
     assert rounds == list(range(round_ + 1, 4))
     assert_same(tmp_path, small.undisturbed(*variant))
 
@@ -103,10 +114,10 @@ def test_begun_on_workers_and_ended_in_one_process_and_the_other_way(small, pool
 def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
     save = CheckpointStore.save
 
-    def save_until_round_2(self, snapshot, stepped, extra):
+    def save_until_round_2(self, snapshot, stepped):
         if snapshot.round == 2:
             raise Killed
-        return save(self, snapshot, stepped, extra)
+        return save(self, snapshot, stepped)
 
     monkeypatch.setattr(CheckpointStore, "save", save_until_round_2)
     with pytest.raises(Killed):
@@ -145,7 +156,7 @@ def test_a_checkpoint_every_other_round(small, tmp_path):
     experiment = small.experiment("checkpoint_every=2")
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), 1)
     assert last_round(tmp_path) == 0
-    assert [record["round"] for record in serially(experiment, tmp_path)] == [1, 2, 3]
+    assert [record.round for record in serially(experiment, tmp_path)] == [1, 2, 3]
     assert_same(tmp_path, small.undisturbed())
 
 

@@ -1,4 +1,4 @@
-"""Tiny models with random weights, written as real ones are; no hub, an own cache."""
+"""Tiny models with random weights, written as real ones are; no hub, a cache for each test."""
 
 from __future__ import annotations
 
@@ -14,12 +14,24 @@ WORDS = (
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
+def isolated(monkeypatch, tmp_path):
     import huggingface_hub.constants
 
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def text_tower_of(assemble):
+    """`text_tower_of("fedtsp", {"text.style": "name"})` is the text encoder of an experiment."""
+    from fedray.runtime.assembly import text_tower
+
+    def tower_of(algorithm, changes=None):
+        assembly = assemble(algorithm, changes)
+        return text_tower(assembly.experiment, assembly.setting, torch.device("cpu"))
+
+    return tower_of
 
 
 @pytest.fixture(scope="session")

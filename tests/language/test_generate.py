@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from fedray.errors import UserError
 from fedray.language import generate
 from fedray.language.descriptions import load_descriptions
-from fedray.language.generate import Endpoint, describe, main, read_classes
+from fedray.language.generate import Endpoint, generate_descriptions, main, read_classes
 
 KEY = "sk-very-secret"
 
@@ -35,15 +36,15 @@ class Server:
         self.always: tuple[int, dict[str, str], str] | None = None
         self.asked: list[dict] = []
         self.headers: list[dict[str, str]] = []
-        own = self
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                own.asked.append(body)
-                own.headers.append({"path": self.path, **dict(self.headers)})
-                status, headers, said = own.answer(body)
-                raw = said.encode()
+                server.asked.append(body)
+                server.headers.append({"path": self.path, **dict(self.headers)})
+                status, headers, content = server.answer(body)
+                raw = content.encode()
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(raw))}.items():
                     self.send_header(name, value)
@@ -63,10 +64,10 @@ class Server:
         if self.plan:
             return self.plan.pop(0)
         question = body["messages"][1]["content"]
-        return said(json.dumps(entry(question.split('"')[1])))
+        return completion(json.dumps(entry(question.split('"')[1])))
 
 
-def said(content: str) -> tuple[int, dict[str, str], str]:
+def completion(content: str) -> tuple[int, dict[str, str], str]:
     return 200, {}, json.dumps({"choices": [{"message": {"content": content}}]})
 
 
@@ -96,7 +97,7 @@ def command(server, tmp_path, monkeypatch):
         return Endpoint(found.url, found.model, found.key, 2, 0.01, 5)
 
     monkeypatch.setattr(generate.Endpoint, "from_environment", quick)
-    out = tmp_path / "own.json"
+    out = tmp_path / "pets.json"
 
     def run(classes: str) -> int:
         return main(["--classes", classes, "--out", str(out), "--dataset", "Pets"])
@@ -108,7 +109,7 @@ def command(server, tmp_path, monkeypatch):
 def test_the_file_is_one_that_can_be_loaded(command, server, capsys):
     assert command("cat,ice_cream") == 0
     found = load_descriptions(str(command.out), ["cat", "ice cream"])
-    assert [own.label for own in found.classes.values()] == ["cat", "ice cream"]
+    assert [entry.label for entry in found.classes.values()] == ["cat", "ice cream"]
     assert list(json.loads(command.out.read_text())["cat"]) == list(entry("cat"))
     assert len(server.asked) == 2
     assert server.asked[0]["model"] == "tiny"
@@ -123,9 +124,24 @@ def test_nothing_is_asked_twice(command, server):
     assert len(server.asked) == 2
 
 
+def test_of_many_one_asks(endpoint, server):
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: generate_descriptions(["cat"], endpoint), range(4)))
+    assert answers == [{"cat": entry("cat")}] * 4
+    assert len(server.asked) == 1
+
+
+def test_a_cache_that_cannot_be_written(endpoint, server, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"answers cannot be kept in .*; set FEDRAY_CACHE to a"):
+        generate_descriptions(["cat"], endpoint)
+    assert not server.asked
+
+
 def test_busy_then_good(endpoint, server):
     server.plan = [(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")]
-    assert describe(["cat"], endpoint) == {"cat": entry("cat")}
+    assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
     assert len(server.asked) == 3
 
 
@@ -133,7 +149,7 @@ def test_retry_after_is_respected(endpoint, server, monkeypatch):
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     server.plan = [(429, {"Retry-After": "7"}, "busy")]
-    describe(["cat"], endpoint)
+    generate_descriptions(["cat"], endpoint)
     assert slept == [7]
 
 
@@ -143,12 +159,14 @@ def test_retry_after_is_respected(endpoint, server, monkeypatch):
         "I like cats.",
         '{"Short Label": "cat"',
         json.dumps({**entry("cat"), "Fine-grained Descriptions": ["one"]}),
-        json.dumps({key: own for key, own in entry("cat").items() if key != "Long Description"}),
+        json.dumps(
+            {key: value for key, value in entry("cat").items() if key != "Long Description"}
+        ),
     ],
 )
-def test_a_bad_answer_is_asked_again_with_the_reason(endpoint, server, bad):
-    server.plan = [said(bad)]
-    assert describe(["cat"], endpoint) == {"cat": entry("cat")}
+def test_a_bad_answer_is_retried_with_the_reason(endpoint, server, bad):
+    server.plan = [completion(bad)]
+    assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
     assert len(server.asked) == 2
     roles = [message["role"] for message in server.asked[1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
@@ -156,19 +174,19 @@ def test_a_bad_answer_is_asked_again_with_the_reason(endpoint, server, bad):
 
 
 def test_a_fenced_answer_will_do(endpoint, server):
-    server.plan = [said(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")]
-    assert describe(["cat"], endpoint) == {"cat": entry("cat")}
+    server.plan = [completion(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")]
+    assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
 
 
 def test_answers_that_never_get_better(endpoint, server):
-    server.always = said("no")
+    server.always = completion("no")
     with pytest.raises(UserError, match=r"tiny gave 3 answers about class 'cat' of the wrong form"):
-        describe(["cat"], endpoint)
+        generate_descriptions(["cat"], endpoint)
     assert len(server.asked) == 3
 
 
 def test_a_failure_leaves_the_answers_and_no_file(command, server, capsys):
-    good = said(json.dumps(entry("cat")))
+    good = completion(json.dumps(entry("cat")))
     server.plan = [good, *[(500, {}, "down")] * 3]
     assert command("cat,dog") == 2
     captured = capsys.readouterr()
@@ -193,13 +211,13 @@ def test_the_key_is_never_shown(command, server, capsys, endpoint):
 def test_nobody_there(endpoint):
     nobody = Endpoint("http://127.0.0.1:9", "tiny", "", 1, 0.01, 1)
     with pytest.raises(UserError, match=r"127\.0\.0\.1 did not answer after 1 retries \(Conn"):
-        describe(["cat"], nobody)
+        generate_descriptions(["cat"], nobody)
 
 
 def test_something_else_answers(endpoint, server):
     server.always = (200, {}, "<html>")
     with pytest.raises(UserError, match="answered something else than a chat completion"):
-        describe(["cat"], endpoint)
+        generate_descriptions(["cat"], endpoint)
 
 
 def test_classes(tmp_path):
@@ -222,7 +240,7 @@ def test_classes(tmp_path):
 
 
 def test_the_module_runs_and_exits_with_2():
-    kept = {name: own for name, own in os.environ.items() if not name.startswith("FEDRAY_LLM")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRAY_LLM")}
     for more, message in (
         ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
         ({"FEDRAY_LLM_BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),

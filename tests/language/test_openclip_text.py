@@ -6,14 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder, encoder_identity
+from fedray.language.encoders import TextEncoder, encoder_choice
 
 TEXTS = ["a photo of a cat: an animal with fur.", "dog", "a small round animal"]
 
 
+def choose(**params):
+    return encoder_choice(Component(name="openclip", **params))
+
+
 def load(path, **options) -> TextEncoder:
-    return build_encoder(EncoderSpec(name="openclip", path=str(path), **options))
+    return choose(path=str(path), **options).build()
 
 
 def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
@@ -76,7 +81,7 @@ def test_is_frozen_but_differentiable(clip_folder):
     encoder.encode(embeddings, tokens)[:, 0].sum().backward()
     assert embeddings.grad.abs().sum() > 0
     assert embeddings.grad[1, 3:].abs().sum() == 0  # behind the end token
-    assert all(not own.requires_grad and own.grad is None for own in encoder._tower.parameters())
+    assert all(not p.requires_grad and p.grad is None for p in encoder._tower.parameters())
 
 
 def test_only_the_text_tower_is_there_and_mapped(clip_folder):
@@ -84,7 +89,7 @@ def test_only_the_text_tower_is_there_and_mapped(clip_folder):
     width, layers = 16, 3
     blocks = layers * (12 * width**2 + 13 * width)
     expected = 49408 * width + 32 * width + blocks + 2 * width + width * 24
-    assert sum(own.numel() for own in encoder._tower.parameters()) == expected
+    assert sum(p.numel() for p in encoder._tower.parameters()) == expected
     with open("/proc/self/maps") as maps:
         assert str(clip_folder / "open_clip_model.safetensors") in maps.read()
 
@@ -98,9 +103,12 @@ def test_other_files_of_weights(clip_folder, clip_config, tmp_path, form):
     open_clip.add_model_config(tmp_path)
     state = load_file(clip_folder / "open_clip_model.safetensors")
     if form == "nested":
-        state = {"state_dict": {f"module.{name}": own for name, own in state.items()}, "epoch": 3}
+        state = {
+            "state_dict": {f"module.{name}": value for name, value in state.items()},
+            "epoch": 3,
+        }
     if form == "half":
-        state = {name: own.half() for name, own in state.items()}
+        state = {name: value.half() for name, value in state.items()}
     torch.save(state, tmp_path / "weights.pt")
     found = load(tmp_path / "weights.pt", model="tiny-test")
     close = 0.02 if form == "half" else 1e-6
@@ -108,17 +116,17 @@ def test_other_files_of_weights(clip_folder, clip_config, tmp_path, form):
 
 
 def test_random_weights_have_their_own_generator():
-    spec = EncoderSpec(name="openclip", model="RN50", pretrained="random", seed=1)
+    choice = choose(model="RN50", pretrained="random", seed=1)
     before = torch.get_rng_state()
-    first, second = build_encoder(spec), build_encoder(spec)
+    first, second = choice.build(), choice.build()
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(run(first, ["a dog"]), run(second, ["a dog"]))
     assert (first.dim, first.token_width) == (1024, 512)
-    assert first.identity == encoder_identity(spec)
+    assert first.identity == choice.identity()
     assert run(first, ["a dog"]).std() > 0
 
 
-def test_long_texts_are_cut_and_said_to_be(clip_folder, caplog):
+def test_long_texts_are_cut_with_a_warning(clip_folder, caplog):
     tokens = load(clip_folder).tokenize(["dog", "cat " * 40])
     assert tokens.ids.shape == (2, 32)
     assert tokens.read.tolist() == [2, 31]
@@ -147,7 +155,7 @@ def test_long_texts_are_cut_and_said_to_be(clip_folder, caplog):
 )
 def test_what_is_missing_or_wrong(options, message):
     with pytest.raises(UserError, match=message):
-        build_encoder(EncoderSpec(name="openclip", **options))
+        choose(**options).build()
 
 
 def test_wrong_files(clip_folder, tmp_path):

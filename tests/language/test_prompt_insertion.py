@@ -48,7 +48,7 @@ def test_prompts_longer_than_a_text():
 
 
 @pytest.mark.parametrize(("shape", "k"), [((3, 1, 3), 1), ((2, 1, 4), 1), ((2, 1, 3), 2)])
-def test_shapes_that_do_not_belong_together(shape, k):
+def test_shapes_that_do_not_match(shape, k):
     with pytest.raises(ValueError, match="do not fit embeddings"):
         insert_prompts(torch.randn(2, 8, 3), torch.zeros(shape), k)
 

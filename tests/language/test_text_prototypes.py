@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language import prototypes
-from fedray.language.encoders import EncoderSpec, TextEncoder, build_encoder
+from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice, encoders
 from fedray.language.prompts import initial_prompts
 from fedray.language.prototypes import cached_text_embeddings, class_means, text_prototypes
 
@@ -18,18 +18,22 @@ TEXTS = [
     ["a photo of a cat : fur", "a photo of a cat : small round", "a photo of a cat : a ."],
     ["a photo of a dog : big", "a photo of a dog : an animal with fur", "a photo of a dog : with"],
 ]
-FLAT = [text for own in TEXTS for text in own]
+FLAT = [text for texts in TEXTS for text in texts]
+
+
+def choose(name, **params):
+    return encoder_choice(Component(name=name, **params))
 
 
 @pytest.fixture(params=["bert", "openclip"])
-def spec(request, bert_folder, clip_folder) -> EncoderSpec:
+def choice(request, bert_folder, clip_folder) -> EncoderChoice:
     folder = bert_folder if request.param == "bert" else clip_folder
-    return EncoderSpec(name=request.param, path=str(folder))
+    return choose(request.param, path=str(folder))
 
 
 @pytest.fixture
-def encoder(spec) -> TextEncoder:
-    return build_encoder(spec)
+def encoder(choice) -> TextEncoder:
+    return choice.build()
 
 
 def prompts(encoder: TextEncoder, m: int, classes: int = 2) -> Tensor:
@@ -56,8 +60,8 @@ def test_is_the_mean_over_the_texts_of_a_class(encoder):
 @pytest.mark.parametrize("m", [0, 3])
 def test_k_equal_texts_are_one_text(encoder, m):
     v = prompts(encoder, m)
-    one = [own[0] for own in TEXTS]
-    thrice = [own[0] for own in TEXTS for _ in range(3)]
+    one = [texts[0] for texts in TEXTS]
+    thrice = [texts[0] for texts in TEXTS for _ in range(3)]
     assert torch.allclose(under(encoder, thrice, v, 3), under(encoder, one, v, 1), atol=1e-6)
 
 
@@ -96,7 +100,7 @@ def test_in_parts_and_at_once(encoder):
         assert torch.allclose(under(encoder, FLAT, parts, 3, chunk=4), expected, atol=1e-6)
 
 
-def test_the_same_again_bit_for_bit(encoder):
+def test_the_second_call_is_bit_for_bit_equal(encoder):
     first, second = prompts(encoder, 2), prompts(encoder, 2)
     for v in (first, second):
         under(encoder, FLAT, v, 3)[:, 0].sum().backward()
@@ -118,11 +122,17 @@ def loads(monkeypatch) -> list[str]:
     """Which encoders were loaded."""
     made: list[str] = []
 
-    def build(spec: EncoderSpec) -> TextEncoder:
-        made.append(spec.name)
-        return build_encoder(spec)
+    def counted(kind: type[EncoderChoice]) -> None:
+        build = kind.build
 
-    monkeypatch.setattr(prototypes, "build_encoder", build)
+        def build_and_count(choice: EncoderChoice) -> TextEncoder:
+            made.append(choice.name)
+            return build(choice)
+
+        monkeypatch.setattr(kind, "build", build_and_count)
+
+    for name in ("bert", "openclip"):
+        counted(encoders.get(name))
     return made
 
 
@@ -130,48 +140,49 @@ def stored(tmp_path) -> list:
     return sorted((tmp_path / "cache" / "text").glob("*.npy"))
 
 
-def test_a_cached_answer_needs_no_encoder(spec, loads, tmp_path):
-    first = cached_text_embeddings(spec, FLAT)
-    assert torch.equal(first, build_encoder(spec).features(FLAT))
-    assert torch.equal(cached_text_embeddings(spec, FLAT), first)
+def test_a_cached_answer_needs_no_encoder(choice, encoder, loads, tmp_path):
+    first = cached_text_embeddings(choice, FLAT)
+    assert torch.equal(first, encoder.features(FLAT))
+    assert torch.equal(cached_text_embeddings(choice, FLAT), first)
     assert len(loads) == 1
     assert len(stored(tmp_path)) == 1
-    assert not list((tmp_path / "cache" / "text").glob("*.tmp"))
+    assert not list((tmp_path / "cache" / "text").glob("*.tmp*"))
+    assert not list((tmp_path / "cache" / "text").glob(".*.tmp*"))
 
 
 def test_other_texts_and_other_encoders_are_other_answers(bert_folder, loads, tmp_path):
-    spec = EncoderSpec(name="bert", path=str(bert_folder))
-    cached_text_embeddings(spec, FLAT)
-    cached_text_embeddings(spec, FLAT[::-1])
-    cached_text_embeddings(EncoderSpec(name="bert", path=str(bert_folder), pooling="mean"), FLAT)
+    choice = choose("bert", path=str(bert_folder))
+    cached_text_embeddings(choice, FLAT)
+    cached_text_embeddings(choice, FLAT[::-1])
+    cached_text_embeddings(choose("bert", path=str(bert_folder), pooling="mean"), FLAT)
     assert len(loads) == len(stored(tmp_path)) == 3
     copy = shutil.copytree(bert_folder, tmp_path / "copy")
-    cached_text_embeddings(EncoderSpec(name="bert", path=str(copy)), FLAT)
+    cached_text_embeddings(choose("bert", path=str(copy)), FLAT)
     assert len(loads) == 3  # the same content elsewhere
 
 
 @pytest.mark.parametrize("damage", [b"", b"torn", "short"])
-def test_a_torn_file_is_made_again(spec, loads, tmp_path, damage):
-    first = cached_text_embeddings(spec, FLAT)
+def test_a_torn_file_is_rebuilt(choice, loads, tmp_path, damage):
+    first = cached_text_embeddings(choice, FLAT)
     [path] = stored(tmp_path)
     if damage == "short":
         np.save(path, first.numpy()[:-1])
     else:
         path.write_bytes(damage)
-    assert torch.equal(cached_text_embeddings(spec, FLAT), first)
+    assert torch.equal(cached_text_embeddings(choice, FLAT), first)
     assert torch.equal(torch.from_numpy(np.load(path)), first)
     assert len(loads) == 2
 
 
-def test_of_many_one_computes(spec, loads):
+def test_of_many_one_computes(choice, loads):
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: cached_text_embeddings(spec, FLAT), range(4)))
+        answers = list(pool.map(lambda _: cached_text_embeddings(choice, FLAT), range(4)))
     assert len(loads) == 1
     assert all(torch.equal(answer, answers[0]) for answer in answers)
 
 
-def test_without_a_place_to_write(spec, monkeypatch, tmp_path, caplog):
+def test_without_a_folder_to_write_to(choice, monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
-    assert cached_text_embeddings(spec, FLAT).shape[0] == 6
+    assert cached_text_embeddings(choice, FLAT).shape[0] == 6
     assert "text embeddings are not kept" in caplog.text

@@ -7,11 +7,12 @@ import gzip
 import pytest
 import torch
 
+from fedray.config import Component, load_experiment, read_experiment
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderSpec, build_encoder, encoder_identity
-from fedray.language.encoders.base import TextEncoder
+from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice
 from fedray.language.prototypes import cached_text_embeddings
-from fedray.runtime.assembly import Assembly, resolve
+from fedray.language.styles import class_texts, text_style
+from fedray.language.tower import TextTower
 
 GLOVE = """, 9 9 9
 cat 1 0 0
@@ -26,17 +27,21 @@ t 0 0 1
 """
 
 
-def written(path, text=GLOVE):
+def choose(path) -> EncoderChoice:
+    return encoder_choice(Component(name="vectors", path=str(path)))
+
+
+def written(path, text=GLOVE) -> EncoderChoice:
     if path.suffix == ".gz":
         with gzip.open(path, "wt", encoding="utf-8") as file:
             file.write(text)
     else:
         path.write_text(text, encoding="utf-8")
-    return EncoderSpec(name="vectors", path=str(path))
+    return choose(path)
 
 
 def encoder(path, text=GLOVE) -> TextEncoder:
-    return build_encoder(written(path, text))
+    return written(path, text).build()
 
 
 @pytest.mark.parametrize("name", ["glove.txt", "glove.txt.gz", "word2vec.txt", "word2vec.vec.gz"])
@@ -82,12 +87,12 @@ def test_missing_words_are_named_once(tmp_path):
 
 
 def test_identity_is_the_content(tmp_path):
-    one, same = written(tmp_path / "v.txt"), encoder_identity(written(tmp_path / "v.txt"))
-    assert encoder_identity(one) == build_encoder(one).identity == same
+    one, same = written(tmp_path / "v.txt"), written(tmp_path / "v.txt").identity()
+    assert one.identity() == one.build().identity == same
     embeddings = cached_text_embeddings(one, ["cat"])
     assert embeddings.tolist() == [[1, 0, 0]]
     other = written(tmp_path / "v.txt", GLOVE.replace("cat 1", "cat 3.5"))
-    assert encoder_identity(other) != same
+    assert other.identity() != same
     assert cached_text_embeddings(other, ["cat"]).tolist() == [[3.5, 0, 0]]
 
 
@@ -103,24 +108,42 @@ def test_identity_is_the_content(tmp_path):
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, text, match):
-    spec = written(tmp_path / "v.txt", text)
+    choice = written(tmp_path / "v.txt", text)
     with pytest.raises(UserError, match=match):
-        build_encoder(spec).features(["cat", "dog"])
+        choice.build().features(["cat", "dog"])
 
 
 def test_a_missing_file_and_one_that_is_no_gzip(tmp_path):
     with pytest.raises(UserError, match=r"none.txt is not a file; pass one of word vectors"):
-        build_encoder(EncoderSpec(name="vectors", path=str(tmp_path / "none.txt")))
+        choose(tmp_path / "none.txt").build()
     (tmp_path / "v.gz").write_text(GLOVE)
     with pytest.raises(UserError, match=r"v.gz is not in GloVe's or word2vec's text format"):
-        build_encoder(EncoderSpec(name="vectors", path=str(tmp_path / "v.gz")))
+        choose(tmp_path / "v.gz").build()
 
 
-def test_an_experiment_with_word_vectors(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_class_names_under_word_vectors(tmp_path):
+    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    choice = written(tmp_path / "v.txt", "".join(f"{name} {i} 1\n" for i, name in enumerate(names)))
+    texts = class_texts(text_style(Component(name="name")), names)
+    tower = TextTower(choice, texts, torch.device("cpu"))
+    assert tower.encoder_name == "vectors"
+    assert not choice.promptable
+    assert tower.encoder.dim == 2
+    assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]
+
+
+def test_an_experiment_with_word_vectors(tmp_path, text_tower_of):
     names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     written(tmp_path / "v.txt", "".join(f"{name} {i} 1\n" for i, name in enumerate(names)))
-    asked = ["text.encoder=vectors", "text.encoder.path=v.txt", "text.style=name"]
-    experiment = resolve("fedglcl_digits", [*asked, "model.feature_dim=2"])
-    tower = Assembly(experiment).text_tower(torch.device("cpu"))
+    encoder = {"name": "vectors", "path": str(tmp_path / "v.txt")}
+    changes = {"text.encoder": encoder, "text.style": "name", "model.feature_dim": 2}
+    tower = text_tower_of("fedglcl", changes)
     assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]
+
+
+def test_a_relative_path_of_word_vectors_becomes_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "v.txt")
+    asked = [("text.encoder", "vectors"), ("text.encoder.path", "v.txt"), ("text.style", "name")]
+    experiment = load_experiment(read_experiment("fedglcl_digits"), asked)
+    assert experiment.text.encoder == Component(name="vectors", path=str(tmp_path / "v.txt"))

@@ -3,7 +3,9 @@ import torch
 import torchvision
 from torch import nn
 
-from fedray.models import ARCHITECTURES, GROUPS
+from fedray.models.architectures import architectures
+from fedray.models.groups import groups
+from fedray.registry import summary_of
 
 RAW = {
     "mlp": 128,
@@ -35,35 +37,44 @@ RAW = {
 
 def on_meta(name: str, channels: int = 3, image_size: int = 32) -> nn.Module:
     with torch.device("meta"):
-        return ARCHITECTURES[name].make(channels, image_size)
+        return architectures.get(name).make(channels, image_size)
 
 
 def num_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def test_table_is_complete():
-    assert {name: spec.raw for name, spec in ARCHITECTURES.items()} == RAW
+def test_every_file_registers_its_networks():
+    assert {entry.name: entry.raw for entry in architectures.entries()} == RAW
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_each_says_what_it_is_and_where_it_comes_from(name):
+    entry = architectures.get(name)
+    assert summary_of(entry) == entry.summary
+    assert 10 <= len(entry.summary) <= 90
+    assert "\n" not in entry.summary
+    assert entry.paper
 
 
 @pytest.mark.parametrize("name", RAW)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_raw_width_at_the_smallest_and_usual_sizes(name, channels):
-    for image_size in (ARCHITECTURES[name].min_image_size, 28, 32, 64):
-        if image_size < ARCHITECTURES[name].min_image_size:
+    for image_size in (architectures.get(name).min_image_size, 28, 32, 64):
+        if image_size < architectures.get(name).min_image_size:
             continue
         images = torch.empty(2, channels, image_size, image_size, device="meta")
-        rows = 2 * image_size**2 if ARCHITECTURES[name].dense else 2
+        rows = 2 * image_size**2 if architectures.get(name).dense else 2
         assert on_meta(name, channels, image_size)(images).shape == (rows, RAW[name])
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize("name", [n for n in RAW if ARCHITECTURES[n].min_image_size > 1])
+@pytest.mark.parametrize("name", [n for n in RAW if architectures.get(n).min_image_size > 1])
 def test_one_pixel_less_than_the_smallest_size_is_too_few(name):
-    image_size = ARCHITECTURES[name].min_image_size - 1
+    image_size = architectures.get(name).min_image_size - 1
     images = torch.zeros(2, 3, image_size, image_size)
     with pytest.raises(RuntimeError, match="Output size is too small"):
-        ARCHITECTURES[name].make(3, image_size)(images)
+        architectures.get(name).make(3, image_size)(images)
 
 
 @pytest.mark.parametrize(("image_size", "flat"), [(28, 1024), (32, 1600), (64, 10816)])
@@ -98,11 +109,11 @@ def test_same_function_and_gradient_as_torchvision(name):
     else:
         reference = getattr(torchvision.models, name)(weights=None)
         reference.fc = nn.Identity()
-    ours = ARCHITECTURES[name].make(3, 64)
+    ours = architectures.get(name).make(3, 64)
     # the layers come in the same order, so the tensors pair up
-    own, other = ours.state_dict(), reference.state_dict()
-    assert [t.shape for t in own.values()] == [t.shape for t in other.values()]
-    ours.load_state_dict(dict(zip(own, other.values(), strict=True)))
+    state, other = ours.state_dict(), reference.state_dict()
+    assert [t.shape for t in state.values()] == [t.shape for t in other.values()]
+    ours.load_state_dict(dict(zip(state, other.values(), strict=True)))
     for module in ours.modules():
         if isinstance(module, nn.Dropout):
             module.eval()  # the reference's sits in the classifier that was cut off
@@ -149,7 +160,7 @@ def test_pooling_before_relu_changes_neither_values_nor_gradients():
 
 
 def test_every_group_names_known_backbones():
-    assert all(name in ARCHITECTURES for members in GROUPS.values() for name in members)
+    assert all(name in RAW for group in groups.entries() for name in group.members)
 
 
 def test_alexnets_maps_at_256_pixels():

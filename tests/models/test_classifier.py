@@ -4,7 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedray.models import ARCHITECTURES, GROUPS, BackboneClassifier, WidthAdapter, build, skeleton
+from fedray.models import (
+    BackboneClassifier,
+    ImageFeatures,
+    PatchEmbeddings,
+    PatchFeatures,
+    Pixels,
+    WidthAdapter,
+    build,
+    group_of,
+    skeleton,
+)
+from fedray.models.architectures import architectures
 
 
 def make(
@@ -20,23 +31,22 @@ def make(
     )
 
 
-def images(channels: int = 3, image_size: int = 32) -> torch.Tensor:
-    return torch.randn(
-        2, channels, image_size, image_size, generator=torch.Generator().manual_seed(2)
-    )
+def images(channels: int = 3, image_size: int = 32) -> Pixels:
+    random = torch.Generator().manual_seed(2)
+    return Pixels(torch.randn(2, channels, image_size, image_size, generator=random))
 
 
 def test_nine_architectures_in_htfe9():
-    assert len(GROUPS["htfe9"]) == 9
+    assert len(group_of("htfe9").members) == 9
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", architectures.names())
 def test_features_and_logits(name):
-    size = max(32, ARCHITECTURES[name].min_image_size)
+    size = max(32, architectures.get(name).min_image_size)
     model = make(name, image_size=size).eval()
     with torch.no_grad():
         out = model(images(image_size=size))
-    dense = ARCHITECTURES[name].dense
+    dense = architectures.get(name).dense
     rows = 2 * size**2 if dense else 2
     assert out.features.shape == (rows, 512)
     assert out.logits.shape == (rows, 10)
@@ -93,7 +103,7 @@ def test_adapter_only_where_the_width_differs():
 def test_memory_order_changes_no_value(name):
     model = make(name).eval()
     plain = BackboneClassifier(
-        ARCHITECTURES[name].make(3, 32), ARCHITECTURES[name].raw, 512, 10
+        architectures.get(name).make(3, 32), architectures.get(name).raw, 512, 10
     ).eval()
     plain.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -111,11 +121,11 @@ def test_stacked_models_run_as_one_program(name):
     batch = torch.randn(2, 3, 3, 32, 32)
 
     def logits(parameters, buffers, x):
-        return torch.func.functional_call(models[0], (parameters, buffers), (x,)).logits
+        return torch.func.functional_call(models[0], (parameters, buffers), (Pixels(x),)).logits
 
     stacked = torch.vmap(logits)(parameters, buffers, batch)
     for i, model in enumerate(models):
-        torch.testing.assert_close(stacked[i], model(batch[i]).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(stacked[i], model(Pixels(batch[i])).logits, rtol=1e-4, atol=1e-5)
 
 
 def test_a_projector_gives_the_features_and_a_model_may_end_there():
@@ -136,3 +146,24 @@ def test_a_projector_gives_the_features_and_a_model_may_end_there():
         name.startswith("head")
         for name, _ in skeleton("cnn3", num_classes=3, **shape).named_parameters()
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (PatchEmbeddings(torch.zeros(2, 3, 8, 8)), "PatchEmbeddings"),
+        (PatchFeatures(torch.zeros(2, 3, 8, 8)), "PatchFeatures"),
+        (torch.zeros(2, 3, 8, 8), "Tensor"),
+    ],
+)
+def test_another_type_of_input_is_refused(wrong, found):
+    with pytest.raises(TypeError, match=f"reads Pixels or ImageFeatures, found {found}$"):
+        make("cnn2", image_size=8)(wrong)
+
+
+def test_features_are_read_where_the_backbone_takes_them():
+    head = BackboneClassifier(nn.Identity(), 6, 6, 3)
+    features = torch.randn(4, 6)
+    out = head(ImageFeatures(features))
+    assert torch.equal(out.features, features)
+    assert torch.equal(out.logits, head.head(features))

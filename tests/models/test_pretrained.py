@@ -11,9 +11,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedray.errors import UserError
-from fedray.models import ARCHITECTURES, build
+from fedray.models import build
+from fedray.models.architectures import architectures
 from fedray.models.pretrained import check_pretrained, load_pretrained
-from fedray.runtime.assembly import Assembly, resolve
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.resolve import resolve
 
 WHOLE = {
     "resnet18": ("resnet18", nn.Flatten()),
@@ -62,10 +64,10 @@ def test_features_are_torchvisions(tmp_path, name, suffix):
 @pytest.mark.parametrize("name", ["resnet34", "resnet101", "resnet152"])
 def test_deeper_ones_have_the_same_shapes(name):
     with torch.device("meta"):
-        backbone = ARCHITECTURES[name].make(3, 64)
+        backbone = architectures.get(name).make(3, 64)
         reference = torchvision.models.get_model(name, weights=None)
-    own = [tensor.shape for tensor in backbone.state_dict().values()]
-    assert own == [t.shape for n, t in reference.state_dict().items() if "fc." not in n]
+    shapes = [tensor.shape for tensor in backbone.state_dict().values()]
+    assert shapes == [t.shape for n, t in reference.state_dict().items() if "fc." not in n]
 
 
 @pytest.mark.parametrize("name", ["resnet18_small", "resnet50_small"])
@@ -168,8 +170,8 @@ def test_an_experiment_starts_from_a_file(tmp_path, monkeypatch):
     colour = ["data.channels=3", "model.group=resnet18"]
     experiment = resolve("fedavg_digits", [*colour, "model.pretrained=weights.pth"])
     assert experiment.model.pretrained == str(tmp_path / "weights.pth")
-    weights = Assembly(experiment).initial("resnet18")
-    drawn = Assembly(resolve("fedavg_digits", colour)).initial("resnet18")
+    weights = Assembly(experiment).models.initial("resnet18")
+    drawn = Assembly(resolve("fedavg_digits", colour)).models.initial("resnet18")
     assert torch.equal(weights["extractor.backbone.stem.0.weight"], state["conv1.weight"])
     assert torch.equal(weights["head.weight"], drawn["head.weight"])
     assert all(tensor.is_contiguous() for tensor in weights.values())

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedray.language.encoders import EncoderSpec, build_encoder
+from fedray.config import Component
+from fedray.language.encoders import encoder_choice
 from fedray.models.clip import small_clip_folder
 from fedray.pretrain.scores import load, zero_shot
 from fedray.pretrain.spec import load_config
@@ -41,10 +42,10 @@ def test_its_widths_differ_so_that_nobody_mixes_them_up(small):
 
 
 @torch.no_grad()
-def test_it_knows_words_it_has_not_seen_pictures_of(small):
+def test_it_knows_words_of_which_it_has_seen_no_images(small):
     model, tokenizer = small
-    said = [f"a photo of a {noun}." for noun in ("puppy", "dog", "truck", "automobile")]
-    puppy, dog, truck, automobile = F.normalize(model.encode_text(tokenizer(said)), dim=1)
+    printed = [f"a photo of a {noun}." for noun in ("puppy", "dog", "truck", "automobile")]
+    puppy, dog, truck, automobile = F.normalize(model.encode_text(tokenizer(printed)), dim=1)
     assert puppy @ dog > puppy @ truck + 0.2
     assert automobile @ truck > automobile @ dog + 0.2
 
@@ -60,11 +61,11 @@ def test_every_word_has_a_token_and_the_end_token_is_the_largest(small):
 
 def test_the_language_part_reads_its_text_tower(small):
     model, tokenizer = small
-    encoder = build_encoder(EncoderSpec(name="openclip", path=str(small_clip_folder())))
-    said = ["a photo of a cat.", "a sports car on a road"]
+    encoder = encoder_choice(Component(name="openclip", path=str(small_clip_folder()))).build()
+    printed = ["a photo of a cat.", "a sports car on a road"]
     with torch.no_grad():
-        expected = model.encode_text(tokenizer(said))
-    assert torch.allclose(encoder.features(said), expected, atol=1e-5)
+        expected = model.encode_text(tokenizer(printed))
+    assert torch.allclose(encoder.features(printed), expected, atol=1e-5)
 
 
 @pytest.mark.data

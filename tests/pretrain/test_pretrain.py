@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedray.pretrain import lessons
+from fedray.pretrain import distillation
 from fedray.pretrain.captions import FRAMES, levels_of, nouns_of, shipped
 from fedray.pretrain.command import main
 from fedray.pretrain.export import build
 from fedray.pretrain.images import Views, look, normalise, training_pool
-from fedray.pretrain.loop import CHECKPOINT, EPOCHS, Place
+from fedray.pretrain.loop import CHECKPOINT, EPOCHS, WorkerRank
 from fedray.pretrain.scores import load
 from fedray.pretrain.spec import load_config
 from fedray.pretrain.stages import ImageStage, TextStage, encode, texts_of
@@ -58,7 +58,7 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 
 
 def score(out: Path) -> float:
-    return json.loads((out / "result.json").read_text())["scores"]["digits"]["accuracy"]
+    return json.loads((out / "scores.json").read_text())["scores"]["digits"]["accuracy"]
 
 
 # --- whole runs ----------------------------------------------------------------------------------
@@ -69,10 +69,10 @@ def test_it_learns_and_open_clip_loads_what_it_writes(tiny, tmp_path):
     assert main([str(tiny), "--out", str(out)]) == 0
     assert score(out) > 0.5  # chance is 0.1
     model, tokenizer = load(out / "model")
-    said = [f"a photo of a {noun}." for noun in ("zero", "one", "nine")]
-    ids = tokenizer(said)
+    printed = [f"a photo of a {noun}." for noun in ("zero", "one", "nine")]
+    ids = tokenizer(printed)
     whole = model.encode_text(ids)
-    assert torch.allclose(encode(model, tokenizer, said), whole, atol=1e-5)
+    assert torch.allclose(encode(model, tokenizer, printed), whole, atol=1e-5)
     assert ids.shape == (3, 16)
     assert (ids[:, 0] == model.vocab_size - 2).all()  # the start token
     assert (ids.max(1).values == model.vocab_size - 1).all()  # the end token is the largest id
@@ -153,9 +153,9 @@ def test_two_ray_train_workers_learn_what_one_process_learns(tiny, tmp_path):
 def test_bad_input_is_one_sentence(tiny, tmp_path, capsys, change, sentence):
     out = tmp_path / "out"
     assert main([str(tiny), change, "--out", str(out)]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert len(printed.splitlines()) == 1
     assert not (out / "config.yaml").exists()
 
 
@@ -184,9 +184,9 @@ def test_the_kept_pieces_spell_every_word_and_the_end_token_is_last():
 def test_a_class_has_a_name_a_kind_and_a_wider_kind():
     assert nouns_of("Golden_Retriever", known=True) == ("golden retriever", "dog", "animal")
     assert nouns_of("Golden_Retriever", known=False) == ("golden retriever",) * 3
-    nouns, places = levels_of(["bullfrog", "tabby", "tailed frog"], known=True)
+    nouns, positions = levels_of(["bullfrog", "tabby", "tailed frog"], known=True)
     assert nouns == [["bullfrog", "tabby cat", "tailed frog"], ["cat", "frog"], ["animal"]]
-    assert places == [[0, 1, 2], [1, 0, 1], [0, 0, 0]]
+    assert positions == [[0, 1, 2], [1, 0, 1], [0, 0, 0]]
     assert all(len(entry) == 3 and all(entry) for entry in shipped().values())
 
 
@@ -203,17 +203,17 @@ def test_two_shares_have_the_whole_batch_s_gradient(tiny, tmp_path):
 
     config = load_config(str(tiny), [])
     pool = training_pool(config)
-    lessons.prepare(config, pool.class_names, tmp_path)
-    taught = lessons.read(tmp_path)
-    model = build(config, len(taught.pieces), 0)
+    distillation.prepare(config, pool.class_names, tmp_path)
+    data = distillation.read(tmp_path)
+    model = build(config, len(data.pieces), 0)
     tokenizer = open_clip.tokenizer.HFTokenizer(str(tmp_path), context_length=16)
     for stage in (
-        TextStage(config, model, tokenizer, taught),
+        TextStage(config, model, tokenizer, data),
         ImageStage(config, model, tokenizer, pool),
     ):
         rows = stage.order[:16]
-        whole = stage.loss(rows, Place().share(16), step=3)
-        halves = [stage.loss(rows, Place(rank, 2).share(16), step=3) for rank in (0, 1)]
+        whole = stage.loss(rows, WorkerRank().share(16), step=3)
+        halves = [stage.loss(rows, WorkerRank(rank, 2).share(16), step=3) for rank in (0, 1)]
         assert torch.allclose(whole, sum(halves) / 2, atol=1e-5)
     assert texts_of(model, tokenizer, ["one", "two"]).shape == (len(FRAMES), 2, 8)
 
@@ -225,6 +225,6 @@ def test_initial_weights_come_from_the_seed_and_leave_the_global_generator_alone
     first = build(config, 40, 0).state_dict()
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.rand(3)
-    again, other = build(config, 40, 0).state_dict(), build(config, 40, 1).state_dict()
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    second, other = build(config, 40, 0).state_dict(), build(config, 40, 1).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["visual.proj"], other["visual.proj"])

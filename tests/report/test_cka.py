@@ -8,14 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
+from fedray.cli.run import main as fedray_run
 from fedray.config import load_experiment, read_mapping
-from fedray.evaluation import centred_gram, linear_cka
-from fedray.models import build, stages
+from fedray.evaluation.similarity import centred_gram, linear_cka
+from fedray.models import Pixels, build, stages
 from fedray.report.cka import main, similarities, stage_grams
-from fedray.report.finished import probe_images
-from fedray.run import main as fedray_run
+from fedray.report.finished import probe_images, reopen
 from fedray.runtime.assembly import Assembly
 
 SHAPE = {"channels": 1, "image_size": 16, "num_classes": 10, "feature_dim": 16}
@@ -103,7 +102,7 @@ def test_numbers_by_hand():
 def test_a_stage_begins_with_weights_and_ends_before_the_next(name, more, expected):
     model = build(name, **{**SHAPE, **more}, generator=torch.Generator().manual_seed(0))
     assert list(stages(model)) == expected
-    images = torch.randn(6, 1, 16, 16, generator=torch.Generator().manual_seed(1))
+    images = Pixels(torch.randn(6, 1, 16, 16, generator=torch.Generator().manual_seed(1)))
     grams = stage_grams(model, images)
     assert list(grams) == expected
     output = model(images)
@@ -129,13 +128,12 @@ def test_the_local_model_of_a_single_client_is_the_next_rounds_global_model(tmp_
     (found,) = similarities(folders[0], 50)
     experiment = load_experiment(read_mapping(folders[0] / "config.yaml"))
     assembly = Assembly(experiment)
-    images = probe_images(assembly.data, 50, assembly.streams)
+    images = probe_images(assembly.data, 50, assembly.streams, torch.device("cpu"))
     assert len(images) == 50
     grams = []
     for folder in folders:
-        model = build("cnn3", **assembly.shape, generator=None)
-        (server,) = folder.glob("checkpoints/round_*/server.safetensors")
-        model.load_state_dict(load_file(server))
+        model = assembly.models.empty("cnn3", torch.device("cpu"))
+        model.load_state_dict(reopen(folder)[1].snapshot.server["model"])
         grams.append(stage_grams(model, images))
     assert found == {stage: linear_cka(grams[1][stage], gram) for stage, gram in grams[0].items()}
     assert min(found.values()) < 0.999
@@ -180,6 +178,6 @@ def test_what_the_user_can_mend_is_one_sentence(keys, more, message, tmp_path, c
     folder = done(tmp_path / "run", "rounds=1", *keys)
     capsys.readouterr()
     assert main([str(folder), *more]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1

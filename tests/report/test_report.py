@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,20 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedray.config import _EXECUTION_KEYS, Experiment, override
+from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
+from fedray.files import write_json
+from fedray.records import Direction, Metric, Round, Run, RunFolder, RunInfo, Traffic
 from fedray.report import Group, Row, figure_sweep, figures, group, load, warnings_of
 from fedray.report.command import main
 from fedray.report.figures import figure_matrix, figure_rounds, figure_traffic
 from fedray.report.runs import NOT_COMPARED, Difference, Stat, differing, paired
-from fedray.report.table import cell, megabytes, ordered, print_table
+from fedray.report.table import cell, in_megabytes, ordered, print_table
 
 Tree = dict[str, Any]
+
+ACCURACY = Metric("local_accuracy")
+LOSS = Metric("train_loss", "nats", "min", "train")
 
 
 def write_run(
@@ -30,6 +36,7 @@ def write_run(
     changes: Mapping[str, Any] | None = None,
     *,
     partition: str | None = None,
+    data: str = "same",
     bytes_: int = 1_000_000,
     rounds: int | None = None,
     metrics: Mapping[str, float] | None = None,
@@ -41,28 +48,31 @@ def write_run(
     for key, value in (changes or {}).items():
         tree = override(tree, key, value)
     experiment = Experiment.model_validate(tree)
-    result = {
-        "name": experiment.name,
-        "scale": "laptop",
-        "algorithm": experiment.algorithm.name,
-        "config": experiment.tree(),
-        "seed": experiment.seed,
-        "identity": experiment.identity(),
-        "versions": {},
-        "partition_sha256": partition or f"partition-{experiment.seed}",
-        "rounds": [
-            {
-                "round": r,
-                "seconds": 1.0,
-                "metrics": {"local_accuracy": value, "per_client": {"0": value}, **(metrics or {})},
-                "up_bytes": bytes_ if r else 0,
-                "down_bytes": 2 * bytes_ if r else 0,
-            }
-            for r, value in enumerate(accuracies)
-        ],
-    }
+    info = RunInfo(
+        name=experiment.name,
+        scale="laptop",
+        algorithm=experiment.algorithm.name,
+        config=experiment.tree(),
+        seed=experiment.seed,
+        identity=experiment.identity(data),
+        versions={},
+        partition_sha256=partition or f"partition-{experiment.seed}",
+        data_sha256=data,
+        metrics=[ACCURACY, Metric("local_accuracy_{how}"), LOSS],
+    )
+    done = [
+        Round(
+            round=r,
+            seconds=1.0,
+            metrics={"local_accuracy": x, "local_accuracy_weighted": x, **(metrics or {})},
+            per_client={0: x},
+            up=Traffic(bytes={"weights": bytes_ if r else 0}),
+            down=Traffic(bytes={"weights": 2 * bytes_ if r else 0}),
+        )
+        for r, x in enumerate(accuracies)
+    ]
     folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps(result))
+    write_json(RunFolder(folder).result, Run(info, done).to_json())
     return folder
 
 
@@ -113,7 +123,7 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "faults.reply_timeout_s": 5.0,
     }
     assert set(others) | {"seed"} == NOT_COMPARED
-    assert set(_EXECUTION_KEYS) < NOT_COMPARED
+    assert set(EXECUTION_KEYS) < NOT_COMPARED
     base = Experiment(gpus=1.0)
     for index, (key, value) in enumerate(others.items()):
         changed = Experiment.model_validate(override(base.tree(), key, value))
@@ -137,7 +147,7 @@ def test_labels_say_what_differs(tmp_path: Path) -> None:
     }
 
 
-def test_labels_tell_equal_last_parts_apart(tmp_path: Path) -> None:
+def test_labels_distinguish_equal_last_parts(tmp_path: Path) -> None:
     method, data = "algorithm.alpha", "data.partition.alpha"
     both = {"algorithm.name": "dp2fl", "data.partition.name": "dirichlet"}
     write_run(tmp_path / "a", [0.1], {**both, method: 0.5, data: 0.1})
@@ -167,8 +177,8 @@ def test_numbers_over_seeds(tmp_path: Path) -> None:
     curve = member.curve("local_accuracy")
     assert list(curve) == [0, 1, 2]
     assert curve[1].mean == pytest.approx(0.55)
-    assert member.per_round("up_bytes") == 2_000_000
-    assert member.per_round("down_bytes") == 4_000_000
+    assert member.per_round("up") == 2_000_000
+    assert member.per_round("down") == 4_000_000
     assert member.traffic() == {0: 0, 1: 6_000_000, 2: 12_000_000}
     assert member.stat("unheard_of", "best") is None
 
@@ -234,12 +244,12 @@ def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
         changes = {"algorithm.name": f"fed{name}"}
         write_run(tmp_path / name, [0.1, 0.2], changes, metrics={"train_loss": loss})
     groups = list(groups_in(tmp_path).values())
-    names = [member.method for member in ordered(groups, "train_loss", "best")]
+    names = [member.method for member in ordered(groups, LOSS, "best")]
     assert names == ["fedb", "feda"]
     run = load([write_run(tmp_path / "c", [0.1, 0.3, 0.2])])[0]
-    losses = [{"round": i, "metrics": {"train_loss": x}} for i, x in enumerate((3.0, 1.0, 2.0))]
-    assert run.value("local_accuracy", "best") == 0.3
-    assert type(run)(run.folder, {**run.result, "rounds": losses}).value("train_loss", "best") == 1
+    losses = [Round(i, 1.0, {"train_loss": x}) for i, x in enumerate((3.0, 1.0, 2.0))]
+    assert run.run.value("local_accuracy", "best") == 0.3
+    assert replace(run.run, rounds=losses).value("train_loss", "best") == 1
 
 
 def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
@@ -286,6 +296,30 @@ def test_the_same_data_keys_must_give_the_same_partition(tmp_path: Path) -> None
     ]
 
 
+def test_runs_on_other_images_are_never_one_row(tmp_path: Path) -> None:
+    for data, seed in (("a" * 64, 0), ("a" * 64, 1), ("b" * 64, 0), ("b" * 64, 2)):
+        changes = {"seed": seed, "data.root": f"/data/{data}"}
+        write_run(tmp_path / f"{data[0]}{seed}", [0.1, 0.2], changes, data=data)
+    found = groups_in(tmp_path)
+    assert {label: member.seeds for label, member in found.items()} == {
+        "fedtsp data=aaaaaaaaaaaa": [0, 1],
+        "fedtsp data=bbbbbbbbbbbb": [0, 2],
+    }
+    assert warnings_of(list(found.values())) == [
+        "images or labels differ: fedtsp data=aaaaaaaaaaaa and fedtsp data=bbbbbbbbbbbb"
+    ]
+
+
+def test_what_is_best_is_as_the_metric_declares_not_as_it_is_called(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", [0.1, 0.3, 0.2])
+    (loaded,) = load([folder])
+    declared = [Metric("local_accuracy", direction="min")]
+    run = replace(loaded.run, info=replace(loaded.run.info, metrics=declared))
+    assert run.value("local_accuracy", "best") == 0.1
+    assert cell(Stat(0.5, 0.0, 1), Metric("train_loss", "share")) == "50.00"
+    assert cell(Stat(0.5, 0.0, 1), Metric("dice_accuracy", "index")) == "0.5"
+
+
 def test_unfinished_runs_are_a_warning(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.2], rounds=9)
     assert warnings_of(list(groups_in(tmp_path).values())) == [
@@ -297,11 +331,11 @@ def test_unfinished_runs_are_a_warning(tmp_path: Path) -> None:
 
 
 def test_cells() -> None:
-    assert cell(Stat(0.94314, 0.00526, 3), "local_accuracy") == "94.31 ± 0.53"
-    assert cell(Stat(0.94314, 0.0, 1), "local_accuracy") == "94.31"
-    assert cell(Stat(1.23456, 0.0321, 2), "train_loss") == "1.235 ± 0.032"
-    assert cell(None, "local_accuracy") == "–"
-    assert [megabytes(b) for b in (0, 65_960, 1_234_000, 123_456_789)] == [
+    assert cell(Stat(0.94314, 0.00526, 3), ACCURACY) == "94.31 ± 0.53"
+    assert cell(Stat(0.94314, 0.0, 1), ACCURACY) == "94.31"
+    assert cell(Stat(1.23456, 0.0321, 2), LOSS) == "1.235 ± 0.032"
+    assert cell(None, ACCURACY) == "–"
+    assert [in_megabytes(b) for b in (0, 65_960, 1_234_000, 123_456_789)] == [
         "0",
         "0.066",
         "1.23",
@@ -319,10 +353,10 @@ def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
         for seed in (0, 1):
             folder = tmp_path / f"{index}{seed}"
             write_run(folder, [0.1, 0.93 - 0.1 * seed], {**changes, "seed": seed}, bytes_=999**3)
-    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
+    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
     with (tmp_path / "out").open("w+") as file:
         console = Console(file=file, width=80)
-        print_table(members, members[0], "local_accuracy", "best", ["w " * 60], console)
+        print_table(members, members[0], ACCURACY, "best", ["w " * 60], console)
         file.seek(0)
         lines = file.read().splitlines()
     assert max(map(len, lines)) <= 80
@@ -349,10 +383,10 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     (first / "partition.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
 
     assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     out = tmp_path / "runs" / "report"
-    assert said.index("fedtsp ") < said.index("fedproto ")
-    assert "warning: partitions differ: fedtsp and fedproto, seed 1" in said
+    assert printed.index("fedtsp ") < printed.index("fedproto ")
+    assert "warning: partitions differ: fedtsp and fedproto, seed 1" in printed
     assert {path.name for path in out.iterdir()} == {
         "table.md",
         "table.csv",
@@ -360,7 +394,7 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
         "by_traffic.png",
         "heatmap_01_fedtsp_text_similarity.png",
     }
-    assert all(str(path) in said for path in out.iterdir())
+    assert all(str(path) in printed for path in out.iterdir())
     table = (out / "table.md").read_text()
     assert "| fedtsp | 2 | 81.00 ± 1.41 | 80.00 ± 0.00 | 1 | 2 |" in table
     assert "**Warning:** partitions differ: fedtsp and fedproto, seed 1." in table
@@ -420,10 +454,10 @@ def test_what_the_user_can_mend_is_one_sentence(
     (tmp_path / "broken" / "result.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")
     assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
     with pytest.raises(UserError, match=message):
-        raise UserError(said)
+        raise UserError(printed)
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -433,8 +467,8 @@ def test_curves_have_a_band_over_seeds(tmp_path: Path, drawn: list[Any]) -> None
     for seed, last in ((0, 0.5), (1, 0.7)):
         write_run(tmp_path / str(seed), [0.0, last], {"seed": seed})
     write_run(tmp_path / "b", [0.0, 0.4], {"algorithm.name": "fedproto"})
-    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
-    figure_rounds(members, "local_accuracy", tmp_path / "a.png")
+    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    figure_rounds(members, ACCURACY, tmp_path / "a.png")
     (axes,) = drawn[0].axes
     assert [line.get_label() for line in axes.lines] == ["fedtsp", "fedproto"]
     assert list(axes.lines[0].get_ydata()) == pytest.approx([0.0, 60.0])
@@ -450,8 +484,8 @@ def test_traffic_adds_up_and_a_silent_method_is_a_level_line(
 ) -> None:
     write_run(tmp_path / "a", [0.0, 0.4, 0.5])
     write_run(tmp_path / "b", [0.0, 0.3, 0.3], {"algorithm.name": "local"}, bytes_=0)
-    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
-    figure_traffic(members, "local_accuracy", tmp_path / "a.png")
+    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    figure_traffic(members, ACCURACY, tmp_path / "a.png")
     (axes,) = drawn[0].axes
     curve, level = axes.lines
     assert list(curve.get_xdata()) == [0, 3, 6]
@@ -461,15 +495,15 @@ def test_traffic_adds_up_and_a_silent_method_is_a_level_line(
     assert axes.get_xscale() == "linear"
 
     write_run(tmp_path / "c", [0.0, 0.4, 0.5], {"algorithm.name": "fedavg"}, bytes_=10**8)
-    figure_traffic(list(groups_in(tmp_path).values()), "local_accuracy", tmp_path / "a.png")
+    figure_traffic(list(groups_in(tmp_path).values()), ACCURACY, tmp_path / "a.png")
     assert drawn[1].axes[0].get_xscale() == "log"
 
 
 def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: list[Any]) -> None:
     for index in range(15):
         write_run(tmp_path / str(index), [0.0, index / 20], {"algorithm.lambda": index})
-    members = ordered(list(groups_in(tmp_path).values()), "local_accuracy", "best")
-    figure_rounds(members, "local_accuracy", tmp_path / "a.png")
+    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    figure_rounds(members, ACCURACY, tmp_path / "a.png")
     (axes,) = drawn[0].axes
     labels = [line.get_label() for line in axes.lines]
     assert labels == [f"fedtsp lambda={index}" for index in range(14, 2, -1)]
@@ -477,8 +511,16 @@ def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: li
     assert differing(members) == ["algorithm.lambda"]
 
 
-def sweep_axes(drawn: list[Any], rows: list[Row], path: Path, key: str = "x", **more: Any) -> Any:
-    figure_sweep(rows, key, path / "sweep.png", "local_accuracy", **more)
+def sweep_axes(
+    drawn: list[Any],
+    rows: list[Row],
+    path: Path,
+    key: str = "x",
+    direction: Direction = "max",
+    **more: Any,
+) -> Any:
+    metric = replace(ACCURACY, direction=direction)
+    figure_sweep(rows, key, path / "sweep.png", metric, **more)
     assert (path / "sweep.png").read_bytes().startswith(b"\x89PNG")
     return drawn[-1].axes[0]
 
@@ -512,7 +554,7 @@ def test_a_sweep_shows_value_spread_and_best(drawn: list[Any], tmp_path: Path) -
     assert segments[0, :, 1] == pytest.approx([48, 52])
     assert list(axes.lines[-1].get_xdata()) == [2]  # the ring around the best
     assert drawn[-1].get_suptitle() == "lambda"
-    low = sweep_axes(drawn, rows, tmp_path, mode="min")
+    low = sweep_axes(drawn, rows, tmp_path, direction="min")
     assert list(low.lines[-1].get_xdata()) == [1]
 
 
@@ -537,13 +579,13 @@ def test_words_stand_next_to_each_other(drawn: list[Any], tmp_path: Path) -> Non
 
 def test_several_parameters_are_several_panels(drawn: list[Any], tmp_path: Path) -> None:
     rows = [Row({"algorithm.tau": x, "lr": 2 * x}, x) for x in (0.1, 0.2, 0.3)]
-    figure_sweep(rows, ["algorithm.tau", "lr"], tmp_path / "a.png", "train_loss")
+    figure_sweep(rows, ["algorithm.tau", "lr"], tmp_path / "a.png", LOSS)
     assert [axes.get_xlabel() for axes in drawn[0].axes] == ["tau", "lr"]
     with pytest.raises(ValueError, match="no configuration has a value"):
-        figure_sweep([Row({"x": 1}, math.nan)], "x", tmp_path / "b.png", "train_loss")
+        figure_sweep([Row({"x": 1}, math.nan)], "x", tmp_path / "b.png", LOSS)
 
 
-def test_a_heat_map_takes_its_colours_from_beside_the_diagonal(
+def test_a_heat_map_takes_its_colours_from_off_diagonal_values(
     drawn: list[Any], tmp_path: Path
 ) -> None:
     matrix = [[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]]

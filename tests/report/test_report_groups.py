@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedray.cli.run import main as fedray_run
 from fedray.report.groups import OTHER, SAME, WITHIN, Likeness, likenesses, main
 from fedray.report.runs import load
-from fedray.run import main as fedray_run
 
 RUN = ["fedmgp_clip", "--executor", "serial", "--no-track", "data.image_size=8", "rounds=2"]
 RUN += ["data.clients=3", "data.samples=200", "local_epochs=1", "participation=0.7"]
@@ -34,8 +34,8 @@ def test_cosines_by_hand():
     # two clients, two groups, two classes
     vectors = torch.tensor([[[x, x], [x, y]], [[y, y], [between, x]]])
     found = Likeness.of([3, 7], vectors)
-    own, other = found.cosines[0, :, 0], found.cosines[0, :, 1]
-    assert own.flatten().tolist() == pytest.approx([1, 0.5, 0.5, 1])
+    first, other = found.cosines[0, :, 0], found.cosines[0, :, 1]
+    assert first.flatten().tolist() == pytest.approx([1, 0.5, 0.5, 1])
     assert other.flatten().tolist() == pytest.approx([0, (half + 1) / 2, 0.5, half / 2])
     second = half / 2  # client 7: y with between, and y with x
     assert found.within.flatten().tolist() == pytest.approx([1, *[(0.5 + second) / 2] * 2, 1])
@@ -57,15 +57,15 @@ def test_what_there_is_no_pair_of_is_left_out():
 def test_clients_that_share_every_group_are_alike_and_others_are_not(done, tmp_path):
     done(tmp_path / "all", "algorithm.aggregation=all", "participation=1")
     done(tmp_path / "two", "algorithm.selected=1", "participation=1")
-    alike, apart = (likenesses(run, 20, 9) for run in load([tmp_path / "all", tmp_path / "two"]))
+    alike, distinct = (likenesses(run, 20, 9) for run in load([tmp_path / "all", tmp_path / "two"]))
     assert set(alike) == {"text features", "image features", "visual prompts"}
     for what in alike:
         assert alike[what].means()[SAME] == pytest.approx(1)
         assert alike[what].means()[WITHIN] < 0.9999
-        assert apart[what].means()[SAME] < 0.9999
+        assert distinct[what].means()[SAME] < 0.9999
 
 
-def test_the_command_writes_tables_and_pictures_of_the_results(done, tmp_path, capsys):
+def test_the_command_writes_tables_and_plots_of_the_results(done, tmp_path, capsys):
     for seed in (0, 1):
         done(tmp_path / str(seed), f"seed={seed}")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/*")}
@@ -78,19 +78,21 @@ def test_the_command_writes_tables_and_pictures_of_the_results(done, tmp_path, c
     ]
     rounds = [json.loads((tmp_path / s / "result.json").read_text())["rounds"] for s in "01"]
     for modality in ("text", "visual"):
-        place = next(i for i, line in enumerate(lines) if line.startswith(f"fedmgp, {modality}:"))
-        assert lines[place + 2] == "| round | group 0 | group 1 | group 2 |"
+        row = next(i for i, line in enumerate(lines) if line.startswith(f"fedmgp, {modality}:"))
+        assert lines[row + 2] == "| round | group 0 | group 1 | group 2 |"
         for number in (1, 2):
-            for group, text in enumerate(lines[place + 3 + number].split("|")[2:-1]):
-                own = [run[number]["metrics"][f"drawn_{modality}_{group}"] for run in rounds]
-                assert float(text.split()[0]) == pytest.approx(50 * sum(own), abs=0.01)
+            for group, text in enumerate(lines[row + 3 + number].split("|")[2:-1]):
+                drawn = [
+                    run[number]["metrics"][f"client/drawn_{modality}_{group}"] for run in rounds
+                ]
+                assert float(text.split()[0]) == pytest.approx(50 * sum(drawn), abs=0.01)
     pictures = {path.name: path.read_bytes()[:4] for path in out.glob("*.png")}
     assert len(pictures) == 2 * 3 + 2
     assert set(pictures.values()) == {b"\x89PNG"}
     assert all(path.stat().st_mtime_ns == then for path, then in before.items())
 
 
-def test_one_modality_has_no_pictures_of_the_other(done, tmp_path):
+def test_one_modality_has_no_plots_of_the_other(done, tmp_path):
     done(tmp_path, "algorithm.visual_length=0")
     assert main([str(tmp_path)]) == 0
     names = {path.name for path in (tmp_path / "report").glob("*.png")}
@@ -115,7 +117,7 @@ def test_what_the_user_can_mend_is_one_sentence(done, keys, more, message, tmp_p
     folder = done(tmp_path / "run", "rounds=1", *keys)
     capsys.readouterr()
     assert main([str(folder), *more]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
     assert not (folder / "report").exists()

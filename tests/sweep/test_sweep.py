@@ -19,23 +19,24 @@ import torch
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
+from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session, read_result
+from fedray.runtime.session import Session
 from fedray.sweep import main
 from fedray.sweep.ledger import Ledger, unfinished
+from fedray.sweep.seeds import merge, objective_of
 from fedray.sweep.show import best_command, by_axis, table
 from fedray.sweep.spec import (
-    Question,
-    ask,
+    SweepPlan,
     check_configurations,
     folder_name,
     grid,
     parse_axis,
+    plan_sweep,
     read_sweep,
 )
-from fedray.sweep.trial import judge, merge
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXPERIMENT = {
     "name": "tiny",
     "algorithm": "fedproto",
@@ -130,9 +131,9 @@ def laptop(**changes: object) -> dict[str, object]:
 def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, message):
     write(here, **changes)
     assert main(["tiny"]) == 2
-    said = capsys.readouterr().err
-    assert re.search(message, said)
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert re.search(message, printed)
+    assert printed.count("\n") == 1
     assert not (here / "results").exists()
 
 
@@ -189,7 +190,7 @@ def test_a_folder_is_used_by_one_sweep_at_a_time(here, capsys):
 
 def test_only_what_was_started_is_resumed(here, capsys):
     write(here, scales=laptop(set={"rounds": 4}))
-    ledger = Ledger(here / "results" / "tiny" / "one", ask("tiny"))
+    ledger = Ledger(here / "results" / "tiny" / "one", plan_sweep("tiny"))
     ledger.add(0, {"algorithm.lambda": 0})
     ledger.home.mkdir(parents=True)
     ledger.write()
@@ -210,9 +211,9 @@ def test_data_root_is_absolute_for_other_machines(here, monkeypatch):
     (here / "images").mkdir()
     (here / "tiny.yaml").write_text(dump_yaml({"data": {"source": "parquet", "root": "images"}}))
     write(here)
-    assert ask("tiny").base["data"]["root"] == str(here / "images")
+    assert plan_sweep("tiny").base["data"]["root"] == str(here / "images")
     (here / "others").mkdir()
-    assert ask("tiny", ["data.root=others"]).set == {"data.root": str(here / "others")}
+    assert plan_sweep("tiny", ["data.root=others"]).set == {"data.root": str(here / "others")}
 
 
 # --- questions and grids -------------------------------------------------------------------------
@@ -220,12 +221,12 @@ def test_data_root_is_absolute_for_other_machines(here, monkeypatch):
 
 def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     write(here, seeds=[0, 1], scales=laptop(set={"rounds": 4, "lr": 0.1}))
-    question = ask("tiny", ["rounds=3", "seed=5"])
-    assert (question.seeds, question.set) == ([5], {"lr": 0.1, "rounds": 3})
-    experiment = question.experiment_of({"algorithm.lambda": 2}, 5)
+    plan = plan_sweep("tiny", ["rounds=3", "seed=5"])
+    assert (plan.seeds, plan.set) == ([5], {"lr": 0.1, "rounds": 3})
+    experiment = plan.experiment_of({"algorithm.lambda": 2}, 5)
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
-    assert experiment.algorithm.params == {"lambda": 2}
-    assert Question.model_validate_json(question.model_dump_json()) == question
+    assert experiment.algorithm.params == {"lambda": 2, "proto_agg": "weighted"}
+    assert SweepPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
 def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
@@ -239,79 +240,77 @@ def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
     assert (some[0], some[-1]) == (every[0], every[-1])
 
 
-def test_keys_that_vary_together_are_one_dimension(here):
+def test_keys_that_vary_jointly_are_one_dimension(here):
     write(here, space={"algorithm.lambda": {"grid": [0, 1]}, **TOGETHER})
-    question = ask("tiny")
-    assert question.keys == ["algorithm.lambda", "rounds", "lr"]
-    configs = check_configurations(question)
+    plan = plan_sweep("tiny")
+    assert plan.keys == ["algorithm.lambda", "rounds", "lr"]
+    configs = check_configurations(plan)
     assert configs == [
         {"algorithm.lambda": weight, "rounds": rounds, "lr": lr}
         for weight in (0, 1)
         for rounds, lr in ((1, 0.1), (1, 0.2), (2, 0.3))
     ]
-    experiment = question.experiment_of(configs[-1], 0)
+    experiment = plan.experiment_of(configs[-1], 0)
     assert (experiment.rounds, experiment.lr) == (2, 0.3)
     assert folder_name(3, configs[-1]) == "trial_00003_lambda=1,rounds=2,lr=0.3"
-    assert question.some_experiment().lr == 0.1
-    assert by_axis(question, configs[-1]) == {"algorithm.lambda": 1, "rounds, lr": "2, 0.3"}
-    assert Question.model_validate_json(question.model_dump_json()) == question
+    assert plan.some_experiment().lr == 0.1
+    assert by_axis(plan, configs[-1]) == {"algorithm.lambda": 1, "rounds, lr": "2, 0.3"}
+    assert SweepPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
 def test_of_a_range_the_ends_are_checked(here):
     write(here, search="tpe", space={"lr": {"loguniform": [0.01, 0.1]}, "rounds": {"choice": [1]}})
-    assert check_configurations(ask("tiny")) == [
+    assert check_configurations(plan_sweep("tiny")) == [
         {"lr": 0.01, "rounds": 1},
         {"lr": 0.1, "rounds": 1},
         {"lr": 0.01, "rounds": 1},
     ]
 
 
-def test_folders_tell_configurations_apart():
+def test_folders_distinguish_configurations():
     assert folder_name(3, {"algorithm.lambda": 7}) == "trial_00003_lambda=7"
     assert folder_name(0, {"a.x": 0.25, "b.x": "p q"}) == "trial_00000_a.x=0.25,b.x=p_q"
 
 
-def test_installed_sweeps_are_found_beside_the_package(here):
+def test_installed_sweeps_are_found_next_to_the_package(here):
     assert read_sweep(ROOT / "tune" / "fedtsp_lambda.yaml").search == "grid"
-    assert ask("fedtsp_lambda").sweep == "fedtsp_lambda"
+    assert plan_sweep("fedtsp_lambda").sweep == "fedtsp_lambda"
 
 
 # --- seeds and objectives ------------------------------------------------------------------------
 
 
-def record(round_: int, accuracy: float | None, **metrics: float) -> dict[str, object]:
-    traffic = dict.fromkeys(("up_bytes", "down_bytes", "up_params", "down_params"), 10)
-    kinds = {f"{name}_by_kind": {"weights": 10} for name in traffic}
-    measured = {} if accuracy is None else {"local_accuracy": accuracy, "per_client": {"0": 1.0}}
-    return {
-        "round": round_, "seconds": 1.0, "metrics": {**measured, **metrics}, "events": [],
-        **traffic, **kinds,
-    }  # fmt: skip
+def record(round_: int, accuracy: float | None, **metrics: float) -> Round:
+    measured = {} if accuracy is None else {"local_accuracy": accuracy}
+    traffic = Traffic({"weights": 10}, {"weights": 10})
+    return Round(round_, 1.0, {**measured, **metrics}, {0: 1.0}, traffic, traffic)
 
 
 def test_seeds_are_averaged_and_their_spread_is_kept():
-    row = merge([record(1, 0.5, tau=0.1), record(1, 0.7)], "local_accuracy")
-    assert row["metrics"]["local_accuracy"] == pytest.approx(0.6)
-    assert row["metrics"]["local_accuracy_seed_std"] == pytest.approx(0.02**0.5)
-    assert set(row["metrics"]) == {"local_accuracy", "local_accuracy_seed_std"}
-    assert (row["up_bytes"], row["up_bytes_by_kind"], row["seconds"]) == (10, {"weights": 10}, 2)
+    merged = merge([record(1, 0.5, tau=0.1), record(1, 0.7)], "local_accuracy")
+    metrics, mean = merged.mean.metrics, merged.mean
+    assert metrics["local_accuracy"] == pytest.approx(0.6)
+    assert metrics["local_accuracy_seed_std"] == pytest.approx(0.02**0.5)
+    assert set(metrics) == {"local_accuracy", "local_accuracy_seed_std"}
+    assert (mean.up.total_bytes, mean.up.bytes, mean.seconds) == (10, {"weights": 10}, 2)
+    assert merged.by_seed == [0.5, 0.7]
 
 
 def test_the_objective_is_the_best_round_or_the_last(here):
     write(here)
-    best = ask("tiny")
+    best = plan_sweep("tiny")
     rows = [merge([record(r, a)], "local_accuracy") for r, a in enumerate([0.1, 0.6, 0.6, None])]
-    assert judge(rows, best).rounds == [1]
-    assert judge(rows, best.model_copy(update={"mode": "min"})).value == 0.1
-    assert judge(rows, best.model_copy(update={"at": "final"})).rounds == [2]
-    assert judge(rows[3:], best) is None
+    assert objective_of(rows, best).rounds == [1]
+    assert objective_of(rows, best.model_copy(update={"mode": "min"})).value == 0.1
+    assert objective_of(rows, best.model_copy(update={"at": "final"})).rounds == [2]
+    assert objective_of(rows[3:], best) is None
 
 
 def test_the_objective_is_the_mean_of_the_seeds_own_best_as_in_a_report(here):
     write(here, seeds=[0, 1])
     pairs = [(0.1, 0.9), (0.5, 0.3)]
     rows = [merge([record(r, a) for a in pair], "local_accuracy") for r, pair in enumerate(pairs)]
-    found = judge(rows, ask("tiny"))
+    found = objective_of(rows, plan_sweep("tiny"))
     assert found.value == pytest.approx(0.7)
     assert found.std == pytest.approx(0.08**0.5)
     assert found.rounds == [1, 0]
@@ -320,10 +319,10 @@ def test_the_objective_is_the_mean_of_the_seeds_own_best_as_in_a_report(here):
 def test_the_table_fits_80_columns_and_shows_failures(here):
     space = {key: {"grid": [1]} for key in ("algorithm.lambda", "lr", "momentum", "local_epochs")}
     write(here, space=space, seeds=[0, 1])
-    ledger = Ledger(here, ask("tiny"))
+    ledger = Ledger(here, plan_sweep("tiny"))
     for number in range(2):
         trial = ledger.add(number, dict.fromkeys(space, 0.123456))
-        trial.measure([merge([record(1, 0.5), record(1, 0.6)], "local_accuracy")], ledger.question)
+        trial.measure([merge([record(1, 0.5), record(1, 0.6)], "local_accuracy")], ledger.plan)
         trial.status = "finished"
     failed = ledger.add(2, dict.fromkeys(space, 1))
     failed.status, failed.reason = "failed", "client 0, round 1: the loss became nan; " + "x" * 80
@@ -336,14 +335,14 @@ def test_the_table_fits_80_columns_and_shows_failures(here):
 
 
 def test_the_best_configuration_is_a_command_that_resolves(here):
-    from fedray.runtime.assembly import resolve
+    from fedray.runtime.resolve import resolve
 
     write(here, scales=laptop(set={"data": {"clients": 2}, "text": {"template": "a {label}"}}))
-    question = ask("tiny", ["rounds=7", "seed=4"])
+    plan = plan_sweep("tiny", ["rounds=7", "seed=4"])
     config = {"algorithm.lambda": 0.30000000000000004}
-    words = shlex.split(best_command(question, config))
+    words = shlex.split(best_command(plan, config))
     assert words[:3] == ["python", "-m", "fedray.run"]
-    assert resolve(words[3], words[4:]) == question.experiment_of(config, 4)
+    assert resolve(words[3], words[4:]) == plan.experiment_of(config, 4)
 
 
 # --- Optuna --------------------------------------------------------------------------------------
@@ -377,24 +376,24 @@ SPACES = {
 @pytest.mark.parametrize("search", SPACES)
 def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
     write(here, search=search, space=SPACES[search], num_samples=12)
-    question = ask("tiny")
+    plan = plan_sweep("tiny")
 
     def objective(config: dict) -> float:
         return -((config["lr"] - 0.3) ** 2) - 0.01 * list(config.values())[1]
 
-    whole = Ledger(here, question)
+    whole = Ledger(here, plan)
     expected = suggestions(whole, objective, 12)
     assert [trial["number"] for trial in expected] == list(range(12))
     assert len({str(trial["values"]) for trial in expected}) > 6
 
     (here / "cut").mkdir()
-    cut = Ledger(here / "cut", question)
+    cut = Ledger(here / "cut", plan)
     first = suggestions(cut, objective, 7)
     asked = suggestions(cut, objective, 1, tell=False)  # in flight when the driver dies
-    again = Ledger.read(cut.home)
-    assert again.left == 5
+    resumed = Ledger.read(cut.home)
+    assert resumed.left == 5
     assert (here / "cut" / "optuna.journal").exists()
-    rest = suggestions(again, objective, 5)
+    rest = suggestions(resumed, objective, 5)
     assert rest[0] == asked[0]
     assert first + rest == expected
 
@@ -405,7 +404,7 @@ def test_optuna_takes_a_failed_trial_as_failed(here):
     from fedray.sweep.search import OptunaTrials
 
     write(here, search="tpe", space=SPACES["tpe"])
-    ledger = Ledger(here, ask("tiny"))
+    ledger = Ledger(here, plan_sweep("tiny"))
     search = OptunaTrials(ledger)
     search.suggest("a")
     search.on_trial_complete("a", {"objective": float("nan"), "failed": "it diverged"})
@@ -427,9 +426,9 @@ def ray_here():
     ray.shutdown()
 
 
-def alone(question: Question, config: dict, seed: int, out: Path) -> list[dict]:
-    """One configuration and seed by itself, in this process: the rounds of its result.json."""
-    experiment = question.experiment_of(config, seed)
+def alone(plan: SweepPlan, config: dict, seed: int, out: Path) -> list[Round]:
+    """One configuration and seed by itself, in this process."""
+    experiment = plan.experiment_of(config, seed)
     session = Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
     return list(session.rounds())
 
@@ -441,44 +440,44 @@ def only_sweep(results: Path, name: str) -> dict:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_sweep_from_question_to_mlflow(here, capsys, ray_here):
+def test_a_sweep_from_yaml_to_mlflow(here, capsys, ray_here):
     write(here, space={"lr": {"grid": [0.05, 0.1, 1e30]}}, seeds=[0, 1])
     assert main(["tiny", "algorithm.lambda=0.5"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     [home] = (here / "results" / "tiny").iterdir()
     sweep = json.loads((home / "sweep.json").read_text())
     assert sweep["status"] == "finished"
     assert [trial["status"] for trial in sweep["trials"]] == ["finished", "finished", "failed"]
 
     # two seeds in lockstep are two single runs, bit for bit
-    question = ask("tiny", ["algorithm.lambda=0.5"])
+    plan = plan_sweep("tiny", ["algorithm.lambda=0.5"])
     for trial in sweep["trials"][:2]:
-        runs = [alone(question, trial["config"], s, here / f"{trial['number']}{s}") for s in (0, 1)]
-        curves = [[r["metrics"]["local_accuracy"] for r in rounds] for rounds in runs]
+        runs = [alone(plan, trial["config"], s, here / f"{trial['number']}{s}") for s in (0, 1)]
+        curves = [[r.metrics["local_accuracy"] for r in rounds] for rounds in runs]
         assert trial["objective"] == pytest.approx(sum(map(max, curves)) / 2, abs=1e-12)
         assert trial["best_rounds"] == [curve.index(max(curve)) for curve in curves]
         assert trial["final"] == pytest.approx(sum(curve[-1] for curve in curves) / 2, abs=1e-12)
         assert trial["std"] > 0
         for seed, rounds in enumerate(runs):
-            stored = read_result(home / trial["folder"] / f"seed_{seed}")["rounds"]
-            assert [r["metrics"] for r in stored] == [r["metrics"] for r in rounds]
+            stored = RunFolder(home / trial["folder"] / f"seed_{seed}").rounds()
+            assert [r.metrics for r in stored] == [r.metrics for r in rounds]
         assert 0 < trial["startup_seconds"] < trial["seconds"]
     failure = sweep["trials"][2]
     assert "client 0, round 1, step client_update: FloatingPointError" in failure["reason"]
     assert (home / failure["folder"] / "error.txt").exists()
 
     # what is said
-    assert "laptop scale" in said
-    assert "3 trials, 2 at a time" in said
-    assert "the cluster has 2 CPU" in said
-    assert "3/3 over" in said
-    assert "failed: client 0, round 1" in said
+    assert "laptop scale" in printed
+    assert "3 trials, 2 at a time" in printed
+    assert "the cluster has 2 CPU" in printed
+    assert "3/3 over" in printed
+    assert "failed: client 0, round 1" in printed
     best = max(sweep["trials"][:2], key=lambda trial: trial["objective"])
     assert sweep["best"] == best["number"]
     command = f"python -m fedray.run tiny.yaml algorithm.lambda=0.5 lr={best['config']['lr']}"
-    assert command in said
-    assert f"mlflow ui --backend-store-uri sqlite:///{here}/results/mlflow.db" in said
-    assert str(home) in said
+    assert command in printed
+    assert f"mlflow ui --backend-store-uri sqlite:///{here}/results/mlflow.db" in printed
+    assert str(home) in printed
     assert (home / "sweep.png").stat().st_size > 5000
     with (home / "trials.csv").open() as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2 + ["failed"]
@@ -532,9 +531,9 @@ def steps_of(results: Path, run: object) -> list[int]:
 def test_when_every_trial_fails_the_sweep_fails(here, capsys, ray_here):
     write(here, metric="local_acuracy", space={"algorithm.lambda": {"grid": [1]}})
     assert main(["tiny", "rounds=1", "--no-track"]) == 1
-    said = capsys.readouterr()
-    assert "no round has 'local_acuracy'. Did you mean 'local_accuracy'?" in said.out
-    assert "no trial of tiny came through" in said.err
+    printed = capsys.readouterr()
+    assert "no round has 'local_acuracy'. Did you mean 'local_accuracy'?" in printed.out
+    assert "no trial of tiny came through" in printed.err
 
 
 @pytest.mark.ray
@@ -549,9 +548,9 @@ def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, ray_here):
         scales=laptop(max_concurrent=1, set={"rounds": 3}),
     )
     assert main(["tiny", "--no-track"]) == 0
-    said = capsys.readouterr().out
-    assert "note: tpe takes a trial that ASHA stops as complete" in said
-    assert "3 trials, 1 at a time" in said
+    printed = capsys.readouterr().out
+    assert "note: tpe takes a trial that ASHA stops as complete" in printed
+    assert "3 trials, 1 at a time" in printed
     trials = only_sweep(here / "results", "tiny")["trials"]
     assert [trial["number"] for trial in trials] == [0, 1, 2]
     rounds = {trial["status"]: trial["last_round"] for trial in trials}
@@ -600,9 +599,9 @@ def test_a_trial_whose_process_dies_goes_on_after_its_checkpoint(here, ray_here)
     assert killed
     [trial] = only_sweep(here / "results", "tiny")["trials"]
     assert trial["status"] == "finished"
-    question = ask("tiny")
-    rounds = alone(question, trial["config"], 0, here / "alone")
-    best = max(r["metrics"]["local_accuracy"] for r in rounds)
+    plan = plan_sweep("tiny")
+    rounds = alone(plan, trial["config"], 0, here / "alone")
+    best = max(r.metrics["local_accuracy"] for r in rounds)
     assert trial["objective"] == best
     _, children = runs_of(here / "results", "tiny")
     assert steps_of(here / "results", children[trial["folder"]]) == list(range(7))
@@ -641,12 +640,12 @@ def test_killed_and_resumed_is_as_undisturbed(here):
     assert second.returncode == 0, second.stdout + second.stderr
     sweep = only_sweep(results, "tiny")
     assert sweep["status"] == "finished"
-    question = ask("tiny")
+    plan = plan_sweep("tiny")
     for trial in sweep["trials"]:
-        rounds = alone(question, trial["config"], 0, here / f"alone{trial['number']}")
-        accuracies = [r["metrics"]["local_accuracy"] for r in rounds]
-        stored = read_result(home / trial["folder"] / "seed_0")
-        assert [r["metrics"] for r in stored["rounds"]] == [r["metrics"] for r in rounds]
+        rounds = alone(plan, trial["config"], 0, here / f"alone{trial['number']}")
+        accuracies = [r.metrics["local_accuracy"] for r in rounds]
+        stored = RunFolder(home / trial["folder"] / "seed_0").rounds()
+        assert [r.metrics for r in stored] == [r.metrics for r in rounds]
         assert trial["objective"] == max(accuracies)
         assert trial["best_rounds"] == [accuracies.index(max(accuracies))]
     parent, children = runs_of(results, "tiny")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedray.config import parse_assignments
-from fedray.sweep.spec import ask, check_configurations, read_sweep
+from fedray.sweep.spec import check_configurations, plan_sweep, read_sweep
 
-TUNE = Path(__file__).parents[1] / "tune"
+TUNE = Path(__file__).parents[2] / "tune"
 FILES = sorted(TUNE.glob("*.yaml"))
 EXPECTED = {
     "fedtsp_lambda",
@@ -64,10 +64,10 @@ def test_every_configuration_of_every_scale_resolves(path):
     sweep = read_sweep(path)
     assert "laptop" in sweep.scales
     for scale in sweep.scales:
-        question = ask(str(path), scale=scale)
-        configs = check_configurations(question)
+        plan = plan_sweep(str(path), scale=scale)
+        configs = check_configurations(plan)
         assert len(configs) >= 4
-        experiment = question.experiment_of(configs[0], question.seeds[0])
+        experiment = plan.experiment_of(configs[0], plan.seeds[0])
         assert experiment.scale == scale
 
 
@@ -86,16 +86,16 @@ def test_the_header_has_a_command_and_an_override_that_work(path):
         assert name == path.stem
         keys = [word for word in words if "=" in word]
         assert parse_assignments(keys)
-        check_configurations(ask(str(path), keys))
+        check_configurations(plan_sweep(str(path), keys))
 
 
 def test_a_laptop_trial_asks_for_one_core():
     for path in FILES:
-        question = ask(str(path))
-        for config in check_configurations(question):
-            experiment = question.experiment_of(config, question.seeds[0])
+        plan = plan_sweep(str(path))
+        for config in check_configurations(plan):
+            experiment = plan.experiment_of(config, plan.seeds[0])
             assert (experiment.workers, experiment.gpus) == (1, 0)
 
 
 def test_the_demo_has_eight_trials():
-    assert len(check_configurations(ask(str(TUNE / "fedtsp_lambda.yaml")))) >= 8
+    assert len(check_configurations(plan_sweep(str(TUNE / "fedtsp_lambda.yaml")))) >= 8

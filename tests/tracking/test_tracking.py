@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,9 @@ import pytest
 
 from fedray.config import Experiment
 from fedray.errors import FedrayError, UserError
+from fedray.files import write_json
+from fedray.records import Costs, Event, Round, Run, RunInfo, Traffic, find_runs, versions
+from fedray.runtime.resolve import from_tree
 from fedray.tracking import (
     MlflowTracker,
     NullTracker,
@@ -36,60 +40,53 @@ from fedray.tracking.__main__ import main
 from fedray.tracking.describe import (
     MAX_PARAM,
     Totals,
-    flatten,
     metrics_of,
+    params_of,
     per_client_json,
-    read_card,
+    read_metadata,
     valid_name,
 )
-from fedray.tracking.results import find_results
 from fedray.tracking.store import Store, check_installed, reason
 
-Record = dict[str, Any]
 Serve = Callable[[int], "subprocess.Popen[bytes]"]
 
 
-def make_record(round_: int, seconds: float = 2.0) -> Record:
-    return {
-        "round": round_,
-        "seconds": seconds,
-        "metrics": {
-            "local_accuracy": 0.1 * round_,
-            "train_loss": 1.0 / (1 + round_),
-            "per_client": {"0": 0.1, "1": 0.2 * round_, "10": 0.3},
-        },
-        "up_bytes": 100 * round_,
-        "down_bytes": 10 * round_,
-        "up_params": 25,
-        "down_params": 5,
-        "up_bytes_by_kind": {"prototypes": 60 * round_, "weights": 40 * round_},
-        "down_bytes_by_kind": {"prototypes": 10 * round_},
-        "up_params_by_kind": {"prototypes": 15, "weights": 10},
-        "down_params_by_kind": {"prototypes": 5},
-        "participants": [0, 1],
-        "events": [{"client": 1, "what": "late"}],
-    }
+def make_round(round_: int, seconds: float = 2.0) -> Round:
+    return Round(
+        round=round_,
+        seconds=seconds,
+        metrics={"local_accuracy": 0.1 * round_, "train_loss": 1.0 / (1 + round_)}
+        | {"local_accuracy_weighted": 0.1},
+        per_client={0: 0.1, 1: 0.2 * round_, 10: 0.3},
+        up=Traffic(
+            {"prototypes": 15, "weights": 10}, {"prototypes": 60 * round_, "weights": 40 * round_}
+        ),
+        down=Traffic({"prototypes": 5}, {"prototypes": 10 * round_}),
+        participants=[0, 1],
+        events=[Event(1, "late")],
+    )
 
 
-def make_result(rounds: int, of: int | None = None, seed: int = 0) -> Record:
+def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
     experiment = Experiment(name="digits", rounds=of or rounds, seed=seed)
-    return {
-        "name": "digits",
-        "scale": "laptop",
-        "algorithm": "fedtsp",
-        "config": experiment.tree(),
-        "seed": seed,
-        "identity": experiment.identity(),
-        "versions": {"torch": "2.15.0", "git": "abc"},
-        "partition_sha256": "f" * 64,
-        "rounds": [make_record(r) for r in range(rounds + 1)],
-        "wall_seconds": 2.0 * (rounds + 1),
-    }
+    info = RunInfo(
+        name="digits",
+        scale="laptop",
+        algorithm="fedtsp",
+        config=experiment.tree(),
+        seed=seed,
+        identity=experiment.identity("data"),
+        versions={"torch": "2.15.0", "git": "abc"},
+        partition_sha256="f" * 64,
+        data_sha256="d" * 64,
+    )
+    costs = Costs(wall_seconds=2.0 * (rounds + 1))
+    return Run(info, [make_round(r) for r in range(rounds + 1)], costs)
 
 
-def write_run(folder: Path, result: Record) -> Path:
+def write_run(folder: Path, run: Run) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(result))
+    write_json(folder / "result.json", run.to_json())
     (folder / "config.yaml").write_text("rounds: 3\n")
     (folder / "partition.json").write_text("{}")
     return folder
@@ -158,7 +155,7 @@ def test_importing_tracking_is_light() -> None:
 
 def test_configuration_is_flattened_by_dotted_keys() -> None:
     tree = {"data": {"partition": {"alpha": 0.1}, "root": None}, "lr": 1e-3, "on": True}
-    assert flatten({**tree, "name": "a", "empty": "", "list": [1, 2], "none": {}}) == {
+    assert params_of({**tree, "name": "a", "empty": "", "list": [1, 2], "none": {}}) == {
         "data.partition.alpha": "0.1",
         "data.root": "null",
         "lr": "0.001",
@@ -171,7 +168,7 @@ def test_configuration_is_flattened_by_dotted_keys() -> None:
 
 
 def test_long_values_are_cut_and_say_so() -> None:
-    (value,) = flatten({"text": "x" * 7000}).values()
+    (value,) = params_of({"text": "x" * 7000}).values()
     assert len(value) == MAX_PARAM
     assert value.endswith("... (7000 characters)")
 
@@ -185,18 +182,18 @@ def test_names_are_valid_and_stay_distinct() -> None:
 
 
 def test_metrics_are_flat_and_without_clients() -> None:
-    found = metrics_of(make_record(3))
+    found = metrics_of(make_round(3))
     assert found["local_accuracy"] == pytest.approx(0.3)
     assert (found["up_bytes"], found["up_bytes/prototypes"]) == (300.0, 180.0)
     assert (found["down_params/prototypes"], found["faults"], found["participants"]) == (5, 1, 2)
     assert not [name for name in found if "client" in name]
     assert "round" not in found
-    assert "faults" not in metrics_of({"round": 0, "metrics": {}})
+    assert "participants" not in metrics_of(Round(0, 1.0, {}))
 
 
 def test_totals_count_each_round_once() -> None:
     totals = Totals()
-    points = [totals.point(make_record(r)) for r in (0, 1, 2, 2, 1, 3)]
+    points = [totals.point(make_round(r)) for r in (0, 1, 2, 2, 1, 3)]
     assert [None if p is None else p.step for p in points] == [0, 1, 2, None, None, 3]
     assert points[5] is not None
     assert points[5].metrics["total_up_bytes"] == 600
@@ -204,21 +201,23 @@ def test_totals_count_each_round_once() -> None:
 
 
 def test_per_client_table_is_clients_by_rounds() -> None:
-    tables = json.loads(per_client_json({"per_client": {2: {"10": 0.5, "9": 0.1}, 0: {"9": 0.2}}}))
+    tables = json.loads(per_client_json({2: {10: 0.5, 9: 0.1}, 0: {9: 0.2}}))
     expected = {"rounds": [0, 2], "clients": [9, 10], "values": [[0.2, 0.1], [None, 0.5]]}
     assert tables == {"per_client": expected}
     assert per_client_json({}) == ""
 
 
 def test_a_run_is_described_by_its_whole_configuration() -> None:
-    experiment = Experiment.model_validate(
-        {"algorithm": {"name": "fedtsp", "lambda": 7}, "seed": 3}
-    )
-    params, tags = describe_run(experiment)
-    assert params["algorithm.lambda"] == "7"
+    experiment = from_tree({"algorithm": {"name": "fedproto", "lambda": 7}, "seed": 3})
+    info = replace(make_run(1).info, config=experiment.tree(), seed=3, versions=versions())
+    params, tags = describe_run(info)
+    assert params["algorithm.lambda"] == "7.0"
+    assert params["algorithm.proto_agg"] == "weighted"  # never set, and yet it is there
     assert params["data.partition.name"] == "fedtsp_dirichlet"
+    assert params["data.partition.min_samples"] == "null"
     assert (tags["algorithm"], tags["scale"], tags["seed"]) == ("fedtsp", "laptop", "3")
-    assert tags["fedray.identity"] == experiment.identity()
+    assert tags["fedray.identity"] == info.identity
+    assert tags["data_sha256"] == "d" * 64
     assert tags["version.torch"][0].isdigit()
 
 
@@ -230,9 +229,9 @@ def test_a_folder_keeps_its_key_when_it_moves(tmp_path: Path) -> None:
     assert run_key(tmp_path / "a b", "1" * 64) == key
     (tmp_path / "a b").rename(tmp_path / "c")
     assert run_key(tmp_path / "c", "1" * 64, name="c") == key
-    assert read_card(tmp_path / "c")["name"] == "c"
+    assert read_metadata(tmp_path / "c")["name"] == "c"
     assert run_key(tmp_path / "c", "1" * 64) == key
-    assert read_card(tmp_path / "c")["name"] == "c"
+    assert read_metadata(tmp_path / "c")["name"] == "c"
 
 
 def test_a_folder_that_is_run_anew_gets_a_new_key(tmp_path: Path) -> None:
@@ -242,7 +241,7 @@ def test_a_folder_that_is_run_anew_gets_a_new_key(tmp_path: Path) -> None:
     assert len(keys) == 3
 
 
-def test_a_broken_card_is_an_error(tmp_path: Path) -> None:
+def test_broken_metadata_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "tracking.json").write_text("{")
     with pytest.raises(UserError, match=r"tracking.json cannot be read.*delete it"):
         run_key(tmp_path, "1")
@@ -254,7 +253,7 @@ def test_a_broken_card_is_an_error(tmp_path: Path) -> None:
 # --- where ---------------------------------------------------------------------------------------
 
 
-def test_default_store_lies_beside_the_results(
+def test_default_store_is_next_to_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -300,12 +299,12 @@ def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
-    folder = write_run(tmp_path / "run", make_result(3))
+    folder = write_run(tmp_path / "run", make_run(3))
     tracker: Tracker = MlflowTracker(uri, "digits")
-    params = {**flatten(make_result(3)["config"]), "extra": 5}
+    params = {**params_of(make_run(3).info.config), "extra": 5}
     tracker.start("k", "my run", params=params, tags={"algorithm": "fedtsp"})
     for r in range(4):
-        tracker.round("k", make_record(r))
+        tracker.round("k", make_round(r))
     files = [folder / n for n in ("result.json", "config.yaml", "matrices.json")]
     tracker.finish("k", "FINISHED", files, {"best": 0.3})
     tracker.close()
@@ -319,7 +318,7 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     assert run.data.tags["fedray.key"] == "k"
     assert run.data.tags["partition_sha256"] == "f" * 64
     assert held.history(run, "best") == [(3, 0.3)]
-    accuracy = [(r, make_record(r)["metrics"]["local_accuracy"]) for r in range(4)]
+    accuracy = [(r, make_round(r).metrics["local_accuracy"]) for r in range(4)]
     assert held.history(run, "local_accuracy") == accuracy
     assert held.history(run, "up_bytes/prototypes") == [(0, 0), (1, 60), (2, 120), (3, 180)]
     assert held.history(run, "total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
@@ -334,13 +333,13 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
 
 
 def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
-    record = make_record(0)
-    record["metrics"] |= {f"m{i}": float(i) for i in range(2100)} | {"λ": 3.0}
+    many = {f"m{i}": float(i) for i in range(2100)} | {"λ": 3.0}
+    done = replace(make_round(0), metrics={**make_round(0).metrics, **many})
     params: dict[str, Any] = {f"p{i}": i for i in range(250)}
     params |= {"k" * 400: "x" * 9000}
     tracker = MlflowTracker(uri, "digits")
     tracker.start("k", "n", params=params, tags={f"t{i}": "y" * 9000 for i in range(120)})
-    tracker.round("k", record)
+    tracker.round("k", done)
     tracker.finish("k", "FINISHED")
     tracker.close()
     assert tracker.failure is None
@@ -354,7 +353,7 @@ def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
 def test_only_per_client_of_the_process_without_a_result_file(uri: str) -> None:
     tracker = MlflowTracker(uri, "digits")
     tracker.start("k", "n", params={}, tags={})
-    tracker.round("k", make_record(1))
+    tracker.round("k", make_round(1))
     tracker.finish("k", "FAILED")
     tracker.close()
     held = Held(uri)
@@ -369,7 +368,7 @@ def test_a_resumed_run_goes_on_in_the_same_run(
     first = MlflowTracker(uri, "digits")
     first.start("k", "n", params={"workers": 2}, tags={"git": "a"})
     for r in range(4):
-        first.round("k", make_record(r))
+        first.round("k", make_round(r))
     first.close()  # killed: it was never finished
     assert first.failure is None
     before = Held(uri).run()
@@ -378,8 +377,8 @@ def test_a_resumed_run_goes_on_in_the_same_run(
     second = MlflowTracker(uri, "digits")
     second.start("k", "n", params={"workers": 4, "new": 1}, tags={"git": "b", "host": "x"})
     for r in [*passed_again, 3, 4, 5]:  # round 3 is after the checkpoint, so it is done again
-        second.round("k", make_record(r, seconds=2.0 if r in passed_again else 7.0))
-    result = make_result(5)
+        second.round("k", make_round(r, seconds=2.0 if r in passed_again else 7.0))
+    result = make_run(5)
     second.finish("k", "FINISHED", [write_run(tmp_path / "run", result) / "result.json"])
     second.close()
 
@@ -402,7 +401,7 @@ def test_a_run_started_twice_in_one_process_is_one_run(uri: str) -> None:
     for rounds in (range(3), range(6)):  # a trial that dies is started again
         tracker.start("k", "n", params={"a": 1}, tags={})
         for r in rounds:
-            tracker.round("k", make_record(r))
+            tracker.round("k", make_round(r))
     tracker.finish("k", "FINISHED")
     tracker.close()
     held = Held(uri)
@@ -414,7 +413,7 @@ def test_children_belong_to_their_parent_and_orphans_are_closed(uri: str) -> Non
     parent = first.start_parent("sweep 1", {"search": "grid"}, {"sweep": "s"}, key="p")
     for key in ("a", "b"):
         first.start(key, key, params={}, tags={})
-        first.round(key, make_record(0))
+        first.round(key, make_round(0))
     first.finish("a", "FINISHED", metrics={"objective": 0.5})
     first.close()  # killed: b is left running
     assert first.failure is None
@@ -446,8 +445,8 @@ def test_children_belong_to_their_parent_and_orphans_are_closed(uri: str) -> Non
     assert parents == {"sweep 1": None, "a": parent, "b": parent, "c": parent}
 
 
-def test_files_of_the_same_name_are_kept_apart(tmp_path: Path, uri: str) -> None:
-    folders = [write_run(tmp_path / f"seed_{s}", make_result(s + 1, seed=s)) for s in (0, 1)]
+def test_files_of_the_same_name_are_distinct(tmp_path: Path, uri: str) -> None:
+    folders = [write_run(tmp_path / f"seed_{s}", make_run(s + 1, seed=s)) for s in (0, 1)]
     tracker = MlflowTracker(uri, "digits")
     tracker.start("k", "n", params={}, tags={})
     tracker.finish("k", "FINISHED", [f / "result.json" for f in folders])
@@ -463,7 +462,7 @@ def test_files_of_the_same_name_are_kept_apart(tmp_path: Path, uri: str) -> None
 @pytest.mark.slow
 def test_an_odd_folder_name_is_no_obstacle(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/re sults 50%/mlflow.db"
-    folder = write_run(tmp_path / "it's", make_result(1))
+    folder = write_run(tmp_path / "it's", make_run(1))
     tracker = MlflowTracker(uri, "it's an experiment")
     tracker.start("it's", "n", params={}, tags={})
     tracker.finish("it's", "FINISHED", [folder / "result.json"])
@@ -495,7 +494,7 @@ def test_a_request_that_arrived_although_it_failed_is_not_logged_twice(
     tracker._store._client.log_batch = log_batch
     tracker.start("k", "n", params={"a": 1}, tags={})
     for r in range(5):
-        tracker.round("k", make_record(r))
+        tracker.round("k", make_round(r))
     deadline = time.monotonic() + 20
     while tracker.rounds_logged < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -511,15 +510,15 @@ def test_a_request_that_arrived_although_it_failed_is_not_logged_twice(
 def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
     tracker = MlflowTracker(uri, "digits")
     tracker.start("a", "a", params={}, tags={})
-    tracker.round("a", make_record(0))
+    tracker.round("a", make_round(0))
     held = Held(uri)
     deadline = time.monotonic() + 20
     while tracker.run_id("a") is None and time.monotonic() < deadline:
         time.sleep(0.01)
     held.client.delete_run(tracker.run_id("a"))
     tracker.start("b", "b", params={}, tags={})
-    tracker.round("a", make_record(1))
-    tracker.round("b", make_record(0))
+    tracker.round("a", make_round(1))
+    tracker.round("b", make_round(0))
     tracker.finish("b", "FINISHED")
     tracker.close()
     runs = {run.info.run_name: run for run in held.runs("digits")}
@@ -543,7 +542,7 @@ def test_a_dead_server_costs_nothing_and_is_said_once(
     tracker.start("k", "n", params={}, tags={})
     for r in range(200):
         began = time.monotonic()
-        tracker.round("k", make_record(r))
+        tracker.round("k", make_round(r))
         slowest = max(slowest, time.monotonic() - began)
         time.sleep(0.01)
     tracker.finish("k", "FINISHED")
@@ -551,10 +550,10 @@ def test_a_dead_server_costs_nothing_and_is_said_once(
     tracker.close()
     assert time.monotonic() - began < 10
     assert slowest < 1
-    said = capsys.readouterr().err
-    assert said.count("tracking:") == 1
-    assert "Connection refused" in said
-    assert f"python -m fedray.tracking upload {tmp_path}" in said
+    printed = capsys.readouterr().err
+    assert printed.count("tracking:") == 1
+    assert "Connection refused" in printed
+    assert f"python -m fedray.tracking upload {tmp_path}" in printed
     with pytest.raises(RuntimeError, match="closed"):
         tracker.start("k", "n", params={}, tags={})
 
@@ -568,7 +567,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end(
         listener.listen()
         tracker = MlflowTracker(f"http://127.0.0.1:{listener.getsockname()[1]}", "digits")
         tracker.start("k", "n", params={}, tags={})
-        tracker.round("k", make_record(0))
+        tracker.round("k", make_round(0))
         tracker.finish("k", "FINISHED")
         began = time.monotonic()
         tracker.close()
@@ -605,15 +604,15 @@ def test_the_innermost_cause_is_named() -> None:
 
 
 def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str) -> None:
-    folder = write_run(tmp_path / "runs" / "one", make_result(5))
+    folder = write_run(tmp_path / "runs" / "one", make_run(5))
     tracker = MlflowTracker(uri, "digits")
-    tracker.start(run_key(folder, make_result(5)["identity"]), "one", params={"lr": 1}, tags={})
+    tracker.start(run_key(folder, make_run(5).info.identity), "one", params={"lr": 1}, tags={})
     for r in range(3):
-        tracker.round(run_key(folder, make_result(5)["identity"]), make_record(r))
+        tracker.round(run_key(folder, make_run(5).info.identity), make_round(r))
     tracker.close()
 
     (done,) = upload([tmp_path / "runs"], uri)
-    params = len(flatten(make_result(5)["config"]))
+    params = len(params_of(make_run(5).info.config))
     assert (done.folder, done.rounds, done.params, done.files) == (folder, 3, params - 1, 4)
     held = Held(uri)
     run = held.run()
@@ -624,16 +623,16 @@ def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str)
     assert dict(held.history(run, "total_up_bytes"))[5] == 1500
     assert {"result.json", "per_client.json"} < held.artifacts(run)
 
-    (again,) = upload([tmp_path / "runs", folder], uri)
-    assert (again.rounds, again.params, again.files) == (0, 0, 0)
-    assert str(again) == f"{folder}: nothing was missing"
+    (second,) = upload([tmp_path / "runs", folder], uri)
+    assert (second.rounds, second.params, second.files) == (0, 0, 0)
+    assert str(second) == f"{folder}: nothing was missing"
     held.assert_every_metric_once_per_round(held.run(), range(6))
 
 
 def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
-    write_run(tmp_path / "runs" / "whole", make_result(2))
-    write_run(tmp_path / "runs" / "half", make_result(2, of=4))
-    run_key(tmp_path / "runs" / "half", make_result(2, of=4)["identity"], experiment="mine")
+    write_run(tmp_path / "runs" / "whole", make_run(2))
+    write_run(tmp_path / "runs" / "half", make_run(2, of=4))
+    run_key(tmp_path / "runs" / "half", make_run(2, of=4).info.identity, experiment="mine")
     done = upload([tmp_path / "runs"], uri)
     assert [(d.folder.name, d.rounds) for d in done] == [("half", 3), ("whole", 3)]
     held = Held(uri)
@@ -646,16 +645,16 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert whole.info.start_time == int(began * 1000)
 
 
-def test_upload_of_a_sweep_tells_all_of_it_again(tmp_path: Path, uri: str) -> None:
+def test_upload_of_a_sweep_logs_all_of_it(tmp_path: Path, uri: str) -> None:
     home = tmp_path / "sweep"
-    write_run(home / "trial_0" / "seed_0", make_result(2))
+    write_run(home / "trial_0" / "seed_0", make_run(2))
     (home / "sweep.json").write_text(json.dumps({"sweep": "question"}))
 
     def replay(folder: Path, tracker: Tracker) -> None:
         assert folder == home
         tracker.start("t0", "trial_0", params={}, tags={})
         for r in range(3):
-            tracker.round("t0", make_record(r))
+            tracker.round("t0", make_round(r))
         tracker.finish("t0", "FINISHED", [home / "trial_0" / "seed_0" / "result.json"])
 
     added = [upload([home / "trial_0"], uri, replay=replay)[0].rounds for _ in range(2)]
@@ -670,26 +669,28 @@ def test_upload_of_a_sweep_tells_all_of_it_again(tmp_path: Path, uri: str) -> No
 def test_upload_says_what_is_wrong(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def said(*folders: Path, uri: str = uri) -> str:
+    def message_of(*folders: Path, uri: str = uri) -> str:
         assert main(["upload", *map(str, folders), "--uri", uri]) in (1, 2)
         return capsys.readouterr().err.strip()
 
-    assert said(tmp_path / "none").endswith("none is not a folder; pass a run's or sweep's folder")
-    assert "there is no result.json in or below" in said(tmp_path)
-    folder = write_run(tmp_path / "run", make_result(1))
+    assert message_of(tmp_path / "none").endswith(
+        "none is not a folder; pass a run's or sweep's folder"
+    )
+    assert "there is no result.json in or below" in message_of(tmp_path)
+    folder = write_run(tmp_path / "run", make_run(1))
     port = free_port()
-    message = said(folder, uri=f"http://127.0.0.1:{port}")
+    message = message_of(folder, uri=f"http://127.0.0.1:{port}")
     assert "Connection refused" in message
     assert "--uri" in message
     (folder / "result.json").write_text("{")
-    assert said(folder).startswith(f"error: {folder / 'result.json'} cannot be read")
+    assert message_of(folder).startswith(f"error: {folder / 'result.json'} cannot be read")
     (folder / "result.json").write_text('{"config": {}}')
-    assert "it has no 'rounds'" in said(folder)
+    assert "it has no 'rounds'" in message_of(folder)
     assert main(["upload", str(tmp_path / "none")]) == 2
 
 
 def test_the_upload_command(tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "run", make_result(1))
+    folder = write_run(tmp_path / "run", make_run(1))
     assert main(["upload", str(folder), "--uri", uri]) == 0
     assert f"{folder}: added 2 rounds" in capsys.readouterr().out
 
@@ -703,9 +704,9 @@ def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(text)
     with pytest.raises(UserError, match=r"no result.json"):
-        find_results([tmp_path])
-    write_run(tmp_path / "ours", make_result(1))
-    assert [folder.name for folder, _ in find_results([tmp_path])] == ["ours"]
+        find_runs([tmp_path])
+    write_run(tmp_path / "ours", make_run(1))
+    assert [folder.name for folder, _ in find_runs([tmp_path])] == ["ours"]
 
 
 # --- many at once --------------------------------------------------------------------------------
@@ -733,7 +734,7 @@ def test_a_process_that_dies_while_it_makes_the_database_leaves_none(tmp_path: P
     assert not path.exists()
     tracker = MlflowTracker(f"sqlite:///{path}", "digits")
     tracker.start("k", "n", params={}, tags={})
-    tracker.round("k", make_record(0))
+    tracker.round("k", make_round(0))
     tracker.finish("k", "FINISHED")
     tracker.close()
     assert tracker.failure is None
@@ -756,7 +757,7 @@ def _log_fifty_rounds(uri: str, process: int) -> None:
     key = f"process {process}"
     tracker.start(key, key, params={"process": process}, tags={})
     for r in range(50):
-        tracker.round(key, make_record(r))
+        tracker.round(key, make_round(r))
     tracker.finish(key, "FINISHED")
     tracker.close(wait_seconds=200)
     assert tracker.failure is None
@@ -787,7 +788,7 @@ def test_many_runs_at_once_in_one_process(uri: str) -> None:
         tracker.start(key, key, params={"key": key}, tags={})
     for r in range(5):
         for key in keys:
-            tracker.round(key, make_record(r))
+            tracker.round(key, make_round(r))
     for key in keys:
         tracker.finish(key, "FINISHED")
     tracker.close()
@@ -853,13 +854,13 @@ def test_a_server_that_dies_and_comes_back(
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
     server = serve(port)
-    result = make_result(9)
+    result = make_run(9)
     folder = write_run(tmp_path / "run", result)
-    key = run_key(folder, result["identity"])
+    key = run_key(folder, result.info.identity)
     tracker = MlflowTracker(uri, "digits", folder=folder, retry_seconds=0.5)
-    tracker.start(key, "run", params=flatten(result["config"]), tags={})
+    tracker.start(key, "run", params=params_of(result.info.config), tags={})
     for r in range(4):
-        tracker.round(key, make_record(r))
+        tracker.round(key, make_round(r))
     deadline = time.monotonic() + 60
     while tracker.rounds_logged < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -867,15 +868,15 @@ def test_a_server_that_dies_and_comes_back(
     kill(server)
     for r in range(4, 10):
         began = time.monotonic()
-        tracker.round(key, make_record(r))
+        tracker.round(key, make_round(r))
         assert time.monotonic() - began < 1
         time.sleep(0.3)
     tracker.finish(key, "FINISHED", [folder / "result.json"])
     tracker.close()
     assert tracker.rounds_logged == 4
-    said = capsys.readouterr().err
-    assert said.count("tracking:") == 1
-    assert f"python -m fedray.tracking upload {folder}" in said
+    printed = capsys.readouterr().err
+    assert printed.count("tracking:") == 1
+    assert f"python -m fedray.tracking upload {folder}" in printed
 
     serve(port)
     held = Held(uri)
@@ -893,7 +894,7 @@ def test_a_server_that_dies_and_comes_back(
         "per_client.json",
         "result.json",
     }
-    assert json.loads(held.artifact(run, "result.json")) == result
+    assert Run.from_json(json.loads(held.artifact(run, "result.json"))) == result
     assert (tmp_path / "kept").is_dir()
 
 
@@ -905,13 +906,13 @@ def test_a_server_that_comes_late_gets_everything_without_an_upload(
     tracker = MlflowTracker(f"http://127.0.0.1:{port}", "digits", retry_seconds=0.2)
     tracker.start("k", "n", params={"a": 1}, tags={})
     for r in range(3):
-        tracker.round("k", make_record(r))
+        tracker.round("k", make_round(r))
     deadline = time.monotonic() + 60
     while tracker.failure is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert tracker.failure is not None
     serve(port)
-    tracker.finish("k", "FINISHED", [write_run(tmp_path / "run", make_result(2)) / "result.json"])
+    tracker.finish("k", "FINISHED", [write_run(tmp_path / "run", make_run(2)) / "result.json"])
     tracker.close(wait_seconds=60)
     held = Held(f"http://127.0.0.1:{port}")
     run = held.run()

@@ -37,7 +37,7 @@ def save_with_bert(folder: Path, bert: Path) -> Any:
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
     AutoTokenizer.from_pretrained(bert).save_pretrained(folder)
     save_file(
-        {name: own.contiguous() for name, own in model.state_dict().items()},
+        {name: tensor.contiguous() for name, tensor in model.state_dict().items()},
         folder / "open_clip_model.safetensors",
     )
     return model

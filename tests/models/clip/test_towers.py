@@ -6,13 +6,12 @@ import json
 
 import pytest
 import torch
-from clips import CONFIG, NAMES, Pair, frozen, save_clip
+from clips import CONFIG, NAMES, Pair, choice, frozen, save_clip
 from torch.nn.functional import normalize
 
 from fedray.errors import UserError
-from fedray.models.clip import ClassTexts, ClipSpec, FrozenClip
-from fedray.models.clip.frozen import clip_source
-from fedray.models.clip.prompted import insert, placeholders, word_embeddings
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted.texts import ClassTexts, insert, placeholders, word_embeddings
 
 
 def official_text(pair, texts):
@@ -65,7 +64,7 @@ def test_groups_in_one_batch_are_groups_one_by_one(pair):
 def test_some_classes_are_rows_of_all(pair):
     texts = ClassTexts(pair.clip.text, NAMES)
     context = torch.randn(2, pair.clip.text.token_width)
-    some = texts.among((2, 0)).encode(context)
+    some = texts.class_subset((2, 0)).encode(context)
     assert torch.allclose(some, texts.encode(context)[[2, 0]], atol=1e-5)
 
 
@@ -76,7 +75,7 @@ def test_deep_prompts_replace_the_same_positions(clip):
     blocks = clip.text._tower.transformer.resblocks
     seen = []
     hooks = [
-        block.register_forward_pre_hook(lambda _, own: seen.append(own[0])) for block in blocks
+        block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks
     ]
     clip.text.encode(inserted, texts.tokens, [second])
     for hook in hooks:
@@ -148,7 +147,7 @@ def test_weights_in_half_precision_serve_prompts_in_full(tmp_path, images):
         found.append((cosines.detach(), context.grad))
     assert torch.allclose(found[0][0], found[1][0], atol=0.03)
     assert not torch.equal(found[0][0], found[1][0])
-    assert torch.nn.functional.cosine_similarity(*(own.flatten() for _, own in found), dim=0) > 0.98
+    assert torch.nn.functional.cosine_similarity(*(f.flatten() for _, f in found), dim=0) > 0.98
 
 
 def test_gradients_reach_prompts_alone(clip, images):
@@ -159,7 +158,7 @@ def test_gradients_reach_prompts_alone(clip, images):
     (image @ text.T).sum().backward()
     assert context.grad.abs().sum() > 0
     assert visual.grad.abs().sum() > 0
-    assert all(own.grad is None and not own.requires_grad for own in clip._model.parameters())
+    assert all(p.grad is None and not p.requires_grad for p in clip._model.parameters())
 
 
 def test_grey_images_count_as_rgb(clip, images):
@@ -180,6 +179,13 @@ def test_a_prompt_that_is_too_long_is_refused(clip):
         texts.encode(torch.zeros(7, clip.text.token_width))
 
 
+def test_the_longest_name_decides_how_long_prompts_may_be(clip):
+    texts = ClassTexts(clip.text, ["cat", " ".join(["dog"] * 20)], placeholders(20))
+    with pytest.raises(UserError, match=r"algorithm\.length=11 leaves no room .*to 10 or less"):
+        texts.encode(torch.zeros(11, clip.text.token_width))
+    assert texts.encode(torch.zeros(10, clip.text.token_width)).shape == (2, clip.dim)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -193,15 +199,15 @@ def test_a_prompt_that_is_too_long_is_refused(clip):
 )
 def test_what_is_missing_or_cannot_take_prompts(options, message):
     with pytest.raises(UserError, match=message):
-        FrozenClip(clip_source(ClipSpec(name="openclip", **options)))
+        FrozenClip(choice(**options).source())
 
 
 def test_weights_in_other_formats_are_mapped_once_per_node(tmp_path, cache):
-    spec = ClipSpec(name="openclip", model="ViT-B-32", pretrained="random", seed=1)
-    whole = FrozenClip(clip_source(spec))
+    drawn = choice(model="ViT-B-32", pretrained="random", seed=1)
+    whole = FrozenClip(drawn.source())
     torch.save({"state_dict": whole._model.state_dict()}, tmp_path / "weights.pt")
-    again = ClipSpec(name="openclip", model="ViT-B-32", path=str(tmp_path / "weights.pt"))
-    found = FrozenClip(clip_source(again))
+    from_file = choice(model="ViT-B-32", path=str(tmp_path / "weights.pt"))
+    found = FrozenClip(from_file.source())
     names = ("dog", "cat")
     assert torch.equal(
         ClassTexts(found.text, names).encode(), ClassTexts(whole.text, names).encode()
@@ -224,8 +230,8 @@ def test_openai_archives_are_read_whole(tmp_path, images):
         torch.manual_seed(4)
         official = open_clip.CLIP(**config).eval()
     torch.jit.script(official).save(str(tmp_path / "tiny.pt"))
-    spec = ClipSpec(name="openclip", model="tiny-quickgelu", path=str(tmp_path / "tiny.pt"))
-    pair = Pair(FrozenClip(clip_source(spec)), official)
+    archive = choice(model="tiny-quickgelu", path=str(tmp_path / "tiny.pt"))
+    pair = Pair(FrozenClip(archive.source()), official)
     features, _ = pair.clip.vision.encode(pair.clip.vision.embed(images))
     assert torch.allclose(features, official_image(pair, images), atol=1e-5)
     texts = [f"a photo of a {name}." for name in NAMES]

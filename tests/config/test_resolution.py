@@ -1,0 +1,127 @@
+"""A resolved experiment: complete, the same however it was written, with one identity."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from fedray.config import COMPONENTS, dump_yaml, flatten, load_experiment, parse_assignments
+from fedray.errors import UserError
+from fedray.registry import parameters_of, registry
+from fedray.runtime.resolve import from_tree, resolve
+
+BASE: dict[str, Any] = {
+    "algorithm": "fedproto",
+    "data": {"partition": "dirichlet", "augment": "flip_crop"},
+    "text": {"encoder": "bert", "style": "fine"},
+    "model": {"clip": "openclip"},
+}
+
+
+def resolved(*assignments: str) -> Any:
+    return from_tree(BASE, parse_assignments(assignments))
+
+
+@pytest.mark.parametrize("key", COMPONENTS)
+def test_every_parameter_at_its_default_is_written_out(key):
+    experiment = resolved()
+    tree = flatten(experiment.tree())
+    entry = registry(COMPONENTS[key]).get(tree[f"{key}.name"])
+    params = parameters_of(entry)
+    names = [] if params is None else [f.alias or n for n, f in params.model_fields.items()]
+    assert {name for name in tree if name.startswith(f"{key}.")} == {
+        f"{key}.{name}" for name in ("name", *names)
+    }
+
+
+def test_the_components_that_are_checked_have_parameters():
+    tree = flatten(resolved().tree())
+    assert tree["algorithm.lambda"] == 1.0
+    assert tree["algorithm.proto_agg"] == "weighted"
+    assert "data.partition.min_samples" in tree
+    assert "text.encoder.pooling" in tree
+    assert "model.clip.pretrained" in tree
+    assert len([key for key in tree if key.startswith("data.augment.")]) > 1
+
+
+@pytest.mark.parametrize("name", ["fedavg_digits", "fedproto_digits", "local_digits"])
+def test_its_own_file_resolves_to_itself(name, tmp_path):
+    experiment = resolve(name, ["seed=3", "wire.up_bits=8"])
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_yaml(experiment.tree()), encoding="utf-8")
+    read = resolve(str(file))
+    assert read == experiment
+    assert read.tree() == experiment.tree()
+    assert read.identity("data") == experiment.identity("data")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["algorithm.lambda=2"], ["algorithm.lambda=2.0"]),
+        ([], ["algorithm.lambda=1"]),
+        ([], ["algorithm.lambda=1.0", "algorithm.proto_agg=weighted"]),
+        (["lr=1"], ["lr=1.0"]),
+        ([], ["rounds=20", "momentum=0"]),
+        ([], ["algorithm={name: fedproto}"]),
+        (["data.partition.alpha=1"], ["data.partition={name: dirichlet, alpha: 1.0}"]),
+        (["text.encoder=bert"], ["text.encoder={name: bert, pooling: cls}"]),
+    ],
+)
+def test_two_ways_of_writing_the_same_have_one_identity(one, other):
+    assert resolved(*one) == resolved(*other)
+    assert resolved(*one).identity() == resolved(*other).identity()
+
+
+def test_other_data_is_another_identity():
+    experiment = resolved()
+    identities = {experiment.identity(data) for data in ("", "a", "b")}
+    assert len(identities) == 3
+
+
+def test_a_preset_leaves_what_it_sets_and_not_its_name():
+    tree = {"algorithm": {"name": "fedtsp", "preset": "official_code"}}
+    experiment = load_experiment(tree)
+    assert "preset" not in experiment.algorithm.params
+    assert experiment.algorithm.params["proto_agg"] == "uniform"
+    written = load_experiment(experiment.tree())
+    assert written == experiment
+    by_hand = load_experiment(
+        {"algorithm": experiment.tree()["algorithm"]},
+        [(key, experiment.tree()[key]) for key in ("shuffle", "drop_last")],
+    )
+    assert by_hand.algorithm == experiment.algorithm
+
+
+@pytest.mark.parametrize("key", COMPONENTS)
+def test_every_component_is_looked_up_and_its_parameters_are_checked(key):
+    with pytest.raises(UserError, match=f"there is no {COMPONENTS[key]} 'nothing'"):
+        resolved(f"{key}=nothing")
+    with pytest.raises(UserError, match=f"unknown key 'nothing' in {re.escape(key)}"):
+        resolved(f"{key}.nothing=1")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key"),
+    [
+        (["model.pretrained=it.pth"], "model.pretrained"),
+        (["text.descriptions=it.json"], "text.descriptions"),
+        (["text.encoder=bert", "text.encoder.path=it"], "text.encoder.path"),
+        (["model.clip=openclip", "model.clip.path=it"], "model.clip.path"),
+    ],
+)
+def test_relative_paths_become_absolute(assignments, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = load_experiment(BASE, parse_assignments(assignments))
+    value = flatten(experiment.tree())[key]
+    assert value == str(tmp_path / value.rsplit("/", 1)[-1])
+    assert load_experiment(experiment.tree()) == experiment
+
+
+def test_names_of_weights_and_descriptions_are_no_paths():
+    names = ["model.pretrained=ResNet18_Weights.IMAGENET1K_V1", "text.descriptions=digits"]
+    experiment = load_experiment(BASE, parse_assignments(names))
+    assert experiment.model.pretrained == "ResNet18_Weights.IMAGENET1K_V1"
+    assert experiment.text.descriptions == "digits"

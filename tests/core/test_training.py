@@ -1,0 +1,117 @@
+"""Local training: what learns, what is counted, and what it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tensors import same
+
+from fedray.core import ClientState, LocalContext, fit
+from fedray.core.training import batch_indices, with_extra
+from fedray.models import is_normalisation
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+NORMALISED = {"model.group": "cnn3", "local_epochs": 2, "momentum": 0.9}
+
+
+@pytest.fixture
+def local(assemble):
+    """`local(client)` gives what one client's training works on; one runtime for all."""
+    runtime = ClientRuntime(assemble("local", NORMALISED), CPU)
+
+    def local(client: int = 0, **fields) -> LocalContext:
+        found = runtime.client(client, 1)
+        return LocalContext(found, found.load(found.initial()), ClientState({}), None, **fields)
+
+    return local
+
+
+def cross_entropy(context: LocalContext, seen=lambda: None):
+    def loss(batch):
+        seen()
+        value = F.cross_entropy(context.model(batch.inputs).logits, batch.labels)
+        return value + sum((tensor**2).sum() for tensor in context.extra.values())
+
+    return loss
+
+
+def test_steps_are_batches_and_losses_are_of_epochs(local):
+    context = local()
+    batches = -(-len(context.client.train) // context.client.setting.training.batch_size)
+    trained = fit(context, cross_entropy(context), repeat=3)
+    assert trained.steps == 2 * batches
+    assert len(trained.losses) == 2
+    assert trained.losses[1] < trained.losses[0]
+    assert context.client.train_losses == [trained.losses[1]]
+
+
+def test_only_what_is_trainable_learns_and_the_model_is_whole_again(local):
+    context = local(trainable={"head.weight"})
+    before = context.client.save(context.model)
+    norms = [module for module in context.model.modules() if is_normalisation(module)]
+    training = []
+    fit(context, cross_entropy(context, lambda: training.extend(n.training for n in norms)))
+    after = context.client.save(context.model)
+    assert {n for n in before if not torch.equal(before[n], after[n])} == {"head.weight"}
+    assert norms
+    assert not any(training)
+    assert all(parameter.requires_grad for parameter in context.model.parameters())
+    assert all(module.training for module in context.model.modules())
+
+
+def test_extra_parameters_learn_and_keep_no_gradient(local):
+    given = torch.ones(3)
+    context = with_extra(local(), {"scale": given})
+    trained = fit(context, cross_entropy(context))
+    scale = trained.tensors["scale"]
+    assert bool((scale < 1).all())
+    assert torch.equal(given, torch.ones(3))
+    assert (scale.requires_grad, scale.grad) == (False, None)
+
+
+def test_a_client_does_not_inherit_the_momentum_of_another(local, assemble):
+    for client in (0, 2):  # one model, one optimiser after the other
+        context = local(client)
+        fit(context, cross_entropy(context))
+    alone = ClientRuntime(assemble("local", NORMALISED), CPU).client(2, 1)
+    fresh = LocalContext(alone, alone.load(alone.initial()), ClientState({}), None)
+    fit(fresh, cross_entropy(fresh))
+    assert same(context.client.save(context.model), alone.save(fresh.model))
+
+
+def test_another_schedule_has_another_optimizer(local):
+    context = local()
+    fit(context, cross_entropy(context))
+    before = [parameter.detach().clone() for parameter in context.model.parameters()]
+    still = replace(context, client=context.client.with_schedule(1, lr=0.0))
+    fit(still, cross_entropy(still))
+    after = context.model.parameters()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(local):
+    context = local()
+    with pytest.raises(FloatingPointError, match=r"the training loss became nan; lower lr"):
+        fit(context, lambda batch: context.model(batch.inputs).logits.sum() * float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("count", "drop_last", "sizes"),
+    [
+        (8, False, [4, 4]),
+        (9, False, [4, 5]),  # batch normalisation cannot train on one image
+        (10, False, [4, 4, 2]),
+        (1, False, [1]),
+        (9, True, [4, 4]),
+    ],
+)
+def test_batches_of_an_epoch(assemble, count, drop_last, sizes):
+    config = assemble("local").setting.training
+    config = replace(config, batch_size=4, drop_last=drop_last)
+    found = batch_indices(count, config, torch.Generator().manual_seed(0), CPU)
+    assert [len(batch) for batch in found] == sizes
+    assert len(set(torch.cat(list(found)).tolist())) == sum(sizes)

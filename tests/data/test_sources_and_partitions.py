@@ -1,0 +1,136 @@
+"""Every source, partition and augmentation is described, and its parameters can be written out."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from fedray.config import Component, Frozen, completed, parameters
+from fedray.data import load_images
+from fedray.data.augment import augmentations
+from fedray.data.configurable import build
+from fedray.data.imageset import ImageSet
+from fedray.data.partitions import partitions
+from fedray.data.sources import Source, sources
+from fedray.errors import UserError
+from fedray.registry import parameters_of, summary_of
+
+REGISTRIES = {
+    "data source": ("data.source", sources),
+    "partition": ("data.partition", partitions),
+    "augmentation": ("data.augment", augmentations),
+}
+ENTRIES = [
+    pytest.param(kind, key, entry, id=f"{kind} {entry.name}")
+    for kind, (key, registry) in REGISTRIES.items()
+    for entry in registry.entries()
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
+def test_an_entry_is_described_by_its_own_summary(kind, key, entry):
+    assert entry.__doc__, "an inherited docstring describes another entry"
+    assert 10 < len(summary_of(entry)) <= 100
+    others = [other for other in REGISTRIES[kind][1].entries() if other is not entry]
+    assert summary_of(entry) not in [summary_of(other) for other in others]
+
+
+@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
+def test_partitions_and_augmentations_name_their_source(kind, key, entry):
+    assert kind == "data source" or entry.paper
+
+
+def documented_fields(cls):
+    """Names of the fields that a string follows in the class's source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
+    for field, following in itertools.pairwise(body):
+        text = following.value if isinstance(following, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
+            yield field.target.id
+
+
+@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
+def test_every_parameter_has_a_docstring(kind, key, entry):
+    params = parameters_of(entry)
+    classes = [cls for cls in params.__mro__ if cls not in Frozen.__mro__]
+    described = {name for cls in classes for name in documented_fields(cls)}
+    assert set(params.model_fields) <= described
+
+
+def test_the_check_of_docstrings_sees_a_field_without_one():
+    class Params(Frozen):
+        first: int = 1
+        """It has one."""
+        second: int = 2
+
+    assert list(documented_fields(Params)) == ["first"]
+
+
+@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
+def test_a_component_is_completed_once_and_for_all(kind, key, entry):
+    component = completed(Component(name=entry.name), kind, key)
+    assert component.name == entry.name
+    assert set(component.params) == set(parameters_of(entry).model_fields)
+    assert completed(component, kind, key) == component
+    assert parameters(component, kind, key) == entry.Params()
+
+
+@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
+def test_an_entry_is_made_from_its_parameters_and_equal_by_value(kind, key, entry):
+    made = build(completed(Component(name=entry.name), kind, key), kind, key)
+    assert type(made) is entry
+    assert made == entry() == entry(entry.Params())
+    assert hash(made) == hash(entry())
+    assert made not in [other() for other in REGISTRIES[kind][1].entries() if other is not entry]
+    assert type(made.params) is entry.Params
+
+
+class ConstantParams(Frozen):
+    """Parameters of a source that a user wrote."""
+
+    value: int = Field(7, ge=0, le=255)
+    """Of every pixel."""
+
+
+@pytest.fixture
+def constant(monkeypatch):
+    """A registered source with a parameter."""
+
+    class Constant(Source):
+        """Images of one grey value."""
+
+        name = "constant"
+        Params = ConstantParams
+        params: ConstantParams
+
+        def files(self, root: Path) -> list[Path]:
+            return [root / "labels.txt"]
+
+        def decode(self, root, *, image_size, channels):
+            labels = np.array([int(x) for x in self.files(root)[0].read_text().split()])
+            images = np.full((len(labels), 1, 2, 2), self.params.value, np.uint8)
+            origin = np.zeros(len(labels), np.int8)
+            return ImageSet(self.name, images, labels, ("a", "b"), origin)
+
+    monkeypatch.setitem(sources._entries, "constant", Constant)
+    return Constant
+
+
+def test_a_sources_parameters_reach_it_and_its_cache(constant, tmp_path):
+    (tmp_path / "labels.txt").write_text("0 1 1")
+    default = load_images("constant", tmp_path)
+    other = load_images(Component(name="constant", value=9), tmp_path)
+    assert set(default.images.ravel().tolist()) == {7}
+    assert set(other.images.ravel().tolist()) == {9}
+    assert load_images(Component(name="constant", value=7), tmp_path).sha256 == default.sha256
+    with pytest.raises(UserError, match=r"data.source.value: .*less than or equal to 255"):
+        load_images(Component(name="constant", value=256), tmp_path)
+    with pytest.raises(UserError, match=r"unknown key 'valeu' in data.source.*'value'"):
+        load_images(Component(name="constant", valeu=1), tmp_path)

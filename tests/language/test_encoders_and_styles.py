@@ -1,0 +1,176 @@
+"""Every registered encoder and style describes itself; choices of them resolve completely."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import ClassVar
+
+import pytest
+import torch
+
+from fedray.config import Component, Frozen, NoParams, completed
+from fedray.errors import UserError
+from fedray.language.descriptions import Descriptions, display_name
+from fedray.language.encoders import TextEncoder, encoder_choice, encoders
+from fedray.language.encoders.controls import RandomEncoder
+from fedray.language.prototypes import cached_text_embeddings
+from fedray.language.styles import TextStyle, class_texts, styles, text_style
+from fedray.registry import HOMES, parameters_of, registry, summary_of
+
+KINDS = {"text encoder": encoders, "text style": styles}
+ENTRIES = [(kind, entry) for kind, entries in KINDS.items() for entry in entries.entries()]
+REQUIRED = {"vectors": {"path": "vectors.txt"}}
+
+
+def documented_fields(params: type[Frozen]) -> dict[str, str | None]:
+    """The fields that a class's source declares, each with the string below it."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(params))).body[0].body
+    fields = {}
+    for statement, below in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign):
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            fields[statement.target.id] = below.value.value if is_text else None
+    return fields
+
+
+def test_the_names():
+    assert encoders.names() == ["bert", "minilm", "openclip", "orthogonal", "random", "vectors"]
+    assert styles.names() == ["ensemble", "fine", "handcrafted", "long", "name", "plain", "short"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_registry_is_found_by_its_kind(kind):
+    assert kind in HOMES
+    assert registry(kind) is KINDS[kind]
+
+
+@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=lambda value: getattr(value, "name", None))
+def test_an_entry_describes_itself(kind, entry):
+    assert "__doc__" in vars(entry), f"{entry.__name__} has no docstring of its own"
+    assert len(summary_of(entry)) > 10
+    assert entry.paper
+
+
+@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=lambda value: getattr(value, "name", None))
+def test_every_parameter_has_a_docstring(kind, entry):
+    params = parameters_of(entry)
+    assert issubclass(params, Frozen)
+    documented = documented_fields(params)
+    assert documented.keys() == params.model_fields.keys()
+    assert all(documented.values()), documented
+
+
+@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=lambda value: getattr(value, "name", None))
+def test_completion_writes_every_parameter_and_is_idempotent(kind, entry):
+    key = kind.replace(" ", ".")
+    component = Component(name=entry.name, **REQUIRED.get(entry.name, {}))
+    complete = completed(component, kind, key)
+    assert complete.params.keys() == parameters_of(entry).model_fields.keys()
+    assert completed(complete, kind, key) == complete
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"name": "word2vec"}, r"there is no text encoder 'word2vec'"),
+        ({"name": "minlm"}, r"there is no text encoder 'minlm'\. Did you mean 'minilm'\?"),
+        ({"name": "minilm", "dim": 8}, r"unknown key 'dim' in text\.encoder\. Valid: pooling\."),
+        ({"name": "minilm", "path": "x"}, r"unknown key 'path' in text\.encoder"),
+        ({"name": "minilm", "bert_compat": True}, r"unknown key 'bert_compat' in text\.encoder"),
+        ({"name": "random", "pooling": "cls"}, r"unknown key 'pooling' in text\.encoder"),
+        ({"name": "random", "dim": 1}, r"text\.encoder\.dim: .*\(got 1\)"),
+        ({"name": "bert", "pretrained": "openai"}, r"unknown key 'pretrained' in text\.encoder"),
+        ({"name": "bert", "seed": 1}, r"unknown key 'seed' in text\.encoder"),
+        ({"name": "bert", "path": ""}, r"text\.encoder\.path: "),
+        ({"name": "bert", "poling": "cls"}, r"unknown key 'poling' in text\.encoder.*'pooling'"),
+        ({"name": "bert", "model": "a", "path": "b"}, r"text\.encoder: has both model and path"),
+        ({"name": "bert", "bert_compat": True, "pooling": "mean"}, r"reads the first position"),
+        ({"name": "openclip", "path": "a", "pretrained": "b"}, r"has both pretrained and path"),
+        ({"name": "openclip", "seed": 1}, r"seed is for text\.encoder\.pretrained=random"),
+        ({"name": "vectors"}, r"vectors needs text\.encoder\.path, a file of word vectors"),
+        ({"name": "vectors", "path": None}, r"vectors needs text\.encoder\.path"),
+        ({"name": "vectors", "path": 3}, r"text\.encoder\.path: "),
+    ],
+)
+def test_impossible_encoders(params, message):
+    with pytest.raises(UserError, match=message):
+        encoder_choice(Component(**params))
+
+
+def test_the_key_of_a_choice_elsewhere_is_named():
+    with pytest.raises(UserError, match=r"unknown key 'dim' in text\.teacher"):
+        encoder_choice(Component(name="minilm", dim=3), "text.teacher")
+
+
+def test_impossible_styles():
+    with pytest.raises(UserError, match=r"no text style 'fin'\. Did you mean 'fine'\?"):
+        text_style(Component(name="fin"))
+    with pytest.raises(UserError, match=r"unknown key 'k' in text\.style"):
+        text_style(Component(name="fine", k=2))
+
+
+def test_choices_are_values():
+    one, same = (encoder_choice(Component(name="random", dim=8)) for _ in range(2))
+    other = encoder_choice(Component(name="orthogonal", dim=8))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+
+
+def test_only_what_is_worth_it_is_cached(tmp_path):
+    assert {entry.name for entry in encoders.entries() if not entry.cached} == {
+        "random",
+        "orthogonal",
+    }
+    cached_text_embeddings(encoder_choice(Component(name="random", dim=8)), ["cat"])
+    assert not (tmp_path / "cache").exists()
+
+
+def test_one_file_is_enough_for_an_encoder(monkeypatch):
+    monkeypatch.setattr(encoders, "_entries", dict(encoders._entries))
+    random = encoders.get("random")
+
+    @encoders.add
+    class Doubled(random):
+        """Random directions of twice the length."""
+
+        name = "doubled"
+
+        def build(self) -> TextEncoder:
+            encoder = RandomEncoder(self)
+            single = encoder.features
+            encoder.features = lambda texts: 2 * single(texts)
+            return encoder
+
+    choice = encoder_choice(completed(Component(name="doubled"), "text encoder", "text.encoder"))
+    expected = 2 * encoder_choice(Component(name="random")).build().features(["cat"])
+    assert torch.equal(cached_text_embeddings(choice, ["cat"]), expected)
+    assert "doubled" in encoders.names()
+
+
+class RepeatParams(Frozen):
+    times: int = 2
+
+
+class Repeat(TextStyle[RepeatParams]):
+    """The class's name, several times."""
+
+    name: ClassVar[str] = "repeat"
+    Params = RepeatParams
+    paper = "-"
+    needs_descriptions = False
+
+    def texts(
+        self, descriptions: Descriptions | None, class_names: list[str], template: str = ""
+    ) -> list[list[str]]:
+        return [[" ".join([display_name(name)] * self.params.times)] for name in class_names]
+
+
+def test_a_style_may_have_parameters(monkeypatch):
+    monkeypatch.setattr(styles, "_entries", dict(styles._entries))
+    styles.add(Repeat)
+    style = text_style(Component(name="repeat", times=3))
+    assert class_texts(style, ["ice_cream"]) == [["ice cream ice cream ice cream"]]
+    assert text_style(Component(name="fine")).params == NoParams()

@@ -1,0 +1,47 @@
+"""The registry of CLIPs: what `model.clip` may say, and what it gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.config import Component
+from fedray.errors import UserError
+from fedray.models.clip import ClipChoice, clips, small_clip_folder
+from fedray.registry import parameters_of, registry, summary_of
+
+
+def test_every_entry_says_what_it_is():
+    assert clips.names() == ["openclip", "small"]
+    assert registry("CLIP") is clips
+    for entry in clips.entries():
+        assert len(summary_of(entry)) > 20
+        assert entry.paper
+        assert parameters_of(entry) is not None
+
+
+def test_the_small_one_is_the_folder_of_the_package():
+    source = ClipChoice.of(Component(name="small")).source()
+    assert source.weights is not None
+    assert source.weights.parent == small_clip_folder()
+
+
+def test_equal_choices_are_one():
+    path = str(small_clip_folder())
+    first, second = (ClipChoice.of(Component(name="openclip", path=path)) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != ClipChoice.of(Component(name="small"))
+
+
+@pytest.mark.parametrize(
+    ("component", "match"),
+    [
+        (Component(name="small", seed=1), r"unknown key 'seed' in model\.clip"),
+        (Component(name="openclip", pretrained="openai", path="x"), r"has both pretrained and pa"),
+        (Component(name="opencIip"), r"no CLIP 'opencIip'\. Did you mean 'openclip'\?"),
+        (Component(name="openclip", seed=-1), r"model\.clip\.seed: .*greater than or equal to 0"),
+    ],
+)
+def test_what_cannot_be_chosen(component, match):
+    with pytest.raises(UserError, match=match):
+        ClipChoice.of(component)

@@ -1,0 +1,108 @@
+"""Client steps: what their layers draw by themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedray.core import ClientState
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def dropped(assemble, monkeypatch):
+    """`dropped(round_, client)` gives what dropout leaves in a client's step, seed by seed."""
+    runtimes = {}
+
+    def step(client, state, down):
+        kept = F.dropout(torch.ones(64))
+        return None, ClientState(state.model, {"kept": kept})
+
+    def dropped(
+        round_: int, client: int, name: str = "client_update", seed: int = 0
+    ) -> list[float]:
+        if seed not in runtimes:
+            runtimes[seed] = ClientRuntime(assemble("local", {"seed": seed}), CPU)
+        runtime = runtimes[seed]
+        monkeypatch.setattr(runtime.assembly.algorithm, name, step, raising=False)
+        reply, after = runtime.step(name, round_, client, None, None)
+        assert reply.failure is None
+        return after.memory["kept"].tolist()
+
+    return dropped
+
+
+def test_dropout_is_drawn_anew_for_every_round_client_step_and_seed(dropped):
+    draws = [
+        dropped(1, 0),
+        dropped(2, 0),
+        dropped(1, 1),
+        dropped(1, 0, "another_step"),
+        dropped(1, 0, seed=1),
+    ]
+    assert all(set(draw) == {0.0, 2.0} for draw in draws)
+    assert len({tuple(draw) for draw in draws}) == len(draws)
+
+
+def test_dropout_depends_on_nothing_else_and_leaves_the_global_generator_alone(dropped):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = dropped(2, 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    dropped(7, 3)
+    assert dropped(2, 1) == first
+
+
+@pytest.mark.parametrize(
+    ("returned", "cause"),
+    [
+        (
+            (None, ClientState({}, {"seen": {"steps": 3}})),
+            "the state's 'seen.steps' is of type int, expected a tensor",
+        ),
+        ((None, None), "the next state is a NoneType, expected a ClientState"),
+        (({"w": torch.zeros(1)}, ClientState({})), "a dict cannot travel, expected a Payload"),
+    ],
+)
+def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, returned, cause):
+    runtime = ClientRuntime(assemble("local"), CPU)
+    monkeypatch.setattr(runtime.assembly.algorithm, "client_update", lambda *_: returned)
+    reply, after = runtime.step("client_update", 1, 0, None, None)
+    assert cause in reply.failure.cause
+    assert after is None
+
+
+@pytest.fixture
+def replied(assemble, monkeypatch):
+    """`replied(step)` gives the reply of a client whose step is this function."""
+    runtime = ClientRuntime(assemble("local"), CPU)
+
+    def replied(step):
+        monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
+        return runtime.step("client_update", 1, 0, None, None)[0]
+
+    return replied
+
+
+def test_the_loss_of_a_step_is_that_of_its_last_training(replied):
+    def trains_twice(client, state, down):
+        client.train_losses.extend([2.0, 0.5])
+        return None, state
+
+    assert replied(trains_twice).train_loss == 0.5
+    assert replied(lambda client, state, down: (None, state)).train_loss is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", torch.ones(1)])
+def test_a_report_is_a_finite_number(replied, value):
+    def reports(client, state, down):
+        client.reports["share"] = value
+        return None, state
+
+    failure = replied(reports).failure
+    assert "client.reports['share'] is" in failure.cause
+    assert "expected a finite number" in failure.cause
