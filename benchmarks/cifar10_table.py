@@ -5,10 +5,10 @@
 20 clients with small heterogeneous models share 4,000 images, Dir(0.1) and Dir(0.5). Every method
 gets six configurations, tried at Dir(0.1) on a partition and weights of their own (seed 100) for
 10 rounds; the one with the best local accuracy runs 12 rounds at both skews on seeds 0, 1 and 2,
-each with another partition and other initial weights. Beside the table: FedTSP's accuracy against
+each with another partition and other initial weights. Further tables: FedTSP's accuracy against
 lambda, and two checks of what FedTSP's difference to Local depends on: orthogonal targets in place
 of text (alignment without meaning), and four times the images. Runs that are already in the folder
-are not done again.
+are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tables import (
     spread,
 )
 
-from fedray.evaluation import mean_and_std
+from fedray.sweep.seeds import mean_and_std
 
 EXPERIMENT = "fedtsp_cifar10"
 ALPHAS = (0.1, 0.5)
@@ -89,9 +89,9 @@ def table(out: Path, methods: Sequence[str]) -> str:
     for method in methods:
         row = [method]
         for alpha in ALPHAS:
-            own = finals(out, method, alpha)
-            row += [spread(own), spread(own, at="last")]
-            row += ["" if method == "local" else against(own, finals(out, "local", alpha))]
+            folders = finals(out, method, alpha)
+            row += [spread(folders), spread(folders, at="last")]
+            row += ["" if method == "local" else against(folders, finals(out, "local", alpha))]
         rows.append([*row, ", ".join(short(tuned(out, method)))])
     return markdown(rows)
 
@@ -101,6 +101,7 @@ def lambda_curve(out: Path, processes: int) -> str:
 
     The figure leaves out a lambda under which a run diverged; the table names it.
     """
+    from fedray.records import Metric
     from fedray.report import Row, figure_sweep
 
     config = tuned(out, "fedtsp")
@@ -108,22 +109,24 @@ def lambda_curve(out: Path, processes: int) -> str:
     folders: dict[float, list[Path]] = {}
     jobs = []
     for weight in LAMBDAS:
-        own = (*rest, f"algorithm.lambda={weight}")
-        if set(own) == set(config):  # the final runs already are this point
+        point = (*rest, f"algorithm.lambda={weight}")
+        if set(point) == set(config):  # the final runs already are this point
             folders[weight] = finals(out, "fedtsp", 0.1)
             continue
         folders[weight] = [out / f"lambda-{weight}" / f"seed_{seed}" for seed in SEEDS]
         pairs = zip(folders[weight], SEEDS, strict=True)
-        jobs += [job(folder, "fedtsp", 0.1, seed, ROUNDS, own) for folder, seed in pairs]
+        jobs += [job(folder, "fedtsp", 0.1, seed, ROUNDS, point) for folder, seed in pairs]
     run_all(jobs, processes)
     rows = [["λ", "best", "last"]]
     points = []
-    for weight, own_folders in folders.items():
-        rows.append([str(weight), spread(own_folders), spread(own_folders, at="last")])
-        if not any(map(failed, own_folders)):
-            mean, std = mean_and_std([best(folder) for folder in own_folders])
-            points.append(Row({"algorithm.lambda": weight}, mean, std, len(own_folders)))
-    figure_sweep(points, "algorithm.lambda", out / "lambda.png", "local accuracy, best round")
+    for weight, runs in folders.items():
+        rows.append([str(weight), spread(runs), spread(runs, at="last")])
+        if not any(map(failed, runs)):
+            mean, std = mean_and_std([best(folder) for folder in runs])
+            points.append(Row({"algorithm.lambda": weight}, mean, std, len(runs)))
+    figure_sweep(
+        points, "algorithm.lambda", out / "lambda.png", Metric("local_accuracy"), title="best round"
+    )
     return markdown(rows)
 
 
@@ -146,13 +149,13 @@ def checks(out: Path, processes: int) -> str:
     )
     rows = [["check", "best", "- Local"]]
     for alpha in ALPHAS:
-        own = folders[f"orthogonal-{alpha}"]
+        orthogonal = folders[f"orthogonal-{alpha}"]
         what = f"FedTSP, orthogonal targets, Dir({alpha})"
-        rows.append([what, spread(own), against(own, finals(out, "local", alpha))])
-    local, own = folders["images-local"], folders["images-fedtsp"]
+        rows.append([what, spread(orthogonal), against(orthogonal, finals(out, "local", alpha))])
+    local, with_images = folders["images-local"], folders["images-fedtsp"]
     where = f"{MORE_IMAGES:,} images, Dir({TUNING_ALPHA})"
     rows.append([f"Local, {where}", spread(local), ""])
-    rows.append([f"FedTSP, {where}", spread(own), against(own, local)])
+    rows.append([f"FedTSP, {where}", spread(with_images), against(with_images, local)])
     return markdown(rows)
 
 

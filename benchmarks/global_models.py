@@ -8,7 +8,7 @@ one runs on seeds 0, 1 and 2, each with other initial weights and, where it is d
 partition. Accuracy is on the official test images: of each domain, then the mean over domains, or
 all of them. FedBN has no global model; what is compared is its clients' mean. On Office-Caltech-10
 also FedGLCL's accuracy against tau, and against the text embeddings; on CIFAR-10 at Dir(0.1), where
-it does not lead, what that depends on. Runs that are already in the folder are not done again.
+it does not lead, what that depends on. Runs that are already in the folder are skipped.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from tables import (
     spread,
 )
 
-from fedray.evaluation import mean_and_std
+from fedray.sweep.seeds import mean_and_std
 
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
 
 
 @dataclass(frozen=True)
-class Question:
+class Comparison:
     """One table.
 
     Attributes:
         what: its heading.
         experiment: what is run.
-        assignments: what is laid on it.
+        assignments: overrides of the experiment.
         methods: the methods, FedAvg first.
         metric: what is compared.
         rounds: of the final runs.
         tuning_rounds: of the tuning runs.
-        tuned_as: the question whose choices are taken over, instead of tuning again.
+        tuned_as: the comparison whose configurations are taken over, instead of tuning.
     """
 
     what: str
@@ -79,30 +79,30 @@ FASHION = (
 )  # fmt: skip
 BATCH_NORM = ("model.group=alexnet_tiny", "model.projector=512")
 
-QUESTIONS: dict[str, Question] = {
-    "office": Question(
+COMPARISONS: dict[str, Comparison] = {
+    "office": Comparison(
         "Office-Caltech-10, four domains are four clients, batch norm", "fedglcl_office",
         BATCH_NORM, FEATURE_SKEW, "accuracy_domains", 20, 10,
     ),
-    "office-plain": Question(
+    "office-plain": Comparison(
         "Office-Caltech-10, four domains are four clients, no batch norm", "fedglcl_office",
         ("data.image_size=32",), tuple(m for m in FEATURE_SKEW if m != "fedbn"),
         "accuracy_domains", 12, 6,
     ),
     **{
-        f"cifar10-{alpha}": Question(
+        f"cifar10-{alpha}": Comparison(
             f"CIFAR-10, 4,000 images, 10 clients, Dir({alpha})", "fedglcl_office",
             (*CIFAR10, f"data.partition={{name: dirichlet, alpha: {alpha}}}"),
             LABEL_SKEW, "global_accuracy", rounds, 10, tuned_as,
         )
         for alpha, rounds, tuned_as in ((0.1, 20, None), (0.5, 12, "cifar10-0.1"))
     },
-    "fashion-two": Question(
+    "fashion-two": Comparison(
         "Fashion-MNIST, 2,000 images, 10 clients of two classes each", "fedglcl_office",
         (*FASHION, "data.partition={name: classes, classes_per_client: 2}"),
         LABEL_SKEW, "global_accuracy", 10, 5,
     ),
-    "fashion-0.5": Question(
+    "fashion-0.5": Comparison(
         "Fashion-MNIST, 2,000 images, 10 clients, Dir(0.5)", "fedglcl_office",
         (*FASHION, "data.partition={name: dirichlet, alpha: 0.5}"),
         LABEL_SKEW, "global_accuracy", 10, 5, "fashion-two",
@@ -152,19 +152,21 @@ LONG = 60
 """Rounds after which methods are compared again, where they are not at their end in `rounds`."""
 
 
-def job(out: Path, question: Question, method: str, seed: int, rounds: int, config: Config) -> Job:
+def job(
+    out: Path, comparison: Comparison, method: str, seed: int, rounds: int, config: Config
+) -> Job:
     """One run of a method."""
     fixed = (f"seed={seed}", f"rounds={rounds}")
-    assignments = (*question.assignments, f"algorithm={method}", *config, *fixed)
-    return Job(out, question.experiment, assignments)
+    assignments = (*comparison.assignments, f"algorithm={method}", *config, *fixed)
+    return Job(out, comparison.experiment, assignments)
 
 
-def tuned(out: Path, question: Question, method: str) -> Config:
-    """The configuration with the best tuning run, of this question or the one it follows."""
-    if question.tuned_as is not None:
-        other = QUESTIONS[question.tuned_as]
-        return tuned(out.parent / question.tuned_as, other, method)
-    return chosen(out / f"tune-{method}", GRIDS[method], question.metric)
+def tuned(out: Path, comparison: Comparison, method: str) -> Config:
+    """The configuration with the best tuning run, of this comparison, or of `tuned_as`."""
+    if comparison.tuned_as is not None:
+        other = COMPARISONS[comparison.tuned_as]
+        return tuned(out.parent / comparison.tuned_as, other, method)
+    return chosen(out / f"tune-{method}", GRIDS[method], comparison.metric)
 
 
 def seeds_of(folder: Path) -> list[Path]:
@@ -172,61 +174,61 @@ def seeds_of(folder: Path) -> list[Path]:
     return [folder / f"seed_{seed}" for seed in SEEDS]
 
 
-def tune(out: Path, question: Question, processes: int) -> None:
+def tune(out: Path, comparison: Comparison, processes: int) -> None:
     """Try every configuration of every method on the tuning seed."""
     run_all(
         [
-            job(out / f"tune-{method}" / label(config), question, method, TUNING_SEED,
-                question.tuning_rounds, config)
-            for method in question.methods for config in GRIDS[method]
+            job(out / f"tune-{method}" / label(config), comparison, method, TUNING_SEED,
+                comparison.tuning_rounds, config)
+            for method in comparison.methods for config in GRIDS[method]
         ],
         processes,
     )  # fmt: skip
 
 
-def answer(out: Path, question: Question, processes: int) -> str:
+def answer(out: Path, comparison: Comparison, processes: int) -> str:
     """Tune, run, and give the table."""
-    if question.tuned_as is None:
-        tune(out, question, processes)
-    elif not (out.parent / question.tuned_as).is_dir():
-        tune(out.parent / question.tuned_as, QUESTIONS[question.tuned_as], processes)
+    if comparison.tuned_as is None:
+        tune(out, comparison, processes)
+    elif not (out.parent / comparison.tuned_as).is_dir():
+        tune(out.parent / comparison.tuned_as, COMPARISONS[comparison.tuned_as], processes)
     run_all(
         [
-            job(folder, question, method, seed, question.rounds, tuned(out, question, method))
-            for method in question.methods
+            job(folder, comparison, method, seed, comparison.rounds, tuned(out, comparison, method))
+            for method in comparison.methods
             for folder, seed in zip(seeds_of(out / f"final-{method}"), SEEDS, strict=True)
         ],
         processes,
     )
-    domains = ("amazon", "caltech", "dslr", "webcam") if "domains" in question.metric else ()
+    domains = ("amazon", "caltech", "dslr", "webcam") if "domains" in comparison.metric else ()
     rows = [["method", *domains, "best", "last", "- FedAvg", "chosen"]]
-    for method in question.methods:
-        own, base = seeds_of(out / f"final-{method}"), seeds_of(out / "final-fedavg")
+    for method in comparison.methods:
+        runs, base = seeds_of(out / f"final-{method}"), seeds_of(out / "final-fedavg")
         rows.append([
             method,
-            *(spread(own, f"accuracy_{name}", at="last") for name in domains),
-            spread(own, question.metric),
-            spread(own, question.metric, at="last"),
-            "" if method == "fedavg" else against(own, base, question.metric),
-            ", ".join(short(tuned(out, question, method))),
+            *(spread(runs, f"accuracy_{name}", at="last") for name in domains),
+            spread(runs, comparison.metric),
+            spread(runs, comparison.metric, at="last"),
+            "" if method == "fedavg" else against(runs, base, comparison.metric),
+            ", ".join(short(tuned(out, comparison, method))),
         ])  # fmt: skip
-    return f"{question.what}\n\n{markdown(rows)}"
+    return f"{comparison.what}\n\n{markdown(rows)}"
 
 
 def variants(
     out: Path,
-    question: Question,
+    comparison: Comparison,
     configs: dict[str, Config],
     rounds: int,
     processes: int,
     method: str = "fedglcl",
 ) -> dict[str, list[Path]]:
-    """A method as tuned, with more laid on it: the runs by name."""
-    base = tuned(out, question, method)
+    """A method as tuned, with further overrides: the runs by name."""
+    base = tuned(out, comparison, method)
     folders = {name: seeds_of(out / f"variant-{name}") for name in configs}
     run_all(
         [
-            job(folder, question, method, seed, rounds, (*base, *config))
+            job(folder, comparison, method, seed, rounds, (*base, *config))
             for name, config in configs.items()
             for folder, seed in zip(folders[name], SEEDS, strict=True)
         ],
@@ -235,49 +237,50 @@ def variants(
     return folders
 
 
-def tau_figure(out: Path, question: Question, processes: int) -> str:
+def tau_figure(out: Path, comparison: Comparison, processes: int) -> str:
     """FedGLCL's accuracy against tau (its Fig. 4); saves a figure."""
+    from fedray.records import Metric
     from fedray.report import Row, figure_sweep
 
     configs: dict[str, Config] = {f"tau={tau}": (f"algorithm.tau={tau}",) for tau in TAUS}
-    folders = variants(out, question, configs, question.tuning_rounds, processes)
+    folders = variants(out, comparison, configs, comparison.tuning_rounds, processes)
     points = []
-    for tau, own in zip(TAUS, folders.values(), strict=True):
-        if not any(map(failed, own)):
-            mean, std = mean_and_std([best(folder, question.metric) for folder in own])
-            points.append(Row({"algorithm.tau": tau}, mean, std, len(own)))
-    figure_sweep(points, "algorithm.tau", out / "tau.png", "mean accuracy over domains")
-    return compared(question, "FedGLCL", folders)
+    for tau, runs in zip(TAUS, folders.values(), strict=True):
+        if not any(map(failed, runs)):
+            mean, std = mean_and_std([best(folder, comparison.metric) for folder in runs])
+            points.append(Row({"algorithm.tau": tau}, mean, std, len(runs)))
+    figure_sweep(points, "algorithm.tau", out / "tau.png", Metric("accuracy_domains"))
+    return compared(comparison, "FedGLCL", folders)
 
 
-def text_table(out: Path, question: Question, processes: int) -> str:
+def text_table(out: Path, comparison: Comparison, processes: int) -> str:
     """FedGLCL's accuracy with other text embeddings (its Table 9)."""
-    folders = variants(out, question, TEXTS, question.tuning_rounds, processes)
-    return compared(question, "text", folders)
+    folders = variants(out, comparison, TEXTS, comparison.tuning_rounds, processes)
+    return compared(comparison, "text", folders)
 
 
-def skew_table(out: Path, question: Question, processes: int) -> str:
-    """What FedGLCL's place depends on: its steps, the texts, or the number of rounds."""
-    steps = variants(out, question, STEPS, question.rounds, processes)
+def skew_table(out: Path, comparison: Comparison, processes: int) -> str:
+    """What FedGLCL's rank depends on: its steps, the texts, or the number of rounds."""
+    steps = variants(out, comparison, STEPS, comparison.rounds, processes)
     later: dict[str, list[Path]] = {}
     for method in ("fedavg", "fedglcl"):
-        later |= variants(out, question, {f"long {method}": ()}, LONG, processes, method)
-    tables = (compared(question, "FedGLCL", steps), compared(question, f"{LONG} rounds", later))
+        later |= variants(out, comparison, {f"long {method}": ()}, LONG, processes, method)
+    tables = (compared(comparison, "FedGLCL", steps), compared(comparison, f"{LONG} rounds", later))
     return "\n\n".join(tables)
 
 
-def compared(question: Question, head: str, folders: dict[str, Sequence[Path]]) -> str:
+def compared(comparison: Comparison, head: str, folders: dict[str, Sequence[Path]]) -> str:
     """Variants with their accuracy, and the difference to the first."""
     first = next(iter(folders.values()))
     rows = [[head, "best", "last", "- first"]]
-    for name, own in folders.items():
-        difference = "" if own is first else against(own, first, question.metric)
-        cells = [spread(own, question.metric), spread(own, question.metric, at="last")]
+    for name, runs in folders.items():
+        difference = "" if runs is first else against(runs, first, comparison.metric)
+        cells = [spread(runs, comparison.metric), spread(runs, comparison.metric, at="last")]
         rows.append([name, *cells, difference])
     return markdown(rows)
 
 
-FURTHER: dict[str, tuple[Callable[[Path, Question, int], str], ...]] = {
+FURTHER: dict[str, tuple[Callable[[Path, Comparison, int], str], ...]] = {
     "office": (tau_figure, text_table),
     "office-plain": (tau_figure, text_table),
     "cifar10-0.1": (skew_table,),
@@ -285,22 +288,22 @@ FURTHER: dict[str, tuple[Callable[[Path, Question, int], str], ...]] = {
 
 
 def main() -> None:
-    """Answer the questions that are asked for."""
+    """Run the comparisons that are asked for."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    cli.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(QUESTIONS))
+    cli.add_argument("names", nargs="*", metavar="NAME", help=", ".join(COMPARISONS))
     cli.add_argument("--out", type=Path, required=True)
     cli.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     cli.add_argument("--only-table", action="store_true", help="leave what follows tables out")
     args = cli.parse_args()
-    unknown = sorted(set(args.questions) - set(QUESTIONS))
+    unknown = sorted(set(args.names) - set(COMPARISONS))
     if unknown:
-        cli.error(f"there is no question {unknown[0]}; there are {', '.join(QUESTIONS)}")
-    for name in args.questions or QUESTIONS:
-        question, out = QUESTIONS[name], args.out / name
-        parts = [answer(out, question, args.processes)]
+        cli.error(f"there is no comparison {unknown[0]}; there are {', '.join(COMPARISONS)}")
+    for name in args.names or COMPARISONS:
+        comparison, out = COMPARISONS[name], args.out / name
+        parts = [answer(out, comparison, args.processes)]
         print(parts[0], flush=True)
         for more in () if args.only_table else FURTHER.get(name, ()):
-            parts.append(more(out, question, args.processes))
+            parts.append(more(out, comparison, args.processes))
             print("\n" + parts[-1], flush=True)
         (out / "table.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 

@@ -10,7 +10,7 @@ FedAvg from the same weights, partition, cohorts and batch order; at the end the
 agree to 1e-4. A turn is a block of rounds without a pause, after a moment in which the threads of
 the process before go to sleep (OpenMP's spin on for milliseconds, as long as a round of W3).
 Reported is the median over turns of the ratio of a round's seconds to the loop's in the same turn;
-start-up is reported apart. Memory is the peak of the process tree (proportional set size, so that
+start-up is reported separately. Memory is the peak of the process tree (proportional set size:
 shared pages count once).
 """
 
@@ -57,7 +57,7 @@ MODES = ("loop", "serial", "ray")
 
 def experiment(name: str, root: Path, mode: str) -> object:
     """The workload as an experiment on a parquet file of noise, or on the digits."""
-    from fedray.runtime.assembly import from_tree
+    from fedray.runtime.resolve import from_tree
 
     w = WORKLOADS[name]
     data: dict[str, object] = {"source": "digits"}
@@ -114,16 +114,15 @@ def loop_rounds(assembly: object) -> tuple[Callable[[int], None], Callable[[], d
     import torch
     import torch.nn.functional as F
 
-    from fedray.models import build
+    from fedray.models import Pixels
 
     a = assembly
     w = a.experiment
-    shape = a.shape
-    architecture = a.architectures[0]
-    model = build(architecture, **shape, generator=None)
-    weights = {name: value.clone() for name, value in a.initial(architecture).items()}
-    images = [torch.from_numpy(a.data.images.images[own]) for own in a.data.train]
-    labels = [torch.from_numpy(a.data.images.labels[own]) for own in a.data.train]
+    architecture = a.models.architectures[0]
+    model = a.models.empty(architecture)
+    weights = {name: value.clone() for name, value in a.models.initial(architecture).items()}
+    images = [torch.from_numpy(a.data.images.images[index]) for index in a.data.train]
+    labels = [torch.from_numpy(a.data.images.labels[index]) for index in a.data.train]
     keep: dict[int, dict[str, torch.Tensor]] = {}
     averages = w.algorithm.name == "fedavg"
 
@@ -146,7 +145,7 @@ def loop_rounds(assembly: object) -> tuple[Callable[[int], None], Callable[[], d
                 for index in order.split(w.batch_size):
                     x = images[client][index].float() / 127.5 - 1
                     optimizer.zero_grad()
-                    loss = F.cross_entropy(model(x).logits, labels[client][index])
+                    loss = F.cross_entropy(model(Pixels(x)).logits, labels[client][index])
                     loss.backward()
                     optimizer.step()
             trained = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -197,7 +196,7 @@ def serve(name: str, mode: str, root: Path) -> None:
             next(rounds)
 
         def final() -> dict[str, object]:
-            return dict(federation.snapshot.server)
+            return dict(federation.snapshot.server.get("model", {}))
 
     say = os.fdopen(os.dup(1), "w")
     for number, line in enumerate(sys.stdin, start=1):
@@ -306,7 +305,7 @@ def compare(name: str, turns: int, root: Path) -> None:
         finals[mode] = torch.load(root / f"{name}-{mode}.pt")
     for mode in MODES:
         ratio = [mine / loop for mine, loop in zip(seconds[mode], seconds["loop"], strict=True)]
-        apart = max(
+        difference = max(
             float((finals[mode][key].double() - value.double()).abs().max())
             for key, value in finals["loop"].items()
         )
@@ -315,9 +314,9 @@ def compare(name: str, turns: int, root: Path) -> None:
             f"  {mode:6s} {1e3 * statistics.median(seconds[mode]):9.1f} ms/round  "
             f"ratio {statistics.median(ratio):5.2f} [{min(ratio):.2f}, {max(ratio):.2f}]{goal}\n"
             f"         first round after {first[mode]['since_start']:5.1f} s, "
-            f"peak {sides[mode].peak / 1e6:6.0f} MB, parameters within {apart:.1e}"
+            f"peak {sides[mode].peak / 1e6:6.0f} MB, parameters within {difference:.1e}"
         )
-        if apart > 1e-4:
+        if difference > 1e-4:
             raise SystemExit(f"{name}: {mode} did not do the same work as the loop")
 
 

@@ -5,13 +5,13 @@
 
 novel:     from base to novel classes of Caltech101, ten clients (FedMGP, Table 1)
 dirichlet: 100 clients of CIFAR-10 with label skew, a tenth takes part (FedMGP, Table 2)
-doubts:    FedMGP with groups driven apart, together, or neither; text, vision, or both
+doubts:    FedMGP with groups that repel, attract, or neither; text, vision, or both
 dp2fl:     few-shot clients of CIFAR-10 with a dominant class, and a newcomer (DP2FL, Tables 1 to 4)
 office:    the same clients on Office-Caltech-10 (DP2FL, Table 1)
 
 Every method gets four configurations, tried on a seed of its own (100); the best one runs on seeds
 0, 1 and 2. Values are those of the last round, the only one that is evaluated. Runs that are
-already in the folder are not done again. The images have 32 pixels and the CLIP is small, so only
+already in the folder are skipped. The images have 32 pixels and the CLIP is small, so only
 differences mean something.
 """
 
@@ -39,7 +39,8 @@ from tables import (
     values,
 )
 
-from fedray.evaluation import harmonic_mean, mean_and_std
+from fedray.evaluation.measures.base_to_novel import harmonic_mean
+from fedray.sweep.seeds import mean_and_std
 
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
@@ -59,8 +60,8 @@ GRIDS: dict[str, list[Config]] = {
     "promptfl": grid(FOUR),
     "promptfl_fedprox": grid(TWO, "mu", (0.01, 0.1)),
     "promptfl_pfedme": [
-        (f"lr={lr}", f"algorithm.lambda={own}", "algorithm.eta=0.2")
-        for lr, own in itertools.product(TWO, (1, 4))
+        (f"lr={lr}", f"algorithm.lambda={weight}", "algorithm.eta=0.2")
+        for lr, weight in itertools.product(TWO, (1, 4))
     ],
     "promptfolio": grid(TWO, "theta", (0.4, 0.7)),
     "fedotp": grid(TWO, "gamma", (0.8, 1.0)),
@@ -71,8 +72,8 @@ GRIDS: dict[str, list[Config]] = {
     "maple_fedavg": grid(FOUR),
     "maple_fedprox": grid(TWO, "mu", (0.01, 0.1)),
     "maple_pfedme": [
-        (f"lr={lr}", f"algorithm.lambda={own}", "algorithm.eta=0.2")
-        for lr, own in itertools.product(TWO, (1, 4))
+        (f"lr={lr}", f"algorithm.lambda={weight}", "algorithm.eta=0.2")
+        for lr, weight in itertools.product(TWO, (1, 4))
     ],
     "dp2fl": grid(FOUR),
 }
@@ -85,13 +86,13 @@ CONTEXTS = (
 
 
 @dataclass(frozen=True)
-class Question:
+class Comparison:
     """One table of methods.
 
     Attributes:
         what: its heading.
         experiment: what is run.
-        assignments: what is laid on it.
+        assignments: overrides of the experiment.
         methods: the methods, the base of the differences first.
         metrics: columns, the one that is tuned and compared first.
         tuning_rounds: of the tuning runs.
@@ -106,21 +107,21 @@ class Question:
 
 
 PROMPTS = ("promptfl", "zero_shot", *CONTEXTS[1:], "fedtpg", "fedmgp")
-NOVEL = Question(
+NOVEL = Comparison(
     "Caltech101, base to novel: 10 clients, 16 shots, 5 rounds",
     "fedmgp_base_to_novel", ("rounds=5", "eval_every=0"), PROMPTS,
     ("accuracy_cm", "local_accuracy", "accuracy_base", "accuracy_novel", "accuracy_hm"), 5,
 )  # fmt: skip
-DIRICHLET = Question(
+DIRICHLET = Comparison(
     "CIFAR-10, 10,000 images, 100 clients, Dir(0.5), 10 % take part, 20 rounds",
     "fedmgp_cifar100", ("data.root=cifar10", "eval_every=0"), PROMPTS,
     ("local_accuracy", "local_accuracy_worst10"), 10,
 )  # fmt: skip
 
 
-def few_shot(root: str, name: str, *more: str) -> Question:
-    """DP2FL's protocol on one set, with more laid on it."""
-    return Question(
+def few_shot(root: str, name: str, *more: str) -> Comparison:
+    """DP2FL's protocol on one data set, with further overrides."""
+    return Comparison(
         f"{name}, few-shot clients with a dominant class, 10 clients, 5 rounds",
         "dp2fl_clip",
         (
@@ -134,7 +135,7 @@ def few_shot(root: str, name: str, *more: str) -> Question:
 
 DP2FL = few_shot("cifar10", "CIFAR-10", "data.test_samples=2000")
 OFFICE = few_shot("office_caltech10", "Office-Caltech-10")
-DOUBTS = Question(
+DOUBTS = Comparison(
     "Caltech101, base to novel: 10 clients, 8 shots, 4 rounds",
     NOVEL.experiment, ("data.shots=8", "rounds=4", "eval_every=0"), ("fedmgp",), NOVEL.metrics,
     NOVEL.tuning_rounds,
@@ -142,16 +143,22 @@ DOUBTS = Question(
 JOINING = ("data.clients=11", "join.clients=1", "join.round=5", "algorithm.union_test=true")
 
 
-def job(out: Path, question: Question, method: str, seed: int, config: Config) -> Job:
+def job(out: Path, comparison: Comparison, method: str, seed: int, config: Config) -> Job:
     """One run of a method."""
-    own = CONTEXT if method in CONTEXTS else ()
-    assignments = (*question.assignments, f"algorithm={method}", *own, *config, f"seed={seed}")
-    return Job(out, question.experiment, assignments)
+    context = CONTEXT if method in CONTEXTS else ()
+    assignments = (
+        *comparison.assignments,
+        f"algorithm={method}",
+        *context,
+        *config,
+        f"seed={seed}",
+    )
+    return Job(out, comparison.experiment, assignments)
 
 
-def tuned(out: Path, question: Question, method: str) -> Config:
+def tuned(out: Path, comparison: Comparison, method: str) -> Config:
     """The configuration with the best tuning run."""
-    return chosen(out / f"tune-{method}", GRIDS[method], question.metrics[0], at="last")
+    return chosen(out / f"tune-{method}", GRIDS[method], comparison.metrics[0], at="last")
 
 
 def seeds_of(folder: Path) -> list[Path]:
@@ -159,12 +166,12 @@ def seeds_of(folder: Path) -> list[Path]:
     return [folder / f"seed_{seed}" for seed in SEEDS]
 
 
-def tune(out: Path, question: Question, methods: Sequence[str], processes: int) -> None:
+def tune(out: Path, comparison: Comparison, methods: Sequence[str], processes: int) -> None:
     """Run every configuration of the methods on the tuning seed."""
-    rounds = f"rounds={question.tuning_rounds}"
+    rounds = f"rounds={comparison.tuning_rounds}"
     run_all(
         [
-            job(out / f"tune-{m}" / label(c), question, m, TUNING_SEED, (*c, rounds))
+            job(out / f"tune-{m}" / label(c), comparison, m, TUNING_SEED, (*c, rounds))
             for m in methods for c in GRIDS[m]
         ],
         processes,
@@ -173,19 +180,25 @@ def tune(out: Path, question: Question, methods: Sequence[str], processes: int) 
 
 def run_variants(
     out: Path,
-    question: Question,
+    comparison: Comparison,
     variants: dict[str, tuple[str, Config]],
     processes: int,
-    choice: Question | None = None,
+    choice: Comparison | None = None,
 ) -> dict[str, list[Path]]:
-    """Methods with more laid on them, on all seeds: the runs by the variant's name.
+    """Methods with further overrides, on all seeds: the runs by the variant's name.
 
-    They are tuned as for this question, or as for another one.
+    They are tuned as for this comparison, or as for another one.
     """
     folders = {name: seeds_of(out / f"final-{name}") for name in variants}
     run_all(
         [
-            job(folder, question, method, seed, (*tuned(out, choice or question, method), *config))
+            job(
+                folder,
+                comparison,
+                method,
+                seed,
+                (*tuned(out, choice or comparison, method), *config),
+            )
             for name, (method, config) in variants.items()
             for folder, seed in zip(folders[name], SEEDS, strict=True)
         ],
@@ -195,20 +208,24 @@ def run_variants(
 
 
 def table(
-    question: Question, folders: dict[str, list[Path]], notes: Callable[[str], str] | None = None
+    comparison: Comparison,
+    folders: dict[str, list[Path]],
+    notes: Callable[[str], str] | None = None,
 ) -> str:
     """Variants with their metrics, and the first metric's difference to the first variant."""
-    names = [name.removeprefix("accuracy_").removesuffix("_accuracy") for name in question.metrics]
-    rows = [["", *names, "- first", *(["chosen"] if notes else [])]]
+    columns = [
+        name.removeprefix("accuracy_").removesuffix("_accuracy") for name in comparison.metrics
+    ]
+    rows = [["", *columns, "- first", *(["chosen"] if notes else [])]]
     base = next(iter(folders.values()))
-    for name, own in folders.items():
+    for name, runs in folders.items():
         cells = [
-            spread(own, metric, at="last") if measured(own, metric) else ""
-            for metric in question.metrics
+            spread(runs, metric, at="last") if measured(runs, metric) else ""
+            for metric in comparison.metrics
         ]
-        apart = "" if own is base else against(own, base, question.metrics[0], at="last")
-        rows.append([name, *cells, apart, *([notes(name)] if notes else [])])
-    return f"{question.what}\n\n{markdown(rows)}"
+        difference = "" if runs is base else against(runs, base, comparison.metrics[0], at="last")
+        rows.append([name, *cells, difference, *([notes(name)] if notes else [])])
+    return f"{comparison.what}\n\n{markdown(rows)}"
 
 
 def measured(folders: Sequence[Path], metric: str) -> bool:
@@ -216,13 +233,13 @@ def measured(folders: Sequence[Path], metric: str) -> bool:
     return all(failed(folder) or values(folder, metric) for folder in folders)
 
 
-def methods_table(out: Path, question: Question, processes: int) -> str:
+def methods_table(out: Path, comparison: Comparison, processes: int) -> str:
     """Tune all methods, run them, compare."""
-    tune(out, question, question.methods, processes)
-    folders = run_variants(out, question, {m: (m, ()) for m in question.methods}, processes)
-    notes = {m: ", ".join(short(tuned(out, question, m))) for m in question.methods}
-    found = table(question, folders, notes.__getitem__)
-    if "accuracy_cm" in question.metrics:
+    tune(out, comparison, comparison.methods, processes)
+    folders = run_variants(out, comparison, {m: (m, ()) for m in comparison.methods}, processes)
+    notes = {m: ", ".join(short(tuned(out, comparison, m))) for m in comparison.methods}
+    found = table(comparison, folders, notes.__getitem__)
+    if "accuracy_cm" in comparison.metrics:
         found += "\n\n" + cm_of_means(folders)
     return found
 
@@ -230,8 +247,8 @@ def methods_table(out: Path, question: Question, processes: int) -> str:
 def cm_of_means(folders: dict[str, list[Path]]) -> str:
     """The other definition of CM: of the means over seeds, not the mean of the seeds' CM."""
     cells = []
-    for name, own in folders.items():
-        good = [folder for folder in own if not failed(folder)]
+    for name, runs in folders.items():
+        good = [folder for folder in runs if not failed(folder)]
         local, base, novel = (
             mean_and_std([last(folder, metric) for folder in good])[0]
             for metric in ("local_accuracy", "accuracy_base", "accuracy_novel")
@@ -241,7 +258,7 @@ def cm_of_means(folders: dict[str, list[Path]]) -> str:
 
 
 def dirichlet(out: Path, processes: int) -> str:
-    """FedMGP's Table 2 in small, and whether pFedMe owes its place to its five steps a batch."""
+    """FedMGP's Table 2 in small, and whether pFedMe owes its rank to its five steps a batch."""
     steps = {
         f"{method}, 5 times the steps": (method, ("local_epochs=10",))
         for method in ("promptfl", "local_prompts")
@@ -282,7 +299,7 @@ def dp2fl(out: Path, processes: int) -> str:
         out, DP2FL, {f"gamma {n}": ("dp2fl", c) for n, c in gamma.items()}, processes
     )
     parts.append("Eq. (14). " + table(DP2FL, folders))
-    joined = Question(
+    joined = Comparison(
         "An 11th client joins for the last round (Tables 3 and 4)", DP2FL.experiment,
         (*DP2FL.assignments, *JOINING), ("dp2fl",),
         ("new_accuracy", "others_accuracy", "local_accuracy", "union_accuracy"), 3,
@@ -301,7 +318,7 @@ def dp2fl(out: Path, processes: int) -> str:
     return "\n\n".join(parts)
 
 
-ANSWERS: dict[str, Callable[[Path, int], str]] = {
+TABLES: dict[str, Callable[[Path, int], str]] = {
     "novel": lambda out, processes: methods_table(out / "novel", NOVEL, processes),
     "dirichlet": lambda out, processes: dirichlet(out / "dirichlet", processes),
     "doubts": lambda out, processes: doubts(out / "novel", processes),
@@ -311,17 +328,17 @@ ANSWERS: dict[str, Callable[[Path, int], str]] = {
 
 
 def main() -> None:
-    """Answer the questions that are asked for."""
+    """Make the tables that are asked for."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    cli.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(ANSWERS))
+    cli.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TABLES))
     cli.add_argument("--out", type=Path, required=True)
     cli.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = cli.parse_args()
-    unknown = sorted(set(args.questions) - set(ANSWERS))
+    unknown = sorted(set(args.names) - set(TABLES))
     if unknown:
-        cli.error(f"there is no question {unknown[0]}; there are {', '.join(ANSWERS)}")
-    for name in args.questions or ANSWERS:
-        found = ANSWERS[name](args.out, args.processes)
+        cli.error(f"there is no table {unknown[0]}; there are {', '.join(TABLES)}")
+    for name in args.names or TABLES:
+        found = TABLES[name](args.out, args.processes)
         print(found + "\n", flush=True)
         (args.out / f"{name}.md").write_text(found + "\n", encoding="utf-8")
 

@@ -26,11 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.algorithms.fedmgp import FedMGP, FedMGPClip, diversity, group_cross_entropy
-from fedray.algorithms.promptfl import ContextClip
-from fedray.models.clip import ClipSpec, FrozenClip, PromptedClip
-from fedray.models.clip.frozen import clip_source
-from fedray.models.clip.prompted import PHOTO, placeholders
+from fedray.algorithms.prompts.fedmgp import diversity, group_cross_entropy
+from fedray.config import Component
+from fedray.models import ImageFeatures, Pixels
+from fedray.models.clip import ClipChoice, FrozenClip
+from fedray.models.prompted import PHOTO, ContextClip, GroupedClip, PromptedClip
+from fedray.models.prompted.texts import placeholders
 
 CONTEXT = 77
 LR = 1e-3
@@ -69,8 +70,8 @@ class Plain:
         texts = [template.format(name) for name in self.names]
         tokens = self.tokenizer(texts, context_length=CONTEXT).to(context.device)
         x = tower.token_embedding(tokens)
-        own = context.expand(len(x), -1, -1)
-        x = torch.cat([x[:, :1], own, x[:, 1 + context.shape[0] :]], dim=1)
+        repeated = context.expand(len(x), -1, -1)
+        x = torch.cat([x[:, :1], repeated, x[:, 1 + context.shape[0] :]], dim=1)
         x = tower.transformer(x + tower.positional_embedding, attn_mask=tower.attn_mask)
         x = tower.ln_final(x)[torch.arange(len(x)), tokens.argmax(-1)] @ tower.text_projection
         return F.normalize(x, dim=-1)
@@ -96,7 +97,7 @@ class Data:
 
 def promptfl(model: PromptedClip, data: Data) -> Tensor:
     """Cross-entropy of PromptFL's step, from kept image features."""
-    return F.cross_entropy(model(data.features).logits, data.labels)
+    return F.cross_entropy(model(ImageFeatures(data.features)).logits, data.labels)
 
 
 def plain_promptfl(plain: Plain, model: ContextClip, data: Data) -> Tensor:
@@ -107,39 +108,42 @@ def plain_promptfl(plain: Plain, model: ContextClip, data: Data) -> Tensor:
     return F.cross_entropy(plain.scale * image @ text.T, data.labels)
 
 
-def fedmgp_text(model: FedMGPClip, data: Data) -> Tensor:
+def fedmgp_text(model: GroupedClip, data: Data) -> Tensor:
     """FedMGP's loss with text prompts alone, from kept image features."""
-    groups = model.groups(data.features)
+    groups = model(ImageFeatures(data.features)).groups
     return group_cross_entropy(groups.logits, data.labels) + diversity(
         groups.text, "l1", "repel", "mean"
     )
 
 
-def plain_fedmgp_text(plain: Plain, model: FedMGPClip, data: Data) -> Tensor:
+def plain_fedmgp_text(plain: Plain, model: GroupedClip, data: Data) -> Tensor:
     """The same, group by group; image features are given, since the text side is asked about."""
-    texts = torch.stack([plain.text(own, PHOTO) for own in model.text])
+    texts = torch.stack([plain.text(context, PHOTO) for context in model.text])
     logits = plain.scale * F.normalize(data.features, dim=-1) @ texts.transpose(1, 2)
     return group_cross_entropy(logits, data.labels) + diversity(texts, "l1", "repel", "mean")
 
 
-def fedmgp(model: FedMGPClip, data: Data) -> Tensor:
+def fedmgp(model: GroupedClip, data: Data) -> Tensor:
     """FedMGP's whole step."""
-    groups = model.groups(data.images)
-    apart = [diversity(own, "l1", "repel", "mean") for own in (groups.text, groups.image)]
-    return group_cross_entropy(groups.logits, data.labels) + torch.stack(apart).mean()
+    groups = model(Pixels(data.images)).groups
+    modalities = (groups.text, groups.image)
+    diversities = [diversity(features, "l1", "repel", "mean") for features in modalities]
+    return group_cross_entropy(groups.logits, data.labels) + torch.stack(diversities).mean()
 
 
-def plain_fedmgp(plain: Plain, model: FedMGPClip, data: Data) -> Tensor:
+def plain_fedmgp(plain: Plain, model: GroupedClip, data: Data) -> Tensor:
     """The same, group by group."""
-    texts = torch.stack([plain.text(own, PHOTO) for own in model.text])
-    images = torch.stack([plain.image(data.images, own) for own in model.visual])
+    texts = torch.stack([plain.text(prompts, PHOTO) for prompts in model.text])
+    images = torch.stack([plain.image(data.images, prompts) for prompts in model.visual])
     logits = plain.scale * images @ texts.transpose(1, 2)
-    apart = [diversity(own, "l1", "repel", "mean") for own in (texts, images)]
-    return group_cross_entropy(logits, data.labels) + torch.stack(apart).mean()
+    diversities = [diversity(prompts, "l1", "repel", "mean") for prompts in (texts, images)]
+    return group_cross_entropy(logits, data.labels) + torch.stack(diversities).mean()
 
 
-def _groups(**changes: int) -> Callable[[FrozenClip, list[str]], PromptedClip]:
-    return lambda clip, names: FedMGPClip(clip, names, FedMGP.HParams(**changes))
+def _groups(visual_length: int) -> Callable[[FrozenClip, list[str]], PromptedClip]:
+    return lambda clip, names: GroupedClip(
+        clip, names, groups=5, text_length=2, visual_length=visual_length
+    )
 
 
 CASES = {
@@ -151,7 +155,7 @@ CASES = {
     "fedmgp-text": Case(
         "FedMGP, text side", _groups(visual_length=0), fedmgp_text, plain_fedmgp_text
     ),
-    "fedmgp": Case("FedMGP, whole step", _groups(), fedmgp, plain_fedmgp),
+    "fedmgp": Case("FedMGP, whole step", _groups(visual_length=2), fedmgp, plain_fedmgp),
 }  # fmt: skip
 
 
@@ -179,8 +183,8 @@ def step(model: nn.Module, loss: Callable[[], Tensor]) -> float:
 def prepared(case: Case, args: argparse.Namespace) -> tuple[PromptedClip, Step, Step]:
     """The model, and a step of either side on it."""
     device = torch.device(args.device)
-    spec = ClipSpec(name="openclip", model=args.model, pretrained="random")
-    clip = FrozenClip(clip_source(spec)).to(device)
+    chosen = Component(name="openclip", model=args.model, pretrained="random")
+    clip = FrozenClip(ClipChoice.of(chosen).source()).to(device)
     names = [f"thing number {i}" for i in range(args.classes)]
     model = case.prompts(clip, names).to(device)
     model.initialise(torch.Generator(device).manual_seed(1))
@@ -194,17 +198,17 @@ def prepared(case: Case, args: argparse.Namespace) -> tuple[PromptedClip, Step, 
 
 def agreement(model: PromptedClip, ours: Step, plain: Step) -> float:
     """The largest difference of loss and of prompts after a step from the same start."""
-    start = {name: own.detach().clone() for name, own in model.named_parameters()}
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     found = []
     for one in (ours, plain):
         with torch.no_grad():
-            for name, own in model.named_parameters():
-                own.copy_(start[name])
+            for name, parameter in model.named_parameters():
+                parameter.copy_(start[name])
         loss = one()
-        found.append((loss, [own.detach().clone() for own in model.parameters()]))
+        found.append((loss, [parameter.detach().clone() for parameter in model.parameters()]))
     (a, after_a), (b, after_b) = found
-    apart = [float((x - y).abs().max()) for x, y in zip(after_a, after_b, strict=True)]
-    return max(abs(a - b), *apart)
+    differences = [float((x - y).abs().max()) for x, y in zip(after_a, after_b, strict=True)]
+    return max(abs(a - b), *differences)
 
 
 def timed(one: Step, device: str) -> float:
@@ -270,20 +274,20 @@ def main() -> None:
         cli.error(f"there is no case {unknown[0]}; there are {', '.join(CASES)}")
     torch.set_num_threads(args.threads)
     print(f"{args.model}, {args.classes} classes, batch {args.batch}, {args.device}\n")
-    print("| step | fedray | straightforward | times faster | MiB | MiB | apart |")
+    print("| step | fedray | straightforward | times faster | MiB | MiB | difference |")
     print("|---|---|---|---|---|---|---|")
     for name in args.cases or CASES:
         model, ours, plain = prepared(CASES[name], args)
-        apart = agreement(model, ours, plain)
-        if apart > 1e-4:
-            raise SystemExit(f"{name}: the two sides differ by {apart:.2g}, more than 1e-4")
+        difference = agreement(model, ours, plain)
+        if difference > 1e-4:
+            raise SystemExit(f"{name}: the two sides differ by {difference:.2g}, more than 1e-4")
         pairs = [(timed(ours, args.device), timed(plain, args.device)) for _ in range(args.steps)]
-        fast, slow = (statistics.median(own) for own in zip(*pairs, strict=True))
+        fast, slow = (statistics.median(times) for times in zip(*pairs, strict=True))
         del model, ours, plain
         used = [memory(name, side, args) for side in (1, 2)]
         print(
             f"| {CASES[name].what} | {fast:.3f} s | {slow:.3f} s | {slow / fast:.1f} | "
-            f"{used[0]:.0f} | {used[1]:.0f} | {apart:.0e} |",
+            f"{used[0]:.0f} | {used[1]:.0f} | {difference:.0e} |",
             flush=True,
         )
 

@@ -1,7 +1,7 @@
 """What the accuracy tables have in common: tune every method alike, run its choice, compare.
 
-Runs lie in one folder each and are not done again. A run that fails (a loss that is no longer
-finite) counts as the worst in tuning, and is named beside the mean of the others.
+Runs lie in one folder each and are skipped. A run that fails (a loss that is no longer
+finite) counts as the worst in tuning, and is named with the mean of the others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.evaluation import mean_and_std
+from fedray.records import RunFolder
 from fedray.report.runs import paired
+from fedray.sweep.seeds import mean_and_std
 
 Config = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: where it lies, which experiment, and the assignments laid on it."""
+    """One run: where it lies, which experiment, and the overrides."""
 
     out: Path
     experiment: str
@@ -33,7 +34,7 @@ def do(job: Job) -> None:
 
     from fedray.errors import FedrayError
     from fedray.files import write_json
-    from fedray.runtime.assembly import resolve
+    from fedray.runtime.resolve import resolve
     from fedray.runtime.serial import SerialExecutor
     from fedray.runtime.session import Session
 
@@ -82,8 +83,7 @@ def value_of(out: Path, metric: str, at: str) -> float:
 
 def values(out: Path, metric: str) -> list[float]:
     """A metric round by round, where it was measured."""
-    rounds = json.loads((out / "result.json").read_text())["rounds"]
-    return [record["metrics"][metric] for record in rounds if metric in record["metrics"]]
+    return list(RunFolder(out).read().curve(metric).values())
 
 
 def chosen(
