@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 QUIET = RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=disabled MLFLOW_DISABLE_TELEMETRY=true
 
-.PHONY: demo test lint lock clean
+.PHONY: demo test lint docs lock clean
 
 demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
@@ -16,6 +16,9 @@ lint: $(VENV)/installed
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
+
+docs: $(VENV)/installed  ## README tables, docs/reference.md and docs/hooks.md, from the code
+	$(RUN) fedray docs
 
 # Installs the pinned versions of constraints.txt, once, and again when they change.
 $(VENV)/installed: constraints.txt pyproject.toml
