@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -396,20 +397,34 @@ def _make_database(path: Path) -> None:
 
     A process that dies in the middle would leave one that MLflow can neither use nor repair. So it
     is made beside its place, by a process of its own: this one must hold no connection to it, and
-    Ctrl-C must not reach it.
+    Ctrl-C must not reach it. That process outlives us when we are killed; it loses its folder then,
+    so that it cannot make the file again after the next of us has cleared it away.
     """
-    for left in path.parent.glob(f".{path.name}.*.tmp*"):
-        left.unlink(missing_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        gone = left.with_name(f".{path.name}.{os.getpid()}.gone")
+        left.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+    folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    folder.mkdir()
+    try:
+        _migrate(folder / path.name)
+        os.replace(folder / path.name, path)
+    except RuntimeError as error:
+        raise RuntimeError(f"MLflow could not make {path}: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _migrate(path: Path) -> None:
+    """Make MLflow's tables in another process; RuntimeError with the last line of what it says."""
     code = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_experiments()"
-    command = [sys.executable, "-c", code, f"{_SQLITE}{temporary}"]
+    command = [sys.executable, "-c", code, f"{_SQLITE}{path}"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=600, check=False, start_new_session=True
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise RuntimeError(f"MLflow could not make {path}: {last}")
-    os.replace(temporary, path)
+        raise RuntimeError(last)
 
 
 def _quoted(text: str) -> str:

@@ -720,7 +720,7 @@ from fedray.tracking.store import Store
 path = Path(sys.argv[1])
 store = Store(f"sqlite:///{path}", "e")
 threading.Thread(target=store.connect, daemon=True).start()
-while not any(p.stat().st_size for p in path.parent.glob("*mlflow.db*")):
+while not any(p.stat().st_size for p in path.parent.glob(".mlflow.db.*.tmp/mlflow.db")):
     time.sleep(0.001)
 os._exit(9)
 """
