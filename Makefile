@@ -10,7 +10,7 @@ demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM,
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
 
 test: $(VENV)/installed  ## everything that is checked without a GPU or a download
-	$(QUIET) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -n 2 --dist loadfile
+	$(QUIET) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .

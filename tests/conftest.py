@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,3 +162,9 @@ def run(assemble):
         return Run(assembly, results, servers, models, memories)
 
     return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that no worker is left alone with one at the end."""
+    long = Counter(i.path for i in items if {"ray", "slow"} & {m.name for m in i.iter_markers()})
+    items.sort(key=lambda item: -long[item.path])
