@@ -108,7 +108,15 @@ class Assembly:
     def gate(self) -> Gate:
         """What every payload passes."""
         wire = self.experiment.wire
-        axes = {"C": self.setting.num_classes, "d": self.setting.feature_dim}
+        _, channels, height, width = self.data.images.images.shape
+        axes = {
+            "C": self.setting.num_classes,
+            "d": self.setting.feature_dim,
+            "N": self.setting.clients,
+            "channels": channels,
+            "height": height,
+            "width": width,
+        }
         return Gate(
             axes,
             self.streams,
