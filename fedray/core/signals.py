@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
+import dis
 import signal
-import threading
-from types import FrameType
-from typing import Any, Self
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from traceback import walk_tb
 
 
-class SignalsNoted:
-    """Notes signals while it is entered; the handlers in force still answer them.
+def came_from_outside(error: BaseException) -> bool:
+    """Whether the handler of a signal raised this, and not the code that was running.
 
-    A step that raises `KeyboardInterrupt` or `SystemExit` without one has failed; with one, the run
-    is to end. Handlers that a step sets are gone afterwards.
-
-    Attributes:
-        arrived: whether there was one.
+    A step that raises `KeyboardInterrupt`, or calls `sys.exit`, has failed; when somebody stops the
+    run, it is to end.
     """
-
-    def __init__(self) -> None:
-        self.arrived = False
-        self._handlers: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.arrived = True
-        self._handlers[signal.Signals(number)](number, frame)
+    if isinstance(error, Exception) or error.__traceback__ is None:
+        return False
+    frames = list(walk_tb(error.__traceback__))
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    if any(frame.f_code in codes for frame, _ in frames):
+        return True
+    if signal.default_int_handler not in handlers or not isinstance(error, KeyboardInterrupt):
+        return False
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    operation = last.tb_frame.f_code.co_code[last.tb_lasti]
+    return dis.opname[operation] != "RAISE_VARARGS"  # Python's own handler leaves no frame

@@ -144,6 +144,7 @@ class Assembly:
             facts=facts,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
+            revertible=e.checkpoint_every > 1,
         )
 
     def server(self, device: torch.device) -> Server:

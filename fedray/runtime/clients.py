@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fedray.core import Call, Client, ClientState, EvalSet, Payload, Skeleton
 from fedray.core.contract import check_type, check_upload
-from fedray.core.signals import SignalsNoted
+from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
 from fedray.errors import Failure, UserError
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply, ScoreReply
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.isolation import Isolated, PrivateCopies, Unchanged
+from fedray.runtime.isolation import PrivateCopies, Surroundings, Unchanged
 from fedray.runtime.models import SampleMaker
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class ClientRuntime:
         self.assembly = assembly
         self.device = device
         self._skeletons: dict[str, Skeleton] = {}
+        self._surroundings = Surroundings(device)
 
     def step(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
@@ -61,15 +62,14 @@ class ClientRuntime:
         Raises:
             UserError: what the user can mend is not a client's failure.
         """
-        signals = SignalsNoted()
         try:
-            with signals, self._isolated(name, round_, client) as context:
+            with self._isolated(name, round_, client) as context:
                 given = self._given(context, state)
                 reply, after = self._step(name, context, given, down)
         except UserError:
             raise
         except BaseException as error:
-            if signals.arrived:
+            if came_from_outside(error):
                 raise
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
             return Reply(failure=failure_of(error)), state
@@ -103,9 +103,9 @@ class ClientRuntime:
         Raises:
             UserError: what the user can mend is not a client's failure.
         """
-        signals, private = SignalsNoted(), PrivateCopies()
+        private = PrivateCopies()
         try:
-            with signals, self._isolated(name, round_, client) as context:
+            with self._isolated(name, round_, client) as context:
                 given = self._given(context, state)
                 copied = ClientState(private.of(given.model), private.of(given.memory))
                 sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
@@ -113,7 +113,7 @@ class ClientRuntime:
         except UserError:
             raise
         except BaseException as error:
-            if signals.arrived:
+            if came_from_outside(error):
                 raise
             log.debug("client %d, round %d, test %s", client, round_, name, exc_info=True)
             return ScoreReply(failure=failure_of(error))
@@ -161,7 +161,7 @@ class ClientRuntime:
         shared = Unchanged(algorithm, setting, setting.training)
         whole = False
         try:
-            with Isolated(seed, self.device):
+            with self._surroundings.isolated(seed):
                 yield context
             shared.check()
             whole = context.skeleton.is_as_built()
