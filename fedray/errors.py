@@ -86,6 +86,23 @@ class ClientError(CodeError):
         return ClientError(self.client, self.round, self.step, self.failure, str(file))
 
 
+class ServerError(CodeError):
+    """The server's own step failed; the message names the round and the step."""
+
+    def __init__(self, round_: int, step: str, failure: Failure, kept_in: str = "") -> None:
+        super().__init__(failure, kept_in)
+        self.args = (round_, step, failure, kept_in)  # what it is unpickled from
+        self.round = round_
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"server, round {self.round}, step {self.step}: {super().__str__()}"
+
+    def kept(self, file: object) -> ServerError:
+        """This error, saying where its traceback is."""
+        return ServerError(self.round, self.step, self.failure, str(file))
+
+
 class RunFailed(FedrayError):
     """A run stopped after more failures than it may survive; its last checkpoint is intact."""
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from traceback import extract_tb
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
@@ -21,8 +24,9 @@ from fedray.core import (
     ServerState,
     StateTree,
 )
-from fedray.core.state import contiguous
-from fedray.errors import ClientError, Failure
+from fedray.core.signals import came_from_outside
+from fedray.core.state import contiguous, map_tensors
+from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
 from fedray.evaluation.protocols import (
     Analysed,
@@ -83,6 +87,12 @@ class Executor(Protocol):
     def restore(self, states: Mapping[int, ClientState]) -> None:
         """Take over these states; every other client is as at the beginning."""
 
+    def hold(self) -> None:
+        """Remember the states as they are, until the next call."""
+
+    def revert(self) -> None:
+        """Go back to the states as they were held."""
+
     def close(self) -> None:
         """Free whatever the executor holds."""
 
@@ -114,7 +124,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop needs of the experiment; the keys of the same names."""
+    """What the loop needs of the experiment; the keys of the same names.
+
+    `revertible` says whether a round that the server fails in can be undone: rounds without a
+    checkpoint of their own are.
+    """
 
     rounds: int
     clients: int
@@ -124,6 +138,7 @@ class Plan:
     facts: DataFacts = field(default_factory=DataFacts)
     finetune_epochs: int = 0
     join: JoinConfig = field(default_factory=JoinConfig)
+    revertible: bool = False
 
     @property
     def newcomers(self) -> Sequence[int]:
@@ -184,18 +199,50 @@ class Federation:
             resume: go on after this snapshot; the executor already holds the clients' states.
         """
         if resume is None:
-            started = time.perf_counter()
-            exchange = RoundExchange(self, 0, self.plan.joined(0))
-            state = self.algorithm.init_server(exchange.server)
-            state = self.algorithm.prepare(state, exchange)
-            yield self._finish(exchange, state, started)
+            yield self._round(0, self.plan.joined(0), self._begin)
         else:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
-            started = time.perf_counter()
-            exchange = RoundExchange(self, number, self._cohort(number), self.snapshot.late)
-            state = self.algorithm.round(self.snapshot.server, exchange)
-            yield self._finish(exchange, state, started)
+            if self.plan.revertible:
+                self.executor.hold()
+            yield self._round(number, self._cohort(number), self._go_on)
+
+    def _begin(self, exchange: RoundExchange) -> ServerState:
+        return self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
+
+    def _go_on(self, exchange: RoundExchange) -> ServerState:
+        state = self.snapshot.server
+        if self.plan.revertible:  # a checkpoint may still be written from it
+            state = map_tensors(Tensor.clone, state)
+        return self.algorithm.round(state, exchange)
+
+    def _round(
+        self,
+        number: int,
+        participants: Sequence[int],
+        steps: Callable[[RoundExchange], ServerState],
+    ) -> Round:
+        """One round.
+
+        Raises:
+            ServerError: when the method's code on the server raises anything.
+        """
+        started = time.perf_counter()
+        exchange = RoundExchange(self, number, participants, self.snapshot.late)
+        try:
+            return self._finish(exchange, steps(exchange), started)
+        except (UserError, RunFailed, ClientError):
+            raise
+        except (Exception, SystemExit) as error:
+            if came_from_outside(error):
+                raise
+            raise ServerError(number, self._step_of(error), Failure.of(error)) from error
+
+    def _step_of(self, error: BaseException) -> str:
+        """The innermost of the method's steps on the server that an error passed."""
+        names = [frame.name for frame in extract_tb(error.__traceback__)]
+        steps = [n for n in names if hasattr(self.algorithm, n) and not n.startswith("_")]
+        return steps[-1] if steps else "round"
 
     def _cohort(self, round_: int) -> Sequence[int]:
         """The sorted ids of a round's participants, uniform without replacement."""
@@ -208,7 +255,7 @@ class Federation:
         return sorted(int(client) for client in drawn)
 
     def _finish(self, exchange: RoundExchange, state: ServerState, started: float) -> Round:
-        self.snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
+        snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
         evaluated = Evaluated(self.plan.facts, train_losses=exchange.train_losses)
         analysis = Analysis()
         if self.plan.is_evaluated(exchange.round):
@@ -221,6 +268,7 @@ class Federation:
         for name, value in _means(exchange.reports).items():
             add_metric(metrics, name, value)
         scores = {**evaluated.scores, **evaluated.newcomers}
+        self.snapshot = snapshot
         return Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,

@@ -6,6 +6,8 @@ client.py     what a client step sees
 server.py     what a server step sees, and a round's exchanges
 state.py      state as nested mappings of tensors
 payload.py    what travels, declared field by field
+contract.py   what an upload must be, checked where the client runs
+signals.py    interruptions from outside, told from a step's own
 gate.py       the gate that checks, counts and transforms what travels
 """
 
@@ -26,7 +28,14 @@ from fedray.core.client import (
     Skeleton,
     TrainingConfig,
 )
-from fedray.core.gate import BadPayload, Gate
+from fedray.core.contract import (
+    BadPayload,
+    Call,
+    as_sent,
+    last_class,
+    training_samples,
+)
+from fedray.core.gate import Gate
 from fedray.core.payload import KINDS, Kind, Payload, payload_field
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
@@ -36,6 +45,7 @@ __all__ = [
     "Algorithm",
     "BadPayload",
     "Batch",
+    "Call",
     "Client",
     "ClientState",
     "Downlinks",
@@ -61,7 +71,10 @@ __all__ = [
     "TrainingConfig",
     "Uplinks",
     "algorithms",
+    "as_sent",
     "fit",
+    "last_class",
     "payload_field",
+    "training_samples",
     "with_extra",
 ]

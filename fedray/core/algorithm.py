@@ -9,9 +9,19 @@ round has more exchanges overrides `round`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import SimpleNamespace, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from torch import Tensor
 
@@ -171,4 +181,51 @@ class PromptMethod(Algorithm):
         raise NotImplementedError(f"{self.name} requires prompts, but does not say which")
 
 
-algorithms: Registry[type[Algorithm]] = Registry("algorithm", "fedray.algorithms")
+def declared_upload(step: Any) -> tuple[type, ...] | None:
+    """What a client's step uploads by its return annotation, `tuple[LocalPrototypes, ClientState]`.
+
+    Returns:
+        Types of payload, and NoneType where it may upload nothing; None when it does not say.
+
+    Raises:
+        TypeError: when it says that it uploads anything else, or a payload that is no dataclass.
+    """
+    if "ClientState" not in str(getattr(step, "__annotations__", {}).get("return")):
+        return None
+    said = SimpleNamespace(__annotations__={"return": step.__annotations__["return"]})
+    try:
+        hint = get_type_hints(said, step.__globals__)["return"]
+    except NameError:  # imported for type checkers alone
+        return None
+    if get_origin(hint) is not tuple or len(get_args(hint)) != 2 or get_args(hint)[0] is Any:
+        return None
+    upload = get_args(hint)[0]
+    types = get_args(upload) if get_origin(upload) in (Union, UnionType) else (upload,)
+    types = tuple(type(None) if each is None else each for each in types)
+    for each in types:
+        if isinstance(each, type) and issubclass(each, Payload):
+            each.declared()
+        elif each is not type(None):
+            raise TypeError(
+                f"{step.__qualname__} uploads {each} by its return annotation; what travels is a "
+                "Payload or None"
+            )
+    return types
+
+
+class Methods(Registry[type[Algorithm]]):
+    """The registry of methods; one that uploads what cannot travel is refused."""
+
+    def add(self, entry: type[Algorithm]) -> type[Algorithm]:
+        """Register a method; also a class decorator.
+
+        Raises:
+            TypeError: when one of its steps uploads what cannot travel.
+            ValueError: when it has no name, or another method already has it.
+        """
+        for name in dir(entry):
+            declared_upload(inspect.getattr_static(entry, name))
+        return super().add(entry)
+
+
+algorithms = Methods("algorithm", "fedray.algorithms")

@@ -92,6 +92,13 @@ class Samples:
     index: np.ndarray
     kind: type[Inputs] = Pixels
 
+    def __post_init__(self) -> None:
+        """Steps read these arrays; all clients share them."""
+        for name in ("stored", "all_labels", "index"):
+            view = getattr(self, name).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -134,13 +141,47 @@ class Skeleton:
         self.parameters = list(model.parameters())
         self.tensors = named_tensors(model)
         self._optimizer: tuple[TrainingConfig, torch.optim.SGD] | None = None
+        self._options: list[object] = []
+        self._built = _structure(model)
+
+    def is_as_built(self) -> bool:
+        """Whether only weights, gradients and the mode of all modules alike may have changed."""
+        if self._optimizer is not None and _options(self._optimizer[1]) != self._options:
+            return False
+        return _structure(self.model) == self._built
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.SGD:
         """SGD on the model's parameters, without memory of earlier clients or rounds."""
         if self._optimizer is None or self._optimizer[0] != config:
             self._optimizer = (config, sgd(self.parameters, config))
+            self._options = _options(self._optimizer[1])
         self._optimizer[1].state.clear()
         return self._optimizer[1]
+
+
+def _structure(model: nn.Module) -> list[object]:
+    """What of a model must not change under a step: its parts, hooks, and what is trainable."""
+    parameters = [(id(each), each.requires_grad) for each in model.parameters()]
+    modules = [
+        (
+            id(each),
+            each.training is model.training,
+            len(each._forward_hooks),
+            len(each._forward_pre_hooks),
+            len(each._backward_hooks),
+            len(each._backward_pre_hooks),
+        )
+        for each in model.modules()
+    ]
+    return [*parameters, *modules]
+
+
+def _options(optimizer: torch.optim.Optimizer) -> list[object]:
+    """The options of an optimiser's groups, and how many parameters each has."""
+    return [
+        {name: len(value) if name == "params" else value for name, value in group.items()}
+        for group in optimizer.param_groups
+    ]
 
 
 def sgd(parameters: list[Any], config: TrainingConfig) -> torch.optim.SGD:

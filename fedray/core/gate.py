@@ -14,16 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedray.core.contract import BadPayload, check_fields
 from fedray.core.payload import Kind, Payload
-from fedray.errors import FedrayError
 from fedray.records import Traffic
 from fedray.streams import Streams
 
 SCALE_BYTES = 4  # a quantised vector travels with one float32 scale
-
-
-class BadPayload(FedrayError):
-    """A payload with a wrong shape, a number that is not finite, or what cannot travel."""
 
 
 @dataclass(frozen=True)
@@ -88,24 +84,10 @@ class Gate:
         return payload.map(carry)
 
     def _check(self, payload: Payload) -> None:
-        if not isinstance(payload, Payload):
-            raise BadPayload(
-                f"a {type(payload).__name__} cannot travel, expected a Payload or None"
-            )
-        sizes = dict(self.axes)
-        name = type(payload).__name__
-        for place, _, axes, value in payload.items():
-            if isinstance(value, Tensor):
-                _check_shape(f"{name}.{place}", value, axes, sizes)
-                if not _is_finite(value):
-                    raise BadPayload(f"{name}.{place} holds a NaN or an infinity")
-            elif not isinstance(value, int | float):
-                raise BadPayload(
-                    f"{name}.{place} is a {type(value).__name__}, expected a tensor, a mapping of "
-                    "tensors or a number: nothing else can travel and be counted"
-                )
-            elif not math.isfinite(value):
-                raise BadPayload(f"{name}.{place} is {value}")
+        check_fields(payload, self.axes)
+        for place, _, _, value in payload.tensors():
+            if not _is_finite(value):
+                raise BadPayload(f"{type(payload).__name__}.{place} holds a NaN or an infinity")
 
     def _count(self, payload: Payload, bits: int) -> Traffic:
         params: dict[str, float] = {}
@@ -117,17 +99,6 @@ class Gate:
             params[kind] = params.get(kind, 0) + numbers
             size[kind] = size.get(kind, 0) + occupied
         return Traffic(params, size)
-
-
-def _check_shape(place: str, tensor: Tensor, axes: tuple[str, ...], sizes: dict[str, int]) -> None:
-    """Check a tensor's axes; those seen first are noted in `sizes`."""
-    if axes and tensor.dim() != len(axes):
-        raise BadPayload(f"{place} has shape {list(tensor.shape)}, expected [{', '.join(axes)}]")
-    for axis, size in zip(axes, tensor.shape, strict=False):
-        if sizes.setdefault(axis, size) != size:
-            raise BadPayload(
-                f"{place} has shape {list(tensor.shape)}, expected {axis} = {sizes[axis]}"
-            )
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -51,6 +51,8 @@ def contiguous(tree: StateTree) -> dict[str, Any]:
         TypeError: when the tree holds anything but tensors and mappings.
     """
     for path, value in leaves(tree):
+        if not all(isinstance(name, str) for name in path):
+            raise TypeError(f"the state has the name {path[-1]!r} in it, expected a str")
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"the state's '{'.'.join(map(str, path))}' is of type {type(value).__name__}, "

@@ -108,7 +108,15 @@ class Assembly:
     def gate(self) -> Gate:
         """What every payload passes."""
         wire = self.experiment.wire
-        axes = {"C": self.setting.num_classes, "d": self.setting.feature_dim}
+        _, channels, height, width = self.data.images.images.shape
+        axes = {
+            "C": self.setting.num_classes,
+            "d": self.setting.feature_dim,
+            "N": self.setting.clients,
+            "channels": channels,
+            "height": height,
+            "width": width,
+        }
         return Gate(
             axes,
             self.streams,
@@ -136,6 +144,7 @@ class Assembly:
             facts=facts,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
+            revertible=e.checkpoint_every > 1,
         )
 
     def server(self, device: torch.device) -> Server:

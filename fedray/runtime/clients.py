@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from fedray.core import Client, ClientState, EvalSet, Payload, Skeleton
-from fedray.core.state import contiguous
+from fedray.core import Call, Client, ClientState, EvalSet, Payload, Skeleton
+from fedray.core.contract import check_type, check_upload
+from fedray.core.signals import came_from_outside
+from fedray.core.state import contiguous, map_tensors
 from fedray.errors import Failure, UserError
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply, ScoreReply
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.isolation import PrivateCopies, Surroundings, Unchanged
 from fedray.runtime.models import SampleMaker
 
 log = logging.getLogger(__name__)
@@ -37,6 +42,7 @@ class ClientRuntime:
         self.assembly = assembly
         self.device = device
         self._skeletons: dict[str, Skeleton] = {}
+        self._surroundings = Surroundings(device)
 
     def step(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
@@ -56,24 +62,38 @@ class ClientRuntime:
         Raises:
             UserError: what the user can mend is not a client's failure.
         """
-        algorithm = self.assembly.algorithm
         try:
-            with self._isolated(name, round_, client):
-                context = self.client(client, round_)
-                before = state if state is not None else algorithm.init_client(context)
-                uplink, after = getattr(algorithm, name)(context, before, down)
-                traffic = Traffic()
-                if uplink is not None:
-                    uplink, traffic = self.assembly.gate.up(uplink, round_=round_, client=client)
-            _check_reports(context.reports)
-            after = _kept(after)
+            with self._isolated(name, round_, client) as context:
+                given = self._given(context, state)
+                reply, after = self._step(name, context, given, down)
         except UserError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if came_from_outside(error):
+                raise
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
-            return Reply(failure=Failure.of(error)), state
+            return Reply(failure=failure_of(error)), state
+        return reply, after
+
+    def _step(
+        self, name: str, context: Client, state: ClientState, down: Payload | None
+    ) -> tuple[Reply, ClientState]:
+        """Run a step on copies of what it is given; check all that it gives."""
+        algorithm, private = self.assembly.algorithm, PrivateCopies()
+        uplink, after = getattr(algorithm, name)(
+            context,
+            ClientState(private.of(state.model), private.of(state.memory)),
+            None if down is None else down.map(lambda _, tensor: private.copy(tensor)),
+        )
+        traffic, gate = Traffic(), self.assembly.gate
+        call = Call(algorithm, name, context, down)
+        check_type(uplink, call)
+        if uplink is not None:
+            check_upload(uplink, call, gate.axes)
+            uplink, traffic = gate.up(uplink, round_=context.round, client=context.id)
         loss = context.train_losses[-1] if context.train_losses else None
-        return Reply(uplink, traffic, loss, context.reports), after
+        check_numbers(context.reports, loss)
+        return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
@@ -83,17 +103,23 @@ class ClientRuntime:
         Raises:
             UserError: what the user can mend is not a client's failure.
         """
-        algorithm = self.assembly.algorithm
+        private = PrivateCopies()
         try:
-            with self._isolated(name, round_, client):
-                context = self.client(client, round_)
-                before = state if state is not None else algorithm.init_client(context)
-                return ScoreReply(TESTS[name](algorithm, context, before, down))
+            with self._isolated(name, round_, client) as context:
+                given = self._given(context, state)
+                copied = ClientState(private.of(given.model), private.of(given.memory))
+                sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
+                return ScoreReply(TESTS[name](self.assembly.algorithm, context, copied, sent))
         except UserError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if came_from_outside(error):
+                raise
             log.debug("client %d, round %d, test %s", client, round_, name, exc_info=True)
-            return ScoreReply(failure=Failure.of(error))
+            return ScoreReply(failure=failure_of(error))
+
+    def _given(self, context: Client, state: ClientState | None) -> ClientState:
+        return state if state is not None else self.assembly.algorithm.init_client(context)
 
     def client(self, client: int, round_: int) -> Client:
         """The client as a step sees it."""
@@ -127,34 +153,68 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
     @contextmanager
-    def _isolated(self, step: str, round_: int, client: int) -> Iterator[None]:
-        """Give layers that draw by themselves (dropout) a stream of their own, then restore."""
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            seed = self.assembly.streams.entropy(f"layers/{step}", round_=round_, client=client)
-            torch.default_generator.manual_seed(seed)
-            if devices:
-                torch.cuda.manual_seed(seed)
-            yield
+    def _isolated(self, step: str, round_: int, client: int) -> Iterator[Client]:
+        """The client; whatever its step changes besides is as it was afterwards."""
+        context = self.client(client, round_)
+        algorithm, setting = self.assembly.algorithm, context.setting
+        seed = self.assembly.streams.entropy(f"layers/{step}", round_=round_, client=client)
+        shared = Unchanged(algorithm, setting, setting.training)
+        whole = False
+        try:
+            with self._surroundings.isolated(seed):
+                yield context
+            shared.check()
+            whole = context.skeleton.is_as_built()
+        finally:
+            if not whole:  # the next client of this architecture gets a new one
+                self._skeletons.pop(context.architecture, None)
 
 
-def _kept(state: Any) -> ClientState:
-    """A step's next state as it is kept.
+def failure_of(error: BaseException) -> Failure:
+    """What an exception says, also of one that cannot say it."""
+    try:
+        return Failure.of(error)
+    except Exception:
+        return Failure(type(error).__name__)
+
+
+def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
+    """A step's next state as it is kept: of the client alone, on the CPU.
 
     Raises:
         TypeError: when it is no state, or holds anything but tensors.
     """
     if not isinstance(state, ClientState):
         raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
-    return ClientState(contiguous(state.model), contiguous(state.memory))
+    lent = {tensor.data_ptr() for tensor in context.skeleton.tensors.values()}
+
+    def own(tensor: Tensor) -> Tensor:
+        kept = private.original(tensor).detach().cpu()
+        return kept.clone() if kept.data_ptr() in lent else kept  # the next client's weights
+
+    model, memory = contiguous(state.model), contiguous(state.memory)
+    return ClientState(map_tensors(own, model), map_tensors(own, memory))
 
 
-def _check_reports(reports: dict[str, float]) -> None:
-    """Refuse what cannot be averaged and written down.
+REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
+"""What a report may be called; trackers take no other names."""
+
+
+def check_numbers(reports: Mapping[str, float], train_loss: float | None) -> None:
+    """Refuse reports and a training loss that cannot be averaged and written down.
 
     Raises:
         ValueError: naming the report.
     """
+    if train_loss is not None and not _is_number(train_loss):
+        raise ValueError(f"client.train_losses ends in {train_loss!r}, expected a finite number")
     for name, value in reports.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(name, str) or not REPORT.fullmatch(name):
+            raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")
+        if not _is_number(value):
             raise ValueError(f"client.reports[{name!r}] is {value!r}, expected a finite number")
+
+
+def _is_number(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)  # type: ignore[arg-type]

@@ -36,6 +36,7 @@ class SerialExecutor:
         keep_freed_memory()
         self._runtime = ClientRuntime(assembly, device)
         self._states: dict[int, ClientState] = {}
+        self._held: dict[int, ClientState] = {}
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`."""
@@ -64,6 +65,15 @@ class SerialExecutor:
         """Take over these states."""
         self._states = dict(states)
 
+    def hold(self) -> None:
+        """Remember the states; a step never changes one, it gives another."""
+        self._held = dict(self._states)
+
+    def revert(self) -> None:
+        """Go back to the states that were held."""
+        self._states = dict(self._held)
+
     def close(self) -> None:
         """Drop the states."""
         self._states.clear()
+        self._held.clear()

@@ -16,7 +16,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
 from fedray.core import Algorithm
 from fedray.data.plot import plot_partition
-from fedray.errors import ClientError, CodeError, Failure, RunFailed, UserError
+from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Snapshot
@@ -122,6 +122,10 @@ class Session:
                 writer.append(done, costs)
                 self._keep(done.round, writer)
                 yield done
+        except (ClientError, ServerError):
+            if writer is not None:
+                self._keep_round_before(writer)
+            raise
         finally:
             self._keep_tracebacks()
             if writer is not None:
@@ -159,12 +163,24 @@ class Session:
 
     def _keep(self, round_: int, writer: RunWriter) -> None:
         """Write a checkpoint where one is due, and the tracebacks of survived failures."""
-        federation, every = self._federation, self.experiment.checkpoint_every
+        every = self.experiment.checkpoint_every
         self._keep_tracebacks()
         if every > 0 and (round_ == self.experiment.rounds or round_ % every == 0):
-            writer.sync()  # the rounds may be ahead of the checkpoint, never behind it
-            self._store.save(federation.snapshot, self._executor.export(sorted(federation.stepped)))
-            federation.stepped.clear()
+            self._save(writer)
+
+    def _save(self, writer: RunWriter) -> None:
+        """Write a checkpoint of the last whole round."""
+        federation = self._federation
+        writer.sync()  # the rounds may be ahead of the checkpoint, never behind it
+        self._store.save(federation.snapshot, self._executor.export(sorted(federation.stepped)))
+        federation.stepped.clear()
+
+    def _keep_round_before(self, writer: RunWriter) -> None:
+        """Write the checkpoint of the last whole round, where none was due."""
+        every = self.experiment.checkpoint_every
+        if every > 1 and self._federation.snapshot.round % every:
+            self._executor.revert()
+            self._save(writer)
 
     def _keep_tracebacks(self) -> None:
         """Write down the failures that the run has survived since this was called last."""
@@ -198,7 +214,7 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
     """
     try:
         yield
-    except ClientError as error:
+    except (ClientError, ServerError) as error:
         text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
         raise error.kept(folder.append_error(text)) from error
     except (UserError, RunFailed):

@@ -257,6 +257,7 @@ class RayExecutor:
         self._faults = assembly.experiment.faults
         self._pool = pool
         self._states: dict[int, Any] = {}  # packed, or a reference to what is packed
+        self._held: dict[int, Any] = {}
         self._small: set[int] = set()
         self._images = [len(indices) for indices in assembly.data.train]
         self._architectures = assembly.models.architectures
@@ -330,9 +331,18 @@ class RayExecutor:
         """Take over these states."""
         self._states = {client: ray.put(pack(state)) for client, state in states.items()}
 
+    def hold(self) -> None:
+        """Remember the states, by reference."""
+        self._held = dict(self._states)
+
+    def revert(self) -> None:
+        """Go back to the states that were held."""
+        self._states = dict(self._held)
+
     def close(self) -> None:
         """Let the states go; the pool belongs to the caller."""
         self._states.clear()
+        self._held.clear()
 
     def _warm_up(self) -> None:
         """Wait until every worker can take calls."""

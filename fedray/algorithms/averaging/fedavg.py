@@ -36,6 +36,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
     payload_field,
+    training_samples,
 )
 from fedray.models import Classifier, buffer_names, tensor_names
 
@@ -70,7 +71,7 @@ class GlobalModel(Payload):
 class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and how many images trained it."""
 
-    samples: int = payload_field("statistics")
+    samples: int = payload_field("statistics", low=1, high=training_samples)
 
 
 @algorithms.add

@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from fedray.algorithms.averaging.fedavg import (
     FedAvg,
     GlobalModel,
+    TrainedModel,
     client_weights,
     select,
     weighted_mean,
@@ -87,7 +88,7 @@ STEPS = 100
 class LabelDistribution(Payload):
     """The share of each class among a client's training images [C]."""
 
-    shares: Tensor = payload_field("statistics", "C")
+    shares: Tensor = payload_field("statistics", "C", dtype=torch.float64, low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Encoders(Payload):
 class Receipt(Payload):
     """The encoders have arrived, and so many images have features now."""
 
-    images: int = payload_field("statistics")
+    images: int = payload_field("statistics", low=1)
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ class FedConcat(FedAvg):
 
     def train_head(
         self, client: Client, state: ClientState, down: ConcatenatedHead
-    ) -> tuple[Payload | None, ClientState]:
+    ) -> tuple[TrainedModel, ClientState]:
         """Train the classifier on a few batches of features."""
         local = self.begin(client, state, down)
         few = self.hp.head_batches * self.setting.training.batch_size

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import Field, StrictBool
@@ -34,6 +35,7 @@ from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -56,11 +58,28 @@ class VariedModel(GlobalModel):
     variances: Mapping[str, Tensor] = payload_field("statistics")
 
 
+_CHANNELS: WeakKeyDictionary[Classifier, list[int]] = WeakKeyDictionary()
+
+
+def _stage_statistics(call: Call) -> dict[str, Tensor]:
+    """Running means of all stages that a client may have: of as many channels as its maps."""
+    model = call.client.skeleton.model
+    if model not in _CHANNELS:
+        _CHANNELS[model] = stage_channels(call.client)
+    return {
+        f"{stage}.{statistic}": torch.empty(channels)
+        for stage, channels in enumerate(_CHANNELS[model])
+        for statistic in ("mean", "std")
+    }
+
+
 @dataclass(frozen=True)
 class VariedUpdate(TrainedModel):
     """A trained model, and the running means of every stage's statistics [channels]."""
 
-    running: Mapping[str, Tensor] = payload_field("statistics")
+    running: Mapping[str, Tensor] = payload_field(
+        "statistics", like=_stage_statistics, partial=True
+    )
 
 
 @algorithms.add
@@ -137,6 +156,24 @@ class FedFAAugmentation(FedAvg):
         running = {name: value.cpu() for name, value in layers.running.items()}
         memory = {**kept.memory, "running": running}
         return VariedUpdate(**vars(update), running=running), ClientState(kept.model, memory)
+
+
+@torch.no_grad()
+def stage_channels(client: Client) -> list[int]:
+    """How many channels the maps of every stage of a client's model have, by one image."""
+    model, found = client.skeleton.model, list[int]()
+
+    def note(module: nn.Module, inputs: Any, maps: Tensor) -> None:
+        found.append(maps.shape[1])
+
+    hooks = [end.register_forward_hook(note) for end in convolution_stages(model)]
+    one = replace(client.train, index=client.train.index[:1])
+    model.eval()
+    for batch in client.batches(one):
+        model(batch.inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
 @dataclass

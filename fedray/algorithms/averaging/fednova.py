@@ -27,6 +27,7 @@ from fedray.algorithms.averaging.fedavg import (
     weighted_mean,
 )
 from fedray.core import (
+    Call,
     ClientState,
     LocalContext,
     Requires,
@@ -39,11 +40,17 @@ from fedray.core import (
 )
 
 
+def _most_steps(call: Call) -> float:
+    """No a_i is larger: a batch has at least one image, and momentum counts as 1 / (1 - rho)."""
+    config = call.client.setting.training
+    return config.epochs * len(call.client.train) / (1 - config.momentum)
+
+
 @dataclass(frozen=True)
 class NormalisedModel(TrainedModel):
     """A trained model, and a_i, by which its update is divided."""
 
-    steps: float = payload_field("statistics")
+    steps: float = payload_field("statistics", low=1, high=_most_steps)
 
 
 @algorithms.add

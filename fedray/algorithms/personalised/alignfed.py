@@ -43,6 +43,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
     payload_field,
+    training_samples,
 )
 from fedray.models import ClassifierOutput
 
@@ -67,7 +68,7 @@ class Head(Payload):
     """A client's classifier head and how many images trained it."""
 
     head: Mapping[str, Tensor] = payload_field("weights")
-    samples: int = payload_field("statistics")
+    samples: int = payload_field("statistics", low=1, high=training_samples)
 
 
 @algorithms.add

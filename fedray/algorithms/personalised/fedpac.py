@@ -41,6 +41,7 @@ from fedray.algorithms.prototypes.fedproto import prototype_loss
 from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging, PrototypedUpdate
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Exchange,
@@ -56,6 +57,12 @@ from fedray.core import (
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
+def _head(call: Call) -> dict[str, Tensor]:
+    """The head of the client's model."""
+    skeleton = call.client.skeleton
+    return select(skeleton.tensors, head_tensors(skeleton.model))
+
+
 @dataclass(frozen=True)
 class PersonalUpdate(PrototypedUpdate):
     """A trained extractor with its prototypes, the head, and what weighs heads against each other.
@@ -66,9 +73,9 @@ class PersonalUpdate(PrototypedUpdate):
         variance: V, of the client's features before training.
     """
 
-    head: Mapping[str, Tensor] = payload_field("weights")
+    head: Mapping[str, Tensor] = payload_field("weights", like=_head)
     means: Tensor = payload_field("prototypes", "C d")
-    variance: float = payload_field("statistics")
+    variance: float = payload_field("statistics", low=0)
 
 
 @dataclass(frozen=True)

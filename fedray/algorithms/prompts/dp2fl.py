@@ -60,6 +60,8 @@ from fedray.core import (
     ServerState,
     Uplinks,
     algorithms,
+    as_sent,
+    last_class,
     payload_field,
 )
 from fedray.evaluation.protocols import Analysis
@@ -80,8 +82,8 @@ BATCH = 100
 class ValidationImages(Payload):
     """A client's validation images V_k, uint8, and their labels."""
 
-    images: Tensor = payload_field("images", "v channels height width")
-    labels: Tensor = payload_field("statistics", "v")
+    images: Tensor = payload_field("images", "v channels height width", dtype=torch.uint8)
+    labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, low=0, high=last_class)
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class ValidationSets(Payload):
 class DualPrompts(Payload):
     """A task prompt and a data prompt, each as one vector."""
 
-    task: Tensor = payload_field("prompts", "t")
-    data: Tensor = payload_field("prompts", "p")
+    task: Tensor = payload_field("prompts", "t", like=as_sent("task"))
+    data: Tensor = payload_field("prompts", "p", like=as_sent("data"))
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ class TrainedDualPrompts(DualPrompts):
         initial_loss: own, the loss on V_k of the prompts that training started from.
     """
 
-    losses: Tensor = payload_field("statistics", "n")
-    initial_loss: float = payload_field("statistics")
+    losses: Tensor = payload_field("statistics", "N", low=NOT_MEASURED)
+    initial_loss: float = payload_field("statistics", low=0)
 
 
 @algorithms.add

@@ -44,6 +44,7 @@ from fedray.algorithms.averaging.fedavg import client_weights
 from fedray.config import Tree
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -59,6 +60,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
     payload_field,
+    training_samples,
 )
 from fedray.models import ClassifierOutput
 from fedray.models.clip import FrozenClip
@@ -78,19 +80,26 @@ class GlobalGroups(Payload):
     prompts: Mapping[str, Tensor] = payload_field("prompts")
 
 
+def _drawn_groups(call: Call) -> dict[str, Tensor]:
+    """As many of the client's groups as it uploads."""
+    assert isinstance(call.algorithm, FedMGP)
+    count = call.algorithm.hp.uploaded
+    return {modality: groups[:count] for modality, groups in call.client.skeleton.tensors.items()}
+
+
 @dataclass(frozen=True)
 class SelectedGroups(Payload):
     """The s groups that a client drew, in the order of drawing, and how many images it has."""
 
-    prompts: Mapping[str, Tensor] = payload_field("prompts")
-    samples: int = payload_field("statistics")
+    prompts: Mapping[str, Tensor] = payload_field("prompts", like=_drawn_groups)
+    samples: int = payload_field("statistics", low=1, high=training_samples)
 
 
 @dataclass(frozen=True)
 class WriteBackDone(Payload):
     """That a client has taken over P~."""
 
-    done: int = payload_field("statistics")
+    done: int = payload_field("statistics", low=1, high=1)
 
 
 @algorithms.add

@@ -18,7 +18,9 @@ from fedray.core import (
     Payload,
     Server,
     Trained,
+    last_class,
     payload_field,
+    training_samples,
 )
 from fedray.models import Classifier
 
@@ -35,9 +37,13 @@ class LocalPrototypes(Payload):
         counts: training samples per class [c].
     """
 
-    classes: Tensor = payload_field("statistics", "c")
+    classes: Tensor = payload_field(
+        "statistics", "c", dtype=torch.int64, low=0, high=last_class, distinct=True
+    )
     vectors: Tensor = payload_field("prototypes", "c d")
-    counts: Tensor = payload_field("statistics", "c")
+    counts: Tensor = payload_field(
+        "statistics", "c", dtype=torch.int64, low=1, high=training_samples
+    )
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class GlobalPrototypes(Payload):
     """
 
     vectors: Tensor = payload_field("prototypes", "C d")
-    present: Tensor = payload_field("statistics", "C")
+    present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
 
 
 class PrototypeSharing(LocalTraining):

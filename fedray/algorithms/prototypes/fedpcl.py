@@ -43,7 +43,6 @@ from fedray.core import (
     HyperParameters,
     LocalContext,
     LocalTraining,
-    Payload,
     Requires,
     Server,
     ServerState,
@@ -122,7 +121,7 @@ class FedPCL(LocalTraining):
 
     def client_update(
         self, client: Client, state: ClientState, down: PrototypeSets
-    ) -> tuple[Payload | None, ClientState]:
+    ) -> tuple[LocalPrototypes, ClientState]:
         """Train if there are prototypes, then make the client's and keep them for predictions."""
         local = self.begin(client, state, down)
         if not down.present.any():

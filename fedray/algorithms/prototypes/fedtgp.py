@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
+    LocalPrototypes,
     PrototypeSharing,
     aggregate,
     local_prototypes,
@@ -37,7 +38,6 @@ from fedray.core import (
     Downlinks,
     HyperParameters,
     LocalContext,
-    Payload,
     Server,
     ServerState,
     Uplinks,
@@ -141,13 +141,12 @@ class FedTGP(PrototypeSharing):
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
-    ) -> tuple[Payload | None, ClientState]:
+    ) -> tuple[LocalPrototypes, ClientState]:
         """Train and upload; with `stale`, upload what the weights before training give."""
-        if not self.hp.stale:
-            return super().client_update(client, state, down)
-        before = local_prototypes(client, client.load(state.model))
-        _, after = super().client_update(client, state, down)
-        return before, after
+        before = local_prototypes(client, client.load(state.model)) if self.hp.stale else None
+        local = self.begin(client, state, down)
+        trained, after = self.finish(local, self.train(local))
+        return before or trained, after
 
 
 def generate(generator: Mapping[str, Tensor]) -> Tensor:
