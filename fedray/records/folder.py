@@ -113,6 +113,8 @@ class RunFolder:
         tree = read_json(self.matrices)
         try:
             found = unsealed(tree)["matrices"] if _is_sealed(tree) else tree
+            if not found:
+                raise ValueError("it holds no matrices")
             return {name: _matrix(rows) for name, rows in found.items()}
         except _DAMAGE as error:
             raise UserError(f"{self.matrices} cannot be read: {_reason(error)}") from None

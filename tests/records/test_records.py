@@ -188,9 +188,10 @@ def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
     writer, folder = written(tmp_path, 1), RunFolder(tmp_path)
     assert folder.read_matrices() == {}
     assert folder.class_names() == []
-    writer.append(replace(round_(1), matrices={"text": [[1.0, 0.5]]}), Costs())
+    matrices = {"text": [[1.0, 0.5], [0.5, 1.0]]}
+    writer.append(replace(round_(1), matrices=matrices), Costs())
     writer.close()
-    assert folder.read_matrices() == {"text": [[1.0, 0.5]]}
+    assert folder.read_matrices() == matrices
     assert "text" not in folder.result.read_text()
 
 
