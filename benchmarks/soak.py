@@ -3,7 +3,8 @@
     python -m benchmarks.soak                        1,000 rounds, serial and on Ray with 2 workers
     python -m benchmarks.soak --only ray --rounds 300
 
-SCAFFOLD on digits with partial participation and late replies, a checkpoint after every round.
+MOON on digits, whose clients keep a model, with partial participation and late replies, and a
+checkpoint after every round.
 After each round the run's processes are looked at: this one, and on Ray the actors of the server
 and of the workers. Reported are medians over the first quarter of the rounds, without the first
 tenth of it, and over the last quarter; the exit code is 1 when one of them is not flat. CPU time is
@@ -54,10 +55,10 @@ def rounds_of(executor: str, rounds: int, out: Path) -> Iterator[Round]:
     from fedray.runtime.resolve import resolve
 
     experiment = resolve(
-        "scaffold_digits",
+        "moon_digits",
         [
             *(f"rounds={rounds}", "local_epochs=1", "participation=0.5", "eval_every=5"),
-            *("data.clients=8", "data.samples=320", "faults.late=0.1", "workers=2"),
+            *("data.clients=8", "data.samples=320", "faults.late=0.1", "lr=0.01", "workers=2"),
         ],
     )
     if executor == "serial":

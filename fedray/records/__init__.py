@@ -11,7 +11,7 @@ sealed.py   JSON that carries its own checksum
 versions.py versions of what makes the numbers
 """
 
-from fedray.records.claim import FolderClaim
+from fedray.records.claim import FolderClaim, prove_writable
 from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, find_runs
 from fedray.records.metric import REPORTED, Direction, Metric, best_of, find_metric, undeclared
 from fedray.records.round import Event, Round, rounds_checksum
@@ -46,6 +46,7 @@ __all__ = [
     "find_runs",
     "megabytes",
     "parse_json",
+    "prove_writable",
     "rounds_checksum",
     "sealed",
     "undeclared",

@@ -41,7 +41,7 @@ class FolderClaim:
         try:
             self._make(path)
             self._lock.acquire()
-            _prove_writable(path)
+            _write_some(path)
             _remove_temporary(path)
         except Timeout:
             raise UserError(
@@ -75,11 +75,22 @@ class FolderClaim:
             raise NotADirectoryError(None, "it is a file, not a folder")
 
 
+def prove_writable(folder: RunFolder) -> None:
+    """Refuse a run's folder that cannot be written; nothing is left behind.
+
+    Raises:
+        UserError: when it cannot, or another process is running in it.
+    """
+    claim = FolderClaim(folder)
+    claim.acquire()
+    claim.release()
+
+
 def _listed(path: Path) -> list[Path]:
     return list(path.iterdir()) if path.is_dir() else []
 
 
-def _prove_writable(path: Path) -> None:
+def _write_some(path: Path) -> None:
     """Have some bytes on the disk, and remove them.
 
     Raises:
