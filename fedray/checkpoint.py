@@ -17,11 +17,9 @@ taken from another run, round or client fits none of them, and is refused.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -96,7 +94,7 @@ class CheckpointStore:
             The checkpoint's folder.
 
         Raises:
-            OSError: when it cannot be written; the one before is as it was.
+            OSError, SafetensorError: when it cannot be written; the one before is as it was.
             UserError: when the one before is damaged.
         """
         place = self.folder / f"round_{snapshot.round:05d}"
@@ -257,10 +255,7 @@ def _write(tree: StateTree, path: Path) -> str:
         }
 
     nested = json.dumps(structure(tree, ()))
-    try:
-        save_file(stored, path, {_STRUCTURE: nested})
-    except SafetensorError as error:
-        raise _as_os_error(error) from error
+    save_file(stored, path, {_STRUCTURE: nested})
     return _file_checksum(nested, facts)
 
 
@@ -280,13 +275,6 @@ def _file_checksum(structure: str, facts: Mapping[str, TensorFacts]) -> str:
         for name, (kind, shape, content) in sorted(facts.items())
     ]
     return checksum("\n".join([structure, *rows]))
-
-
-def _as_os_error(error: SafetensorError) -> OSError:
-    """The system's error that safetensors speaks of."""
-    found = re.search(r"os error (\d+)", str(error))
-    number = int(found[1]) if found else errno.EIO
-    return OSError(number, os.strerror(number))
 
 
 def _unused(name: str, taken: Mapping[str, Tensor]) -> str:

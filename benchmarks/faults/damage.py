@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import io
 import json
 import random
@@ -28,7 +29,7 @@ from fedray.cli import run as command
 from fedray.config import EXECUTION_KEYS
 from fedray.core.state import leaves
 from fedray.errors import UserError
-from fedray.records import RunFolder
+from fedray.records import Round, RunFolder
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
@@ -385,7 +386,7 @@ def outcome(victim: Victim, folder: Path) -> tuple[bool, str]:
     """Whether it may be so, and what came of a damaged folder, read and then gone on with."""
     read_it = "read"
     try:
-        if read(folder) != read(victim.folder) and not _is_shorter(folder, victim):
+        if not _is_true(read(folder), victim):
             return False, "read with other content"
     except UserError as error:
         read_it = "not read"
@@ -405,10 +406,25 @@ def outcome(victim: Victim, folder: Path) -> tuple[bool, str]:
     return True, f"{read_it}, refused"
 
 
-def _is_shorter(folder: Path, victim: Victim) -> bool:
-    """Whether the last rounds are missing, as after a kill, and all others are as they were."""
-    found, whole = RunFolder(folder).read(), RunFolder(victim.folder).read()
-    return list(found.rounds) == list(whole.rounds[: len(found.rounds)])
+def _is_true(found: Any, victim: Victim) -> bool:
+    """Whether what was read has the numbers that were written of the run that it says it is.
+
+    The last rounds may be missing, as after a kill; another run's result.json may be there whole.
+    """
+    run, matrices, names = found
+    for source in (victim.folder, victim.stranger):
+        whole, _, all_names = read(source)
+        rounds = [_timeless(done) for done in whole.rounds[: len(run.rounds)]]
+        if run.info == whole.info and [_timeless(done) for done in run.rounds] == rounds:
+            break
+    else:
+        return False
+    analyses = [read(source)[1] for source in (victim.folder, victim.stranger, victim.older)]
+    return matrices in ({}, *analyses) and names in ([], all_names)
+
+
+def _timeless(done: Round) -> Round:
+    return dataclasses.replace(done, seconds=0.0)
 
 
 def _content(folder: Path) -> dict[str, bytes]:

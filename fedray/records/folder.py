@@ -92,7 +92,7 @@ class RunFolder:
             run = Run.from_json(tree)
         except _DAMAGE as error:
             raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
-        return run if lines is None else self._with(lines, run)
+        return run if lines is None else self._with(lines, run, sealed=CHECKSUM in tree)
 
     def rounds(self) -> Sequence[Round]:
         """The rounds that were written; none where there is no result.
@@ -163,8 +163,7 @@ class RunFolder:
         if not (self.rounds_file.is_file() and self.has_result):
             return
         run = self.read()
-        head = run.head(rounds_checksum(run.rounds))
-        self.write_result(head, (done.to_json() for done in run.rounds))
+        self.write_result(run.head(), (done.to_json() for done in run.rounds))
         if run.done >= run.info.planned:
             self.rounds_file.unlink(missing_ok=True)
 
@@ -182,9 +181,9 @@ class RunFolder:
             raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
         return content.split(b"\n")[:-1]  # a torn last line was never finished
 
-    def _with(self, lines: Sequence[bytes], run: Run) -> Run:
+    def _with(self, lines: Sequence[bytes], run: Run, *, sealed: bool) -> Run:
         """The rounds of rounds.jsonl instead, while the run is going."""
-        rounds, costs, before = [], run.costs, ""
+        rounds, costs, before = [], run.costs, run.info.identity if sealed else ""
         for number, line in enumerate(lines, 1):
             try:
                 done, costs, before = _parse_line(line, before)
@@ -251,22 +250,22 @@ def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
 
 
 def _parse_line(line: bytes, before: str) -> tuple[Round, Costs, str]:
-    """What `round_line` made; a run of an earlier version left lines without checksums.
+    """What `round_line` made, after the rounds of the checksum `before`.
+
+    A run of an earlier version left lines without checksums; "" stands for that.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: when it is anything else.
     """
     tree = parse_json(line)
-    if _is_sealed(tree):
-        tree = unsealed(tree)
-        chain = tree.pop("rounds_checksum")
-        costs = Costs.from_json(tree.pop("costs"))
-        if checksum(before, canonical(tree)) != chain:
-            raise ValueError("it is not the round that comes after the line above")
-        return Round.from_json(tree), costs, chain
-    if before:
-        raise ValueError("it has no checksum")
-    return Round.from_json(tree), Costs.from_json(tree["costs"]), ""
+    if not before:
+        return Round.from_json(tree), Costs.from_json(tree["costs"]), ""
+    tree = unsealed(tree)
+    chain = tree.pop("rounds_checksum")
+    costs = Costs.from_json(tree.pop("costs"))
+    if checksum(before, canonical(tree)) != chain:
+        raise ValueError("it is not this run's round that comes after the line above")
+    return Round.from_json(tree), costs, chain
 
 
 def _write_result(path: Path, head: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> None:

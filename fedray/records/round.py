@@ -100,12 +100,12 @@ def _counts(tree: Mapping[str, Any]) -> dict[str, float]:
     return dict(tree)
 
 
-def rounds_checksum(rounds: Iterable[Round], before: str = "") -> str:
+def rounds_checksum(rounds: Iterable[Round], before: str) -> str:
     """A chain: the checksum of each round covers those before it too.
 
     Args:
         rounds: in their order.
-        before: the chain up to the first of them.
+        before: the checksum up to the first of them; before round 0 the run's identity.
     """
     for each in rounds:
         before = checksum(before, canonical(each.to_json()))

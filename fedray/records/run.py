@@ -246,18 +246,14 @@ class Run:
             return None
         return values[-1] if at == "final" else best_of(self.info.metric(metric), values)
 
-    def head(self, rounds: str) -> dict[str, Any]:
-        """Plain data for result.json but the rounds, with a checksum.
-
-        Args:
-            rounds: the rounds' checksum.
-        """
+    def head(self) -> dict[str, Any]:
+        """Plain data for result.json but the rounds, with a checksum."""
+        rounds = rounds_checksum(self.rounds, self.info.identity)
         return result_head(self.info, self.best, self.final, self.costs, rounds)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for result.json."""
-        head = self.head(rounds_checksum(self.rounds))
-        return {**head, "rounds": [r.to_json() for r in self.rounds]}
+        return {**self.head(), "rounds": [r.to_json() for r in self.rounds]}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Run:
@@ -295,7 +291,7 @@ def _check_seals(tree: Mapping[str, Any]) -> None:
     if CHECKSUM not in tree and int(tree.get("schema", 1)) < _SEALED:
         return
     head = unsealed({key: value for key, value in tree.items() if key != "rounds"})
-    found = ""
+    found = tree["identity"]
     for record in tree["rounds"]:
         found = checksum(found, canonical(record))
     if found != head["rounds_checksum"]:

@@ -41,7 +41,7 @@ class RunWriter:
         self._last = earlier.done if earlier else -1
         self._best = earlier.best if earlier else None
         self._final = earlier.final if earlier else None
-        self.rounds_checksum = ""
+        self.rounds_checksum = info.identity
         lines = []
         for done in earlier.rounds if earlier else ():
             line, self.rounds_checksum = round_line(done, self._costs, self.rounds_checksum)

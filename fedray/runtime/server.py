@@ -13,7 +13,7 @@ from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
 from fedray.runtime.resources import server_bundle
-from fedray.runtime.session import DiskFailed, Session
+from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor, WorkerPool
 
 
@@ -99,7 +99,7 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
 
 def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
     """What an error inside the actor means; of a fault in the code the traceback is kept."""
-    if isinstance(error.cause, RunFailed) and not isinstance(error.cause, DiskFailed):
+    if isinstance(error.cause, RunFailed):
         return RunFailed(f"{error.cause}; {_how_to_go_on(out)}")
     if isinstance(error.cause, FedrayError):
         return error.cause

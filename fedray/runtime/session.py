@@ -19,7 +19,7 @@ from fedray.errors import ClientError, CodeError, Failure, RunFailed, UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import write_atomic
+from fedray.files import full_disk_said, write_atomic
 from fedray.records import (
     Costs,
     FolderClaim,
@@ -34,10 +34,6 @@ from fedray.records import (
 )
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
-
-
-class DiskFailed(RunFailed):
-    """The run's folder could not be written; what it held is intact."""
 
 
 class Session:
@@ -104,7 +100,7 @@ class Session:
 
         Raises:
             UserError: when what an earlier process left in the folder is damaged.
-            DiskFailed: when the folder cannot be written any more.
+            RunFailed: when the disk is full.
             CodeError: when code that the run calls raised an error; it names the file with the
                 traceback. A client's is a `ClientError`.
         """
@@ -127,15 +123,14 @@ class Session:
             return None, None
         earlier = self._folder.read()
         rounds = [r for r in earlier.rounds if r.round <= found.snapshot.round]
-        if rounds_checksum(rounds) != found.rounds_checksum:
+        if rounds_checksum(rounds, self._assembly.identity) != found.rounds_checksum:
             raise UserError(
                 f"the rounds in {self._folder.path} are not those of its checkpoint of round "
                 f"{found.snapshot.round}; restore {self._folder.result.name} and "
                 f"{self._folder.rounds_file.name} from a copy, or start anew with another --out"
             )
         self._executor.restore(found.clients)
-        with self._writing():
-            self._folder.write_partition(self._assembly.data.manifest())
+        self._folder.write_partition(self._assembly.data.manifest())
         return found.snapshot, replace(earlier, rounds=rounds)
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Iterator[Round]:
@@ -144,8 +139,7 @@ class Session:
         writer: RunWriter | None = None
         try:
             for done in self._federation.rounds(snapshot):
-                with self._writing():
-                    writer = writer or self._open(earlier)
+                writer = writer or self._open(earlier)
                 if done.round == 0:
                     costs = replace(costs, startup_seconds=time.time() - self._began)
                 costs = replace(
@@ -153,33 +147,15 @@ class Session:
                     wall_seconds=spent + time.time() - started,
                     peak_rss_bytes=max(costs.peak_rss_bytes, peak_rss()),
                 )
-                with self._writing():
-                    writer.append(done, costs)
-                    self._keep(done.round, writer)
+                writer.append(done, costs)
+                self._keep(done.round, writer)
                 yield done
         finally:
-            with self._writing():
-                self._keep_tracebacks()
-                if writer is not None:
-                    writer.close()
-                elif earlier is not None:
-                    self._folder.put_together()  # killed between its last checkpoint and its end
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Say what could not be written.
-
-        Raises:
-            DiskFailed: in place of the system's error.
-        """
-        out = self._folder.path
-        try:
-            yield
-        except OSError as error:
-            raise DiskFailed(
-                f"{out} can no longer be written ({error.strerror or error}); make room, then go "
-                f"on after the last checkpoint with --resume {out}"
-            ) from error
+            self._keep_tracebacks()
+            if writer is not None:
+                writer.close()
+            elif earlier is not None:
+                self._folder.put_together()  # killed between its last checkpoint and its end
 
     def _open(self, earlier: Run | None) -> RunWriter:
         """Write what does not change from round to round, and open the file of rounds."""
@@ -230,18 +206,28 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
     """Keep the traceback of what stops a run in its folder, and say so in the error.
 
     Raises:
+        RunFailed: when the disk is full.
         CodeError: in place of anything that neither the user nor the machine is to blame for.
     """
     try:
-        yield
+        with full_disk_said(folder.path):
+            yield
     except ClientError as error:
         text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
-        raise error.kept(folder.append_error(text)) from error
+        raise error.kept(_kept(folder, text)) from error
     except (UserError, RunFailed):
         raise
     except Exception as error:
         failure = Failure.of(error)
-        raise CodeError(failure, str(folder.append_error(failure.traceback))) from error
+        raise CodeError(failure, _kept(folder, failure.traceback)) from error
+
+
+def _kept(folder: RunFolder, traceback: str) -> str:
+    """The file that a traceback was added to; "" where it cannot be written."""
+    try:
+        return str(folder.append_error(traceback))
+    except OSError:
+        return ""
 
 
 def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:

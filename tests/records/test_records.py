@@ -203,7 +203,7 @@ def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
     [
         ("{broken", "JSONDecodeError"),
         ('{"round": 1}', "ValueError: it has no checksum"),
-        ("[]", "ValueError: it has no checksum"),
+        ("[]", "ValueError: it holds list"),
         ('{"round": 1, "checksum": 1}', "does not fit its checksum"),
         ("[" * 100_000, "nested too deeply"),
     ],
