@@ -254,7 +254,7 @@ def test_another_experiment_s_is_refused(store, tmp_path):
 def test_another_format_is_refused(store, monkeypatch):
     store.save(Snapshot(0, {}), [])
     monkeypatch.setattr(fedray.checkpoint, "FORMAT", 99)
-    with pytest.raises(UserError, match="checkpoint format 2, this version reads 99"):
+    with pytest.raises(UserError, match="checkpoint format 3, this version reads 99"):
         store.load()
 
 

@@ -13,7 +13,7 @@ from fedray.cli.progress import RoundProgress
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError, add_debug, guard
 from fedray.files import results_home
-from fedray.records import Round, RunFolder, Status, Traffic, megabytes
+from fedray.records import Round, RunFolder, Status, Traffic, megabytes, prove_writable
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
 
@@ -45,6 +45,9 @@ def main(argv: list[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     began = time.time()
     experiment, out = what_and_where(args)
+    prove_writable(RunFolder(out))
+    if args.resume:
+        say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
     rounds = _rounds(experiment, out, args.executor, began)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
@@ -82,9 +85,23 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
     out = args.out.resolve()
-    if RunFolder(out).config.exists():
+    if RunFolder(out).is_taken:
         raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
     return experiment, out
+
+
+def say_where_it_begins(folder: RunFolder) -> None:
+    """Say when a run that is gone on with begins again at round 0.
+
+    Raises:
+        UserError: when it has to, though it had checkpoints.
+    """
+    from fedray.checkpoint import CheckpointStore
+    from fedray.runtime.session import check_nothing_lost
+
+    if CheckpointStore(folder.path, identity="").latest() is None:
+        check_nothing_lost(folder)
+        print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
 
 
 def headline(experiment: Experiment, executor: str) -> str:

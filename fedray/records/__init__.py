@@ -5,21 +5,28 @@ traffic.py  parameters and bytes by kind
 round.py    one round
 run.py      a run: what determined it, its rounds, best and final
 folder.py   the run's folder and its files
+writer.py   writes them while a run is going
+claim.py    keeps others out of the folder, and proves that it can be written
+sealed.py   JSON that carries its own checksum
 versions.py versions of what makes the numbers
 """
 
-from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, RunWriter, find_runs
+from fedray.records.claim import FolderClaim, prove_writable
+from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, find_runs
 from fedray.records.metric import REPORTED, Direction, Metric, best_of, find_metric, undeclared
-from fedray.records.round import Event, Round
+from fedray.records.round import Event, Round, rounds_checksum
 from fedray.records.run import HEADLINE, SCHEMA, Costs, Run, RunInfo, Status, Summary
+from fedray.records.sealed import checksum, parse_json, sealed, unsealed
 from fedray.records.traffic import Traffic, megabytes
 from fedray.records.versions import versions
+from fedray.records.writer import RunWriter
 
 __all__ = [
     "ARTIFACTS",
     "Costs",
     "Direction",
     "Event",
+    "FolderClaim",
     "HEADLINE",
     "Metric",
     "REPORTED",
@@ -34,9 +41,15 @@ __all__ = [
     "Summary",
     "Traffic",
     "best_of",
+    "checksum",
     "find_metric",
     "find_runs",
     "megabytes",
+    "parse_json",
+    "prove_writable",
+    "rounds_checksum",
+    "sealed",
     "undeclared",
+    "unsealed",
     "versions",
 ]

@@ -4,32 +4,43 @@ config.yaml      the complete experiment
 result.json      what determined the numbers, every round, best and final
 rounds.jsonl     one line per round while the run is going: a round costs the same at any length
 partition.json   who owns which image, with its hash; partition.png shows it
-matrices.json    the last analyses of a method, [C, C] each
+matrices.json    the last analyses of a method, [C, C] each, and their round
 error.txt        tracebacks of what failed
 checkpoints/     the latest federated checkpoint
+
+What is JSON carries its checksum: a file that was damaged, edited or cut is refused, never read.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fedray.errors import UserError
-from fedray.files import write_atomic, write_json
-from fedray.records.round import Round
-from fedray.records.run import Costs, Run, RunInfo
+from fedray.files import replace_whole, write_json
+from fedray.records.round import Round, rounds_checksum
+from fedray.records.run import Costs, Run
+from fedray.records.sealed import (
+    CHECKSUM,
+    canonical,
+    checksum,
+    parse_json,
+    read_json,
+    sealed,
+    unsealed,
+)
 
 RESULT = "result.json"
 ARTIFACTS = ("config.yaml", RESULT, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps with it."""
-SAVE_SECONDS = 20.0
-"""How long result.json may lag behind rounds.jsonl."""
 _REQUIRED = ("config", "rounds", "seed", "identity", "algorithm", "versions")
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
+"""What is raised by reading what was not written so."""
 
 
 class RunFolder:
@@ -60,21 +71,28 @@ class RunFolder:
         """The files that a tracker keeps, whether they are there or not."""
         return [self.path / name for name in ARTIFACTS]
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether a run was ever begun here."""
+        traces = (self.config, self.result, self.rounds_file, self.path / "checkpoints")
+        return any(trace.exists() for trace in traces)
+
     def read(self) -> Run:
         """The run so far.
 
         Raises:
             UserError: when there is none, or a file is damaged.
         """
-        tree = _read_json(self.result)
+        lines = self._appended()  # first: once it is gone, result.json has all rounds
+        tree = read_json(self.result)
         missing = [key for key in _REQUIRED if not isinstance(tree, dict) or key not in tree]
         if missing:
             raise UserError(f"{self.result} is not a run's result: it has no '{missing[0]}'")
         try:
             run = Run.from_json(tree)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _DAMAGE as error:
             raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
-        return self._with_appended(run)
+        return run if lines is None else self._with(lines, run, sealed=CHECKSUM in tree)
 
     def rounds(self) -> Sequence[Round]:
         """The rounds that were written; none where there is no result.
@@ -90,8 +108,16 @@ class RunFolder:
         Raises:
             UserError: when the file is damaged.
         """
-        matrices: dict[str, list[list[float]]] = _read_json(self.matrices, {})
-        return matrices
+        if not self.matrices.exists():
+            return {}
+        tree = read_json(self.matrices)
+        try:
+            found = unsealed(tree)["matrices"] if _is_sealed(tree) else tree
+            if not found:
+                raise ValueError("it holds no matrices")
+            return {name: _matrix(rows) for name, rows in found.items()}
+        except _DAMAGE as error:
+            raise UserError(f"{self.matrices} cannot be read: {_reason(error)}") from None
 
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels; empty where no file says so.
@@ -99,12 +125,25 @@ class RunFolder:
         Raises:
             UserError: when the file is damaged.
         """
-        names: list[str] = _read_json(self.partition, {}).get("class_names", [])
-        return names
+        if not self.partition.exists():
+            return []
+        tree = read_json(self.partition)
+        try:
+            names = (unsealed(tree) if _is_sealed(tree) else tree)["class_names"]
+            if not all(isinstance(name, str) for name in names):
+                raise TypeError("a class's name is no text")
+            return list(names)
+        except _DAMAGE as error:
+            raise UserError(f"{self.partition} cannot be read: {_reason(error)}") from None
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
-        """Write who owns which image."""
-        write_json(self.partition, manifest)
+        """Write who owns which image; a file that says so already is left as it is."""
+        tree = sealed(manifest)
+        if self.partition.exists():
+            with suppress(UserError):
+                if read_json(self.partition) == tree:
+                    return
+        write_json(self.partition, tree)
 
     def append_error(self, traceback: str) -> Path:
         """Keep one more traceback in error.txt; the folder is made when missing."""
@@ -124,85 +163,37 @@ class RunFolder:
         if not (self.rounds_file.is_file() and self.has_result):
             return
         run = self.read()
-        write_json(self.result, run.to_json())
-        self.drop_rounds_of(run)
-
-    def drop_rounds_of(self, run: Run) -> None:
-        """Remove rounds.jsonl once all rounds that were asked for are in result.json."""
+        self.write_result(run.head(), (done.to_json() for done in run.rounds))
         if run.done >= run.info.planned:
             self.rounds_file.unlink(missing_ok=True)
 
-    def _with_appended(self, run: Run) -> Run:
-        """The rounds of rounds.jsonl instead, while the run is going."""
+    def write_result(self, head: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> None:
+        """Replace result.json, one round a line; no more than one round is held in memory."""
+        replace_whole(self.result, lambda path: _write_result(path, head, rounds))
+
+    def _appended(self) -> list[bytes] | None:
+        """The lines of rounds.jsonl; None without the file."""
         try:
-            text = self.rounds_file.read_text(encoding="utf-8")
+            content = self.rounds_file.read_bytes()
         except FileNotFoundError:
-            return run
-        except (OSError, UnicodeDecodeError) as error:
+            return None
+        except OSError as error:
             raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
-        rounds, costs = [], run.costs
-        whole = text.splitlines()[: text.count("\n")]  # a torn last line was never finished
-        for number, line in enumerate(whole, 1):
+        return content.split(b"\n")[:-1]  # a torn last line was never finished
+
+    def _with(self, lines: Sequence[bytes], run: Run, *, sealed: bool) -> Run:
+        """The rounds of rounds.jsonl instead, while the run is going."""
+        rounds, costs, before = [], run.costs, run.info.identity if sealed else ""
+        for number, line in enumerate(lines, 1):
             try:
-                tree = json.loads(line)
-                costs = Costs(**tree.pop("costs"))
-                rounds.append(Round.from_json(tree))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                done, costs, before = _parse_line(line, before)
+            except _DAMAGE as error:
                 raise UserError(
-                    f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}"
+                    f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}; "
+                    "restore the file from a copy, or start anew with another --out"
                 ) from None
+            rounds.append(done)
         return replace(run, rounds=rounds, costs=costs)
-
-
-class RunWriter:
-    """Writes a run while it is going.
-
-    Args:
-        folder: the run's; it exists.
-        info: what determines the numbers.
-        earlier: what an interrupted run had written, cut to the rounds that still count.
-    """
-
-    def __init__(self, folder: RunFolder, info: RunInfo, earlier: Run | None = None) -> None:
-        self._folder = folder
-        self.run = Run(info) if earlier is None else replace(earlier, info=info)
-        self._rounds: list[Round] = list(self.run.rounds)
-        lines = [_line(r, self.run.costs) for r in self._rounds]
-        write_atomic(folder.rounds_file, "".join(lines))
-        self._file: IO[str] = folder.rounds_file.open("a", encoding="utf-8")
-        self._save()
-
-    def append(self, round_: Round, costs: Costs) -> None:
-        """Write one more round.
-
-        Raises:
-            ValueError: when a number of it is not finite; nothing of the round is written then.
-        """
-        line = _line(round_, costs)
-        if round_.matrices:
-            write_json(self._folder.matrices, round_.matrices)
-        self._file.write(line)
-        self._file.flush()
-        self._rounds.append(replace(round_, matrices={}))
-        self.run = replace(self.run, rounds=self._rounds, costs=costs)
-        if time.monotonic() - self._saved > SAVE_SECONDS:
-            self._save()
-
-    def sync(self) -> None:
-        """Have the rounds on the disk, so that they are whole after a node went down."""
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Put result.json together; once all rounds are in it, the file of rounds goes."""
-        if self._file.closed:
-            return
-        self._file.close()
-        self._save()
-        self._folder.drop_rounds_of(self.run)
-
-    def _save(self) -> None:
-        write_json(self._folder.result, self.run.to_json())
-        self._saved = time.monotonic()
 
 
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
@@ -226,7 +217,7 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
 
 
 def _results_below(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob(RESULT) if not _is_tunes(path))
+    return (path for path in folder.rglob(RESULT) if path.is_file() and not _is_tunes(path))
 
 
 def _is_tunes(path: Path) -> bool:
@@ -236,26 +227,75 @@ def _is_tunes(path: Path) -> bool:
     if not first.strip():
         return True
     try:
-        line = json.loads(first)
+        line = parse_json(first)
     except ValueError:
         return False
     return isinstance(line, dict) and "rounds" not in line and "trial_id" in line
 
 
-def _line(round_: Round, costs: Costs) -> str:
-    tree = {**round_.to_json(), "costs": asdict(costs)}
-    return json.dumps(tree, allow_nan=False) + "\n"
+def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
+    """A line of rounds.jsonl, and the checksum of all rounds up to it.
+
+    Args:
+        round_: what it holds.
+        costs: of the run so far.
+        before: the checksum of the rounds before.
+
+    Raises:
+        ValueError: when a number is not finite.
+    """
+    chain = rounds_checksum([round_], before)
+    tree = sealed({**round_.to_json(), "costs": asdict(costs), "rounds_checksum": chain})
+    return json.dumps(tree, allow_nan=False) + "\n", chain
 
 
-def _read_json(path: Path, missing: Any = None) -> Any:
-    """A file's content; `missing`, where that is given and there is no file."""
-    if missing is not None and not path.exists():
-        return missing
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+def _parse_line(line: bytes, before: str) -> tuple[Round, Costs, str]:
+    """What `round_line` made, after the rounds of the checksum `before`.
+
+    A run of an earlier version left lines without checksums; "" stands for that.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: when it is anything else.
+    """
+    tree = parse_json(line)
+    if not before:
+        return Round.from_json(tree), Costs.from_json(tree["costs"]), ""
+    tree = unsealed(tree)
+    chain = tree.pop("rounds_checksum")
+    costs = Costs.from_json(tree.pop("costs"))
+    if checksum(before, canonical(tree)) != chain:
+        raise ValueError("it is not this run's round that comes after the line above")
+    return Round.from_json(tree), costs, chain
+
+
+def _write_result(path: Path, head: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(head, indent=1, allow_nan=False).removesuffix("\n}"))
+        file.write(',\n "rounds": [')
+        for number, record in enumerate(rounds):
+            file.write((",\n  " if number else "\n  ") + json.dumps(record, allow_nan=False))
+        file.write("\n ]\n}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_sealed(tree: Any) -> bool:
+    return isinstance(tree, dict) and CHECKSUM in tree
+
+
+def _matrix(rows: Any) -> list[list[float]]:
+    """A matrix [C, C] as nested lists.
+
+    Raises:
+        TypeError: when it is anything else.
+    """
+    square = isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == len(rows) for row in rows
+    )
+    if not square or not all(isinstance(value, int | float) for row in rows for value in row):
+        raise TypeError("expected square matrices of numbers")
+    return list(rows)
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return " ".join(f"{type(error).__name__}: {error}".split())

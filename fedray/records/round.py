@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedray.records.sealed import canonical, checksum
 from fedray.records.traffic import Traffic
 
 
@@ -44,12 +45,16 @@ class Round:
     matrices: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for result.json; matrices are left out."""
-        per_client = {str(client): value for client, value in self.per_client.items()}
+        """Plain data for result.json, of which `from_json` makes what gives the same again.
+
+        Matrices are left out.
+        """
+        per_client = {str(client): float(value) for client, value in self.per_client.items()}
+        measured = {name: float(value) for name, value in self.metrics.items()}
         return {
             "round": self.round,
-            "seconds": self.seconds,
-            "metrics": {**self.metrics, "per_client": per_client},
+            "seconds": float(self.seconds),
+            "metrics": {**measured, "per_client": per_client},
             "up_bytes": self.up.total_bytes,
             "down_bytes": self.down.total_bytes,
             "up_params": self.up.total_params,
@@ -76,8 +81,32 @@ class Round:
             seconds=float(tree["seconds"]),
             metrics={str(name): float(value) for name, value in metrics.items()},
             per_client={int(client): float(value) for client, value in per_client.items()},
-            up=Traffic(tree["up_params_by_kind"], tree["up_bytes_by_kind"]),
-            down=Traffic(tree["down_params_by_kind"], tree["down_bytes_by_kind"]),
-            participants=list(tree["participants"]),
+            up=Traffic(_counts(tree["up_params_by_kind"]), _counts(tree["up_bytes_by_kind"])),
+            down=Traffic(_counts(tree["down_params_by_kind"]), _counts(tree["down_bytes_by_kind"])),
+            participants=[int(client) for client in tree["participants"]],
             events=[Event(int(e["client"]), str(e["what"])) for e in tree["events"]],
         )
+
+
+def _counts(tree: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers by kind, of the type that they were written in.
+
+    Raises:
+        TypeError: when it is anything else.
+    """
+    for kind, count in tree.items():
+        if not isinstance(count, int | float):
+            raise TypeError(f"the count of '{kind}' is {type(count).__name__}, expected a number")
+    return dict(tree)
+
+
+def rounds_checksum(rounds: Iterable[Round], before: str) -> str:
+    """A chain: the checksum of each round covers those before it too.
+
+    Args:
+        rounds: in their order.
+        before: the checksum up to the first of them; before round 0 the run's identity.
+    """
+    for each in rounds:
+        before = checksum(before, canonical(each.to_json()))
+    return before

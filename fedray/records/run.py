@@ -7,10 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from fedray.records.metric import Metric, best_of, find_metric, undeclared
-from fedray.records.round import Round
+from fedray.records.round import Round, rounds_checksum
+from fedray.records.sealed import CHECKSUM, canonical, checksum, sealed, unsealed
 
-SCHEMA = 2
-"""Of result.json; 1 lacked the metrics' units and hyper-parameters at their defaults."""
+SCHEMA = 3
+"""Of result.json; 1 lacked the metrics' units and hyper-parameters at their defaults, 2 the
+checksums."""
+
+_SEALED = 3
+"""The first schema with checksums."""
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 """How a run ended, in MLflow's words."""
@@ -78,12 +83,27 @@ class RunInfo:
                 f"it has schema {tree['schema']}, and this version reads up to {SCHEMA}"
             )
         given = {name: tree[name] for name in _PLAIN if name in tree}
+        _check_types(given)
         given["architectures"] = tuple(given.get("architectures", ()))
         if "metrics" in tree:
             metrics = tuple(Metric.from_json(name, own) for name, own in tree["metrics"].items())
         else:
             metrics, given["config"] = FIRST_METRICS, _with_named_components(tree["config"])
         return cls(**{"name": "experiment", "scale": "laptop", **given}, metrics=metrics)
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Refuse what is not of the type that `RunInfo` says.
+
+    Raises:
+        TypeError: naming the key.
+    """
+    for name, value in given.items():
+        optional = name in ("partition_sha256", "data_sha256") and value is None
+        if not (optional or isinstance(value, _TYPES.get(name, str))):
+            raise TypeError(f"'{name}' is of type {type(value).__name__}")
+    if not isinstance(given["config"].get("rounds"), int):
+        raise TypeError("'config' does not say how many rounds there are")
 
 
 def _with_named_components(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +117,7 @@ def _with_named_components(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **changed}
 
 
+_TYPES: dict[str, type] = {"config": dict, "versions": dict, "seed": int, "architectures": list}
 _NAMED = {"data": ("source", "augment"), "text": ("style",)}
 _PLAIN = (
     "name",
@@ -143,6 +164,18 @@ class Costs:
     startup_seconds: float = 0.0
     peak_rss_bytes: int = 0
 
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Costs:
+        """What `asdict` made; what is left out counts as nothing.
+
+        Raises:
+            TypeError: when it is anything else.
+        """
+        for name, value in tree.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"'{name}' is of type {type(value).__name__}")
+        return cls(**tree)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -151,6 +184,19 @@ class Summary:
     round: int
     local_accuracy: float
     local_accuracy_weighted: float
+
+    @classmethod
+    def of(cls, done: Round) -> Summary | None:
+        """What is said of a round; nothing, where it was not evaluated."""
+        if HEADLINE not in done.metrics:
+            return None
+        return cls(done.round, done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"])
+
+    def better(self, before: Summary | None) -> Summary:
+        """The better of this one and one before it; of equal ones the earlier."""
+        if before is not None and before.local_accuracy >= self.local_accuracy:
+            return before
+        return self
 
 
 @dataclass(frozen=True)
@@ -175,8 +221,10 @@ class Run:
     @property
     def best(self) -> Summary | None:
         """The evaluated round of the highest local accuracy, the first of equal ones."""
-        evaluated = self._evaluated()
-        return max(evaluated, key=lambda s: (s.local_accuracy, -s.round)) if evaluated else None
+        found = None
+        for evaluated in self._evaluated():
+            found = evaluated.better(found)
+        return found
 
     @property
     def final(self) -> Summary | None:
@@ -185,11 +233,7 @@ class Run:
         return evaluated[-1] if evaluated else None
 
     def _evaluated(self) -> list[Summary]:
-        return [
-            Summary(r.round, r.metrics[HEADLINE], r.metrics[f"{HEADLINE}_weighted"])
-            for r in self.rounds
-            if HEADLINE in r.metrics
-        ]
+        return [found for r in self.rounds if (found := Summary.of(r)) is not None]
 
     def curve(self, metric: str) -> dict[int, float]:
         """The metric by round, where it was measured."""
@@ -202,23 +246,53 @@ class Run:
             return None
         return values[-1] if at == "final" else best_of(self.info.metric(metric), values)
 
+    def head(self) -> dict[str, Any]:
+        """Plain data for result.json but the rounds, with a checksum."""
+        rounds = rounds_checksum(self.rounds, self.info.identity)
+        return result_head(self.info, self.best, self.final, self.costs, rounds)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for result.json."""
-        return {
-            **self.info.to_json(),
-            "rounds": [r.to_json() for r in self.rounds],
-            "best": asdict(self.best) if self.best else None,
-            "final": asdict(self.final) if self.final else None,
-            **asdict(self.costs),
-        }
+        return {**self.head(), "rounds": [r.to_json() for r in self.rounds]}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Run:
-        """What `to_json` wrote, of this version or the first.
+        """What `to_json` wrote, of this version or an earlier one.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: when it is anything else.
         """
-        costs = {name: tree[name] for name in asdict(Costs()) if name in tree}
+        _check_seals(tree)
+        costs = Costs.from_json({name: tree[name] for name in asdict(Costs()) if name in tree})
         rounds = [Round.from_json(own) for own in tree["rounds"]]
-        return cls(RunInfo.from_json(tree), rounds, Costs(**costs))
+        return cls(RunInfo.from_json(tree), rounds, costs)
+
+
+def result_head(
+    info: RunInfo, best: Summary | None, final: Summary | None, costs: Costs, rounds: str
+) -> dict[str, Any]:
+    """Plain data for result.json but the rounds, whose checksum is given; with its own."""
+    tree = {
+        **info.to_json(),
+        "best": asdict(best) if best else None,
+        "final": asdict(final) if final else None,
+        **asdict(costs),
+        "rounds_checksum": rounds,
+    }
+    return sealed(tree)
+
+
+def _check_seals(tree: Mapping[str, Any]) -> None:
+    """Hold a result against its checksums; those of the first two versions have none.
+
+    Raises:
+        ValueError: when it is damaged.
+    """
+    if CHECKSUM not in tree and int(tree.get("schema", 1)) < _SEALED:
+        return
+    head = unsealed({key: value for key, value in tree.items() if key != "rounds"})
+    found = tree["identity"]
+    for record in tree["rounds"]:
+        found = checksum(found, canonical(record))
+    if found != head["rounds_checksum"]:
+        raise ValueError("its rounds do not fit their checksum")

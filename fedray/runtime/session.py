@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
@@ -20,16 +19,27 @@ from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerErro
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import write_atomic
-from fedray.records import Costs, Metric, Round, Run, RunFolder, RunInfo, RunWriter, versions
+from fedray.files import full_disk_said, write_atomic
+from fedray.records import (
+    Costs,
+    FolderClaim,
+    Metric,
+    Round,
+    Run,
+    RunFolder,
+    RunInfo,
+    RunWriter,
+    rounds_checksum,
+    versions,
+)
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
-
-LOCK_SECONDS = 20  # a killed run's actors need a few seconds to end
 
 
 class Session:
     """One federated run and its folder.
+
+    The folder is claimed, and proved writable, before anything is computed.
 
     Args:
         experiment: what to run.
@@ -38,7 +48,8 @@ class Session:
         began: when start-up began, in seconds since the epoch; for the start-up time.
 
     Raises:
-        UserError: when the folder holds another experiment, or something is missing.
+        UserError: when the folder cannot be written, holds another experiment or is damaged, or
+            when something is missing.
         CodeError: when anything else is raised; it names the file with the traceback.
     """
 
@@ -52,9 +63,14 @@ class Session:
         self.experiment = experiment
         self._folder = RunFolder(out)
         self._began = time.time() if began is None else began
-        self._lock = FileLock(self._folder.lock, timeout=LOCK_SECONDS)
-        with tracebacks_kept(self._folder):
-            self._assemble(make_executor)
+        self._claim = FolderClaim(self._folder)
+        self._claim.acquire()
+        try:
+            with tracebacks_kept(self._folder):
+                self._assemble(make_executor)
+        except BaseException:
+            self._claim.release()
+            raise
 
     def _assemble(self, make_executor: Callable[[Assembly], Executor]) -> None:
         experiment, out = self.experiment, self._folder.path
@@ -62,6 +78,7 @@ class Session:
         torch.set_num_threads(experiment.threads)
         self._assembly = Assembly(experiment)
         check_data(self._folder, self._assembly)
+        check_result(self._folder, self._assembly)
         server = self._assembly.server(pick_device(experiment.server_gpus))
         self._executor = make_executor(self._assembly)
         self._federation = Federation(
@@ -82,27 +99,38 @@ class Session:
         the run leaves its traceback in the folder.
 
         Raises:
-            UserError: when another process is running in the folder.
+            UserError: when what an earlier process left in the folder is damaged.
+            RunFailed: when the disk is full.
             CodeError: when code that the run calls raised an error; it names the file with the
                 traceback. A client's is a `ClientError`.
         """
         try:
             with tracebacks_kept(self._folder):
-                if self._folder.path.exists():
-                    self._claim()
                 yield from self._run(*self._resumed())
         finally:
             self._executor.close()
-            self._lock.release(force=True)
+            self._claim.release()
 
     def _resumed(self) -> tuple[Snapshot | None, Run | None]:
-        """Where an interrupted run stood, and what it had written until then."""
+        """Where an interrupted run stood, and what it had written until then.
+
+        Raises:
+            UserError: when checkpoint and rounds do not belong to each other, or one is missing.
+        """
         found = self._store.load()
         if found is None:
+            check_nothing_lost(self._folder)
             return None, None
-        self._executor.restore(found.clients)
         earlier = self._folder.read()
         rounds = [r for r in earlier.rounds if r.round <= found.snapshot.round]
+        if rounds_checksum(rounds, self._assembly.identity) != found.rounds_checksum:
+            raise UserError(
+                f"the rounds in {self._folder.path} are not those of its checkpoint of round "
+                f"{found.snapshot.round}; restore {self._folder.result.name} and "
+                f"{self._folder.rounds_file.name} from a copy, or start anew with another --out"
+            )
+        self._executor.restore(found.clients)
+        self._folder.write_partition(self._assembly.data.manifest())
         return found.snapshot, replace(earlier, rounds=rounds)
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Iterator[Round]:
@@ -133,30 +161,13 @@ class Session:
             elif earlier is not None:
                 self._folder.put_together()  # killed between its last checkpoint and its end
 
-    def _claim(self) -> None:
-        """Keep others out of the folder; a process that was killed has let go of it.
-
-        Raises:
-            UserError: when somebody else is running in it, or ran something else in it meanwhile.
-        """
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise UserError(
-                f"another process is running in {self._folder.path}; wait for its end, or choose "
-                "another folder with --out"
-            ) from None
-        check_folder(self._folder.path, self.experiment)
-
     def _open(self, earlier: Run | None) -> RunWriter:
         """Write what does not change from round to round, and open the file of rounds."""
         data, folder = self._assembly.data, self._folder
-        folder.path.mkdir(parents=True, exist_ok=True)
-        self._claim()
         write_atomic(folder.config, dump_yaml(self.experiment.tree()))
         if not folder.partition.exists():
             plot_partition(data.histogram(), data.class_names, folder.partition_plot)
-            folder.write_partition(data.manifest())
+        folder.write_partition(data.manifest())
         if earlier is None:
             folder.error.unlink(missing_ok=True)
         return RunWriter(folder, self._info(), earlier)
@@ -172,7 +183,8 @@ class Session:
         """Write a checkpoint of the last whole round."""
         federation = self._federation
         writer.sync()  # the rounds may be ahead of the checkpoint, never behind it
-        self._store.save(federation.snapshot, self._executor.export(sorted(federation.stepped)))
+        stepped = self._executor.export(sorted(federation.stepped))
+        self._store.save(federation.snapshot, stepped, writer.rounds_checksum)
         federation.stepped.clear()
 
     def _keep_round_before(self, writer: RunWriter) -> None:
@@ -210,18 +222,28 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
     """Keep the traceback of what stops a run in its folder, and say so in the error.
 
     Raises:
+        RunFailed: when the disk is full.
         CodeError: in place of anything that neither the user nor the machine is to blame for.
     """
     try:
-        yield
+        with full_disk_said(folder.path):
+            yield
     except (ClientError, ServerError) as error:
         text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
-        raise error.kept(folder.append_error(text)) from error
+        raise error.kept(_kept(folder, text)) from error
     except (UserError, RunFailed):
         raise
     except Exception as error:
         failure = Failure.of(error)
-        raise CodeError(failure, str(folder.append_error(failure.traceback))) from error
+        raise CodeError(failure, _kept(folder, failure.traceback)) from error
+
+
+def _kept(folder: RunFolder, traceback: str) -> str:
+    """The file that a traceback was added to; "" where it cannot be written."""
+    try:
+        return str(folder.append_error(traceback))
+    except OSError:
+        return ""
 
 
 def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
@@ -262,6 +284,49 @@ def check_data(folder: RunFolder, assembly: Assembly) -> None:
             f"{before[:12]}, now {now[:12]}); restore data.root={assembly.experiment.data.root}, "
             "or start anew with another --out"
         )
+
+
+def check_result(folder: RunFolder, assembly: Assembly) -> None:
+    """Refuse to go on where result.json is of another experiment, or of other clients.
+
+    Raises:
+        UserError: with both hashes of the partition, where it is that.
+    """
+    if not folder.has_result:
+        return
+    before, now = folder.read().info, assembly.data.sha256
+    if before.partition_sha256 not in (None, now):
+        raise UserError(
+            f"the clients' images are not those that {folder.path} began with (hash of the "
+            f"partition {before.partition_sha256[:12]}, now {now[:12]}); go on with the versions "
+            f"of packages that {folder.result} names, or start anew with another --out"
+        )
+    if before.identity != assembly.identity:
+        raise UserError(
+            f"{folder.result} is of another experiment than {folder.config} and the given keys; "
+            "restore both from a copy, or start anew with another --out"
+        )
+
+
+def check_nothing_lost(folder: RunFolder) -> None:
+    """Refuse to begin again at round 0 where rounds were done and their checkpoint is gone.
+
+    A run with checkpoint_every=0 keeps none on purpose, so it begins again. So does one that was
+    killed before its first checkpoint, in round 0.
+
+    Raises:
+        UserError: with the ways to go on.
+    """
+    if not (folder.has_result or folder.rounds_file.exists()):
+        return
+    earlier = folder.read()
+    if earlier.done < 1 or earlier.info.config.get("checkpoint_every") == 0:
+        return
+    raise UserError(
+        f"{folder.path} has the rounds up to {earlier.done} and no checkpoint of them; restore "
+        f"{folder.path / 'checkpoints'} from a copy, or, to begin again at round 0, remove "
+        f"{folder.result.name} and {folder.rounds_file.name} there"
+    )
 
 
 def _first_difference(before: Any, now: Any, place: str = "") -> str:

@@ -23,7 +23,10 @@ from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor, WorkerPool
 
-MEASURED = ("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions")
+MEASURED = (
+    *("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions"),
+    *("checksum", "rounds_checksum"),  # of the times too
+)
 
 
 class Small:

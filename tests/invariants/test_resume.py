@@ -114,10 +114,10 @@ def test_begun_on_workers_and_ended_in_one_process_and_the_other_way(small, pool
 def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
     save = CheckpointStore.save
 
-    def save_until_round_2(self, snapshot, stepped):
+    def save_until_round_2(self, snapshot, *rest):
         if snapshot.round == 2:
             raise Killed
-        return save(self, snapshot, stepped)
+        return save(self, snapshot, *rest)
 
     monkeypatch.setattr(CheckpointStore, "save", save_until_round_2)
     with pytest.raises(Killed):

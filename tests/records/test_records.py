@@ -22,6 +22,8 @@ from fedray.records import (
     Traffic,
     find_metric,
     find_runs,
+    sealed,
+    unsealed,
 )
 from fedray.report import group, load
 from fedray.report.command import main as report
@@ -81,7 +83,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert not RunFolder(tmp_path).rounds_file.exists()
     tree = json.loads(RunFolder(tmp_path).result.read_text())
     assert Run.from_json(tree).to_json() == tree
-    assert tree["schema"] == 2
+    assert tree["schema"] == 3
     assert tree["metrics"]["train_loss"] == {"unit": "nats", "direction": "min", "on": "train"}
     assert (
         tree["rounds"][1]["up_bytes"] == tree["rounds"][1]["up_bytes_by_kind"]["prototypes"] == 40
@@ -185,10 +187,12 @@ def test_a_killed_run_is_read_with_all_whole_lines(tmp_path):
 def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
     writer, folder = written(tmp_path, 1), RunFolder(tmp_path)
     assert folder.read_matrices() == {}
-    writer.append(replace(round_(1), matrices={"text": [[1.0, 0.5]]}), Costs())
+    assert folder.class_names() == []
+    matrices = {"text": [[1.0, 0.5], [0.5, 1.0]]}
+    writer.append(replace(round_(1), matrices=matrices), Costs())
     writer.close()
-    assert folder.read_matrices() == {"text": [[1.0, 0.5]]}
-    assert "matrices" not in folder.result.read_text()
+    assert folder.read_matrices() == matrices
+    assert "text" not in folder.result.read_text()
 
 
 # --- what is damaged -----------------------------------------------------------------------------
@@ -198,9 +202,10 @@ def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
     ("line", "reason"),
     [
         ("{broken", "JSONDecodeError"),
-        ('{"round": 1}', "KeyError: 'costs'"),
-        ("[]", "TypeError|AttributeError"),
-        ('{"costs": {"wall_days": 1}}', "wall_days"),
+        ('{"round": 1}', "ValueError: it has no checksum"),
+        ("[]", "ValueError: it holds list"),
+        ('{"round": 1, "checksum": 1}', "does not fit its checksum"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line, reason):
@@ -218,8 +223,9 @@ def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line, reason):
         ("{", "result.json cannot be read"),
         ("[]", "is not a run's result: it has no 'config'"),
         ({"seed": None}, "it has no 'seed'"),
-        ({"rounds": [{"round": 1}]}, "result.json cannot be read: KeyError"),
-        ({"schema": 3}, "it has schema 3, and this version reads up to 2"),
+        ({"rounds": [{"round": 1}]}, "its rounds do not fit their checksum"),
+        ({"seed": 3}, "its content does not fit its checksum"),
+        ({"checksum": None}, "it has no checksum"),
     ],
 )
 def test_a_damaged_result_is_refused_with_one_sentence(tmp_path, change, message):
@@ -233,6 +239,16 @@ def test_a_damaged_result_is_refused_with_one_sentence(tmp_path, change, message
     with pytest.raises(UserError, match=message) as raised:
         RunFolder(tmp_path).read()
     assert "\n" not in str(raised.value)
+
+
+def test_a_result_of_a_later_version_is_refused(tmp_path):
+    written(tmp_path, 4).close()
+    result = RunFolder(tmp_path).result
+    head = json.loads(result.read_text())
+    rounds = head.pop("rounds")
+    result.write_text(json.dumps({**sealed({**unsealed(head), "schema": 4}), "rounds": rounds}))
+    with pytest.raises(UserError, match="it has schema 4, and this version reads up to 3"):
+        RunFolder(tmp_path).read()
 
 
 def test_a_number_that_is_not_finite_is_never_written(tmp_path):

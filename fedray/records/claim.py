@@ -1,0 +1,117 @@
+"""A run's folder is claimed, and proved writable, before anything is computed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedray.errors import UserError
+from fedray.records.folder import RunFolder
+
+LOCK_SECONDS = 20
+"""How long to wait for another process: a killed run's actors need a few seconds to end."""
+_PROBE_BYTES = 2**16
+_TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
+"""What `files.write_atomic`, `files.replace_whole` and a checkpoint call what they have begun."""
+
+
+class FolderClaim:
+    """Keeps others out of a run's folder; a process that was killed has let go of it.
+
+    Args:
+        folder: the run's; it need not exist.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._lock = FileLock(folder.lock, timeout=LOCK_SECONDS)
+        self._made: list[Path] = []
+
+    def acquire(self) -> None:
+        """Make the folder where it is missing, lock it, write to it, and tidy it up.
+
+        Raises:
+            UserError: when it cannot be written, or another process is running in it.
+        """
+        path = self._folder.path
+        try:
+            self._make(path)
+            self._lock.acquire()
+            _write_some(path)
+            _remove_temporary(path)
+        except Timeout:
+            raise UserError(
+                f"another process is running in {path}; wait for its end, or choose another folder "
+                "with --out"
+            ) from None
+        except OSError as error:
+            self.release()
+            raise UserError(
+                f"the folder {path} cannot be written ({error.strerror or error}); make room or "
+                "rights for it, or choose another with --out"
+            ) from None
+
+    def release(self) -> None:
+        """Let others in; folders that were made for nothing are removed."""
+        path = self._folder.path
+        if [each.name for each in _listed(path)] == [self._folder.lock.name]:
+            self._folder.lock.unlink(missing_ok=True)
+        for made in reversed(self._made):
+            if made.is_dir() and not _listed(made):
+                made.rmdir()
+        self._made.clear()
+        self._lock.release(force=True)
+
+    def _make(self, path: Path) -> None:
+        missing = [each for each in (path, *path.parents) if not each.exists()]
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            self._made.append(each)
+        if not path.is_dir():
+            raise NotADirectoryError(None, "it is a file, not a folder")
+
+
+def prove_writable(folder: RunFolder) -> None:
+    """Refuse a run's folder that cannot be written; nothing is left behind.
+
+    Raises:
+        UserError: when it cannot, or another process is running in it.
+    """
+    claim = FolderClaim(folder)
+    claim.acquire()
+    claim.release()
+
+
+def _listed(path: Path) -> list[Path]:
+    return list(path.iterdir()) if path.is_dir() else []
+
+
+def _write_some(path: Path) -> None:
+    """Have some bytes on the disk, and remove them.
+
+    Raises:
+        OSError: when that cannot be done.
+    """
+    probe = path / f".probe.{os.getpid()}.tmp"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _remove_temporary(path: Path) -> None:
+    """Remove what killed processes had begun to write."""
+    for found in (*_listed(path), *_listed(path / "checkpoints")):
+        if not _TEMPORARY.fullmatch(found.name):
+            continue
+        if found.is_dir():
+            shutil.rmtree(found)
+        else:
+            found.unlink(missing_ok=True)

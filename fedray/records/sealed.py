@@ -1,0 +1,89 @@
+"""JSON that carries its own checksum, so that what was damaged or edited is never read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedray.errors import UserError
+
+CHECKSUM = "checksum"
+
+
+def checksum(*parts: str) -> str:
+    """SHA-256 of texts, one after the other, in hexadecimal digits.
+
+    With the instructions that processors have for it, it is three times as fast as BLAKE2b.
+    """
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def canonical(tree: Any) -> str:
+    """JSON that is the same for equal trees, however they are ordered and indented in a file."""
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
+
+
+def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with a checksum of all of it."""
+    return {**tree, CHECKSUM: checksum(canonical(tree))}
+
+
+def unsealed(tree: Any) -> dict[str, Any]:
+    """What was given to `sealed`.
+
+    Raises:
+        ValueError: when it is anything else.
+    """
+    if not isinstance(tree, dict):
+        raise ValueError(f"it holds {type(tree).__name__}, expected a mapping")
+    if CHECKSUM not in tree:
+        raise ValueError("it has no checksum")
+    rest = {key: value for key, value in tree.items() if key != CHECKSUM}
+    if checksum(canonical(rest)) != tree[CHECKSUM]:
+        raise ValueError("its content does not fit its checksum")
+    return rest
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; what Python takes and JSON does not have (NaN), and endless nesting, are errors.
+
+    Raises:
+        ValueError: when it is not valid.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """A file's content.
+
+    Raises:
+        UserError: when it is missing or damaged.
+    """
+    try:
+        return parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; restore it from a copy") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {_one_line(error)}") from None
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        _refuse(digits)
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant[:20]} is not a number")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
