@@ -175,6 +175,7 @@ def _open(item: Encoded, where: str) -> Image.Image:
             f"{where} cannot be read as an image: {_reason(error)}; mend or remove it"
         ) from None
     if frames > 1:
+        image.close()
         raise UserError(f"{where} holds {frames} images, expected one; keep one of them")
     return image
 
