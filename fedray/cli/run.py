@@ -32,6 +32,11 @@ def parser() -> argparse.ArgumentParser:
     cli.add_argument("--executor", choices=["ray", "serial"], default="ray")
     cli.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the results")
     cli.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    cli.add_argument(
+        "--verify",
+        action="store_true",
+        help="decode the images again on every node, and compare them with those in the cache",
+    )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
     add_debug(cli)
     return cli
@@ -67,6 +72,8 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
 
     if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
         args.experiment, args.set = None, [args.experiment, *args.set]
+    if args.verify:
+        args.set = [*args.set, f"data.verified_since={time.time()!r}"]
     if args.resume and args.out:
         raise UserError("--out and --resume both name the run's folder; give one of them")
     if args.resume:

@@ -1,6 +1,12 @@
 """Decoded images exist once per node: written by the first process that needs them, then mapped.
 
 They are stored in `fedray.files.cache_folder`, which may be removed at any time between runs.
+
+Every byte is checked when a process opens them, unless another process of this node did so in the
+last minutes and nobody has touched the files since; what is damaged is decoded again. The folder's
+name follows the names, sizes and times of the images' files, so that an edit of these is noticed
+too, one that sets the time of modification back included. What only reading the images' files would
+show (a bad disk, a copy of an older backup under forged times) is asked for by `verified_since`.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -23,10 +30,13 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from fedray.data.imageset import Domains, ImageSet
+from fedray.data.integrity import Damaged, Stamp, check, read_meta, seal, stamp_of
 from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock
 
-_FORMAT = 1
+_FORMAT = 2
+_CHECK_LASTS = 600.0
+"""Seconds for which one process's check serves the others of its node: the start of a run."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,7 +62,8 @@ def source_key(source: str, root: Path | None, files: Iterable[Path], **options:
 
     Returns:
         "<source>-<32 hex digits>" over the options, the version of the image library, and the
-        files' relative names, sizes and modification times.
+        files' relative names, sizes and times (of modification, which can be set, and of change,
+        which cannot).
     """
     import PIL
 
@@ -60,20 +71,22 @@ def source_key(source: str, root: Path | None, files: Iterable[Path], **options:
     for path in sorted(files):
         stat = path.stat()
         name = path.relative_to(root).as_posix() if root is not None else path.name
-        listing.append([name, stat.st_size, stat.st_mtime_ns])
+        listing.append([name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns])
     what = [_FORMAT, PIL.__version__, source, sorted(options.items()), listing]
     return f"{source}-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]}"
 
 
-def cached(key: str, load: Callable[[], ImageSet]) -> ImageSet:
+def cached(key: str, load: Callable[[], ImageSet], *, verified_since: float = 0.0) -> ImageSet:
     """Map the images called `key`; the first process on this node decodes them for all.
 
     A folder appears by one rename after all of it is on disk, so that a torn one is never read;
-    a lock lets the others wait for the one that decodes.
+    a lock lets the others wait for the one that decodes or checks.
 
     Args:
         key: from `source_key`.
         load: decodes the images; called at most once.
+        verified_since: images that were last decoded before this time, in seconds since the epoch,
+            are decoded again and compared.
 
     Returns:
         The image set, its arrays mapped read-only.
@@ -82,17 +95,16 @@ def cached(key: str, load: Callable[[], ImageSet]) -> ImageSet:
         UserError: when the cache folder cannot be written, or what `load` raises.
     """
     folder = cache_folder() / "images" / key
-    found = _open(folder)
+    found = _trusted(folder, verified_since)
     if found is not None:
         return found
-    with _locked(folder):
-        found = _open(folder)
+    try:
+        with _locked(folder):
+            found = _trusted(folder, verified_since) or _renewed(folder, load, verified_since)
+    except _ReadOnly as error:
+        found = _whole(folder) if not verified_since else None
         if found is None:
-            _log.info("decoding images once into %s", folder)
-            _make(folder, load)
-            found = _open(folder)
-    if found is None:
-        raise UserError(f"{folder} cannot be read back; set FEDRAY_CACHE to another folder")
+            raise _unwritable(error.__cause__) from None
     return found
 
 
@@ -120,6 +132,10 @@ def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return making.pixels
 
 
+class _ReadOnly(Exception):
+    """The cache folder cannot be written; raised from the system's error."""
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the node's lock on `folder`; only a failure to take it is about the cache folder."""
@@ -127,8 +143,61 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             stack.enter_context(node_lock(folder))
         except OSError as error:
-            raise _unwritable(error) from None
+            raise _ReadOnly from error
         yield
+
+
+def _trusted(folder: Path, verified_since: float) -> ImageSet | None:
+    """Map what another process has just checked; None when nobody has."""
+    stamp = stamp_of(folder)
+    if stamp is None or stamp.compared < verified_since:
+        return None
+    if not 0 <= time.time() - stamp.checked < _CHECK_LASTS:
+        return None
+    try:
+        found = _map(folder, read_meta(folder))
+    except Damaged:
+        return None
+    return found if stamp_of(folder) == stamp else None  # not replaced meanwhile
+
+
+def _whole(folder: Path) -> ImageSet | None:
+    """Check and map what is there; None when there is nothing, or it is damaged, which is said."""
+    if not folder.exists():
+        return None
+    try:
+        return _map(folder, check(folder))
+    except Damaged as damage:
+        _log.warning(
+            "the decoded images in %s are damaged: %s; decoding them again", folder, damage
+        )
+        return None
+
+
+def _renewed(folder: Path, load: Callable[[], ImageSet], verified_since: float) -> ImageSet:
+    """Check what is there, or decode it again; the caller holds the lock."""
+    stamp, kept = stamp_of(folder), _whole(folder)
+    compared = 0.0 if stamp is None else stamp.compared
+    if kept is not None and compared >= verified_since:
+        Stamp(time.time(), compared).keep(folder)
+        return kept
+    _log.info("decoding images once into %s", folder)
+    began = time.time()
+    _make(folder, load)
+    Stamp(began, max(began, verified_since)).keep(folder)
+    try:
+        made = _map(folder, read_meta(folder))
+    except Damaged as damage:
+        raise UserError(f"{folder} cannot be read back ({damage}); set FEDRAY_CACHE") from None
+    if kept is not None and kept.sha256 != made.sha256:
+        _log.warning(
+            "the decoded images in %s were not what their files hold (content hash %s, now %s); "
+            "they have been decoded again",
+            folder,
+            kept.sha256[:12],
+            made.sha256[:12],
+        )
+    return made
 
 
 def _make(folder: Path, load: Callable[[], ImageSet]) -> None:
@@ -141,38 +210,40 @@ def _make(folder: Path, load: Callable[[], ImageSet]) -> None:
             raise _unwritable(error) from None
 
 
-def _unwritable(error: OSError) -> UserError:
+def _unwritable(error: BaseException | None) -> UserError:
     return UserError(
         f"decoded images cannot be written below {cache_folder()} ({error}); "
         "set FEDRAY_CACHE to a folder with free space that can be written"
     )
 
 
-def _open(folder: Path) -> ImageSet | None:
-    """Map what is in `folder`; None when it is not there or not whole."""
+def _map(folder: Path, meta: dict[str, Any]) -> ImageSet:
+    """Map the arrays of a folder whose `meta.json` says this.
+
+    Raises:
+        Damaged: when they do not fit each other.
+    """
+
+    def mapped(name: str) -> NDArray[Any]:
+        array: NDArray[Any] = np.load(folder / f"{name}.npy", mmap_mode="r")
+        return array
+
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        images, labels, origin = (
-            np.load(folder / f"{name}.npy", mmap_mode="r")
-            for name in ("images", "labels", "origin")
-        )
         domains = None
         if meta["domains"] is not None:
-            ids = np.load(folder / "domains.npy", mmap_mode="r")
-            domains = Domains(tuple(meta["domains"]), ids)
-        masks = np.load(folder / "masks.npy", mmap_mode="r") if meta.get("masks") else None
+            domains = Domains(tuple(meta["domains"]), mapped("domains"))
         return ImageSet(
             source=meta["source"],
-            images=images,
-            labels=labels,
+            images=mapped("images"),
+            labels=mapped("labels"),
             class_names=tuple(meta["class_names"]),
-            origin=origin,
+            origin=mapped("origin"),
             domains=domains,
-            masks=masks,
+            masks=mapped("masks") if meta["masks"] else None,
             sha256=meta["sha256"],
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
-        return None
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise Damaged(f"it cannot be mapped ({error})") from None
 
 
 @contextmanager
@@ -211,17 +282,14 @@ def _write(images: ImageSet, making: _Making, folder: Path) -> None:
             np.save(file, array)
             file.flush()
             os.fsync(file.fileno())
-    meta = {
+    content = {
         "source": images.source,
         "class_names": images.class_names,
         "domains": None if images.domains is None else images.domains.names,
         "masks": images.masks is not None,
         "sha256": images.sha256,
     }
-    with (making.folder / "meta.json").open("w", encoding="utf-8") as file:
-        json.dump(meta, file)
-        file.flush()
-        os.fsync(file.fileno())
+    seal(making.folder, content)
     making.folder.chmod(0o755)
     if folder.exists():
         shutil.rmtree(folder)

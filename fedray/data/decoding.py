@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.data.cache import allocate
+from fedray.data.integrity import threads
 from fedray.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 _GREY = {"1", "L", "LA"}
 _DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 _INDEXED = {"L", "P"}
+_ANIMATED = {"GIF", "PNG", "WEBP", "TIFF"}
+"""Formats in which a second image is not, as in a camera's JPEG, the first one's thumbnail."""
+_MOST_PIXELS = 1 << 27
+"""Of an image that is scaled before its centre is cut out."""
 _CHUNK = 64
 _WORTH_THREADS = 64 * 64
 """Pixels from which decoding, which frees the interpreter lock, outweighs reading the header.
@@ -131,7 +135,7 @@ def _decode(
 ) -> NDArray[np.uint8]:
     with _open(encoded[0], where(0)) as first:
         width, height = first.size
-    threads = _threads() if width * height >= _WORTH_THREADS else 1
+    workers = threads() if width * height >= _WORTH_THREADS else 1
     if image_size is not None:
         width = height = image_size
     images = allocate((len(encoded), channels, height, width))
@@ -150,15 +154,10 @@ def _decode(
                 )
             images[i] = pixels
 
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(fill, range(0, len(encoded), _CHUNK)):
             pass
     return images
-
-
-def _threads() -> int:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(8, allowed or 1)
 
 
 def _open(item: Encoded, where: str) -> Image.Image:
@@ -167,11 +166,18 @@ def _open(item: Encoded, where: str) -> Image.Image:
     try:
         if isinstance(item, np.ndarray):
             return Image.fromarray(item)
-        return Image.open(BytesIO(item) if isinstance(item, bytes) else item)
+        image = Image.open(BytesIO(item) if isinstance(item, bytes) else item)
+        frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
     except UnidentifiedImageError:
         raise UserError(f"{where} is not an image; mend or remove it") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{where} cannot be read as an image: {error}; mend or remove it") from None
+    except Exception as error:  # its readers check little of what they unpack
+        raise UserError(
+            f"{where} cannot be read as an image: {_reason(error)}; mend or remove it"
+        ) from None
+    if frames > 1:
+        image.close()
+        raise UserError(f"{where} holds {frames} images, expected one; keep one of them")
+    return image
 
 
 def _pixels(
@@ -184,7 +190,8 @@ def _pixels(
     """Pixels uint8 [channels, H, W] of one opened image."""
     from PIL import Image
 
-    if image.mode in _DEEP:
+    stored = " ".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # as RGB;16B, cut to RGB
+    if image.mode in _DEEP or ";16" in stored:
         raise UserError(
             f"{where} has pixels of mode {image.mode}, more than 8 bits a channel; "
             "convert it to 8-bit grey or RGB"
@@ -202,16 +209,26 @@ def _array(
     mode: str | None = None,
 ) -> NDArray[np.uint8]:
     """Pixels of one opened image, [H, W] or [H, W, 3], in `mode`, or unconverted for None."""
-    from PIL import Image
-
     try:
         if mode is None or image.mode == mode:
             image.load()
         else:
             image = image.convert(mode)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{where} cannot be decoded: {error}; mend or remove it") from None
-    return np.asarray(image if image_size is None else _fit(image, image_size, resampling))
+    except Exception as error:  # as above
+        raise UserError(f"{where} cannot be decoded: {_reason(error)}; mend or remove it") from None
+    if image_size is None:
+        return np.asarray(image)
+    if max(image.size) * image_size**2 > min(image.size) * _MOST_PIXELS:
+        raise UserError(
+            f"{where} has {image.width}x{image.height} pixels, too oblong for data.image_size="
+            f"{image_size}; cut or remove it"
+        )
+    return np.asarray(_fit(image, image_size, resampling))
+
+
+def _reason(error: Exception) -> str:
+    """An error's message on one line; its class's name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _fit(image: Image.Image, size: int, resampling: Image.Resampling) -> Image.Image:

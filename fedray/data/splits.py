@@ -6,7 +6,7 @@ It holds `train` and `test`, lists of paths, either alone or once for every doma
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.data.imageset import TEST, TRAIN
+from fedray.data.reading import read_json
 from fedray.errors import UserError
 
 _NAMES = {"train": TRAIN, "test": TEST}
@@ -74,10 +75,7 @@ def origins(file: Path, paths: Sequence[str]) -> NDArray[np.int8]:
 
 def _read(file: Path) -> Iterator[tuple[str, int]]:
     """Yield every path with its part."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"data.split: {file} is not valid JSON: {error}") from None
+    content = read_json(file)
     if isinstance(content, dict) and not content.keys() & _NAMES.keys():
         for domain in content.values():
             yield from _lists(domain, file)
@@ -95,4 +93,9 @@ def _lists(content: Any, file: Path) -> Iterator[tuple[str, int]]:
         )
     for name, origin in _NAMES.items():
         for path in content[name]:
-            yield str(path), origin
+            if not isinstance(path, str):
+                raise UserError(
+                    f"data.split: {file} lists {reprlib.repr(path)} in `{name}`, which is no path; "
+                    "mend or remove it"
+                )
+            yield path, origin

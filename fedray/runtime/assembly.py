@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from platform import node
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,6 +66,12 @@ class Assembly:
     def identity(self) -> str:
         """Hash of all that determines the numbers, the data's content included."""
         return self.experiment.identity(self.data.images.sha256)
+
+    @cached_property
+    def pinned(self) -> Experiment:
+        """The experiment for processes on other nodes, which must find the same images there."""
+        data = self.experiment.data.model_copy(update={"sha256": self.data.images.sha256})
+        return self.experiment.model_copy(update={"data": data})
 
     @cached_property
     def models(self) -> ModelProvider:
@@ -180,7 +187,14 @@ def load_data(experiment: Experiment) -> FederatedData:
         channels=keys.channels,
         download=keys.download,
         split=keys.split,
+        verified_since=keys.verified_since,
     )
+    if keys.sha256 is not None and images.sha256 != keys.sha256:
+        raise UserError(
+            f"data.root={keys.root} on {node()} holds images or labels with the content hash "
+            f"{images.sha256[:12]}, expected {keys.sha256[:12]} (data.sha256): another copy of the "
+            "data, or one that was changed; make it the same"
+        )
     if _predicts_pixels(experiment) and images.masks is None:
         raise UserError(
             f"model.group={experiment.model.group} predicts every pixel, but "

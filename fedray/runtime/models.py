@@ -98,7 +98,7 @@ class BackboneModels(_Provider):
         group = experiment.model.group
         self.architectures = assign_architectures(group, experiment.data.clients)
         self.dense = is_dense(group)
-        _, channels, image_size, _ = data.images.images.shape
+        channels, image_size, width = data.images.shape
         self._shape: dict[str, Any] = {
             "channels": channels,
             "image_size": image_size,
@@ -106,6 +106,23 @@ class BackboneModels(_Provider):
             "feature_dim": experiment.model.feature_dim,
             "hidden": experiment.model.projector,
         }
+        if width != image_size:
+            self._check_oblong(image_size, width)
+
+    def _check_oblong(self, height: int, width: int) -> None:
+        """Some networks take images of any shape, others square ones only."""
+        image = torch.zeros(1, self._shape["channels"], height, width)
+        for architecture in dict.fromkeys(self.architectures):
+            model = self.empty(architecture).eval()
+            try:
+                with torch.no_grad():
+                    model(Pixels.of(image))
+            except RuntimeError:
+                raise UserError(
+                    f"the images have {width}x{height} pixels, but {architecture} (of model.group="
+                    f"{self._experiment.model.group}) needs square ones; set data.image_size, for "
+                    f"example data.image_size={min(height, width)}"
+                ) from None
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Drawn weights; with `model.pretrained` the backbone's are those."""
@@ -177,10 +194,10 @@ class PromptedModels(_Provider):
     def _prompted(self, device: torch.device) -> PromptedClip:
         half = self._experiment.precision == "bfloat16" and device.type == "cuda"
         clip = self._clip(device, half=half)
-        size = self._data.images.shape[-1]
-        if size != clip.vision.image_size:
+        _, height, width = self._data.images.shape
+        if (height, width) != (clip.vision.image_size,) * 2:
             raise UserError(
-                f"the images have {size}x{size} pixels, but the CLIP of model.clip sees "
+                f"the images have {width}x{height} pixels, but the CLIP of model.clip sees "
                 f"{clip.vision.image_size}x{clip.vision.image_size}; set "
                 f"data.image_size={clip.vision.image_size}"
             )

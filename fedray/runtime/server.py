@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,22 @@ from ray.exceptions import RayActorError, RayTaskError
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
+from fedray.runtime.notices import Notices
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
 from fedray.runtime.workers import RayExecutor, WorkerPool
+
+log = logging.getLogger(__name__)
 
 
 class ServerActor:
     """The coordinating actor of one run; it owns the workers and the clients' states."""
 
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Round]:
-        """Run to the end, going on after the folder's checkpoint; yields each round.
+    def run(self, experiment: str, out: str, began: float) -> Iterator[Round | str]:
+        """Run to the end, going on after the folder's checkpoint.
+
+        Yields each round and, between them, what the user should hear of from here and, after the
+        first round, when they have read their data, from the workers.
 
         Args:
             experiment: the experiment as JSON.
@@ -29,10 +36,19 @@ class ServerActor:
             began: when start-up began, in seconds since the epoch.
         """
         asked = Experiment.model_validate_json(experiment)
-        pool = WorkerPool(asked)
+        notices, pool = Notices(), WorkerPool(asked)
         try:
             session = Session(asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began)
-            yield from session.rounds()
+            for number, done in enumerate(session.rounds()):
+                for said in [*notices.take(), *(pool.notices() if number == 0 else [])]:
+                    yield said  # Ray's generators cannot delegate to a list
+                yield done
+            for said in pool.notices():
+                yield said
+        except Exception:
+            for said in notices.take():  # they may be about the cause
+                yield said
+            raise
         finally:
             pool.close()
 
@@ -89,7 +105,11 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
     )
     try:
         for ref in stream:
-            yield ray.get(ref)
+            said = ray.get(ref)
+            if isinstance(said, str):
+                log.warning("%s", said)
+            else:
+                yield said
     except RayTaskError as error:
         raise _in_own_terms(error, out) from None
     finally:

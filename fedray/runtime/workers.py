@@ -13,12 +13,13 @@ import os
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
@@ -29,11 +30,13 @@ from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory, peak_rss
+from fedray.runtime.notices import Notices
 from fedray.runtime.resources import worker_bundles
 
 log = logging.getLogger(__name__)
 
 CLIENTS_PER_CALL = 32
+NOTICES_SECONDS = 5.0
 SMALL = 100_000  # bytes; up to this size Ray sends a value with the call itself
 
 
@@ -144,6 +147,7 @@ class Worker:
         self._device = pick_device(gpus)
         if self._device.type == "cuda" and gpus < 1:
             torch.cuda.set_per_process_memory_fraction(gpus)
+        self._notices = Notices()
         self._runtimes: dict[str, ClientRuntime] = {}
         torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one loads modules for a second
 
@@ -193,6 +197,10 @@ class Worker:
         """The most memory that this process ever held, in bytes."""
         return peak_rss()
 
+    def notices(self) -> list[str]:
+        """What this process has said since it was asked last."""
+        return self._notices.take()
+
     def _runtime(self, experiment: str) -> ClientRuntime:
         if experiment not in self._runtimes:
             assembly = Assembly(Experiment.model_validate_json(experiment))
@@ -220,6 +228,16 @@ class WorkerPool:
         index = self.workers.index(worker)
         ray.kill(worker)
         self.workers[index] = self._start(index)
+
+    def notices(self) -> list[str]:
+        """What the workers have said, in their order; one that does not answer is left out."""
+        asked = [worker.notices.remote() for worker in self.workers]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=NOTICES_SECONDS)
+        said: list[str] = []
+        for ref in asked:
+            with suppress(RayError):
+                said += ray.get(ref) if ref in answered else []
+        return said
 
     def close(self) -> None:
         """End the workers."""
@@ -253,7 +271,7 @@ class RayExecutor:
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         _accept_mapped_arrays()
-        self._experiment = assembly.experiment.model_dump_json(by_alias=True)
+        self._experiment = assembly.pinned.model_dump_json(by_alias=True)
         self._faults = assembly.experiment.faults
         self._pool = pool
         self._states: dict[int, Any] = {}  # packed, or a reference to what is packed

@@ -199,7 +199,7 @@ def test_two_sets_in_one_folder_are_refused(tmp_path):
     ("change", "match"),
     [
         (lambda s: s.pop("val"), "does not hold the lists train, val and test; replace it"),
-        (lambda s: s["train"].append(["a.png", "0", "golf"]), r"train, row 4 is \[\"a.png\", "),
+        (lambda s: s["train"].append(["a.png", "0", "golf"]), r"train, row 4 is \['a.png', "),
         (lambda s: s["test"].append(["../a.png", 0, "golf"]), r"test, row 2 is .*; expected \["),
         (lambda s: s["test"].append(["/a.png", 0, "golf"]), "test, row 2 is"),
         (lambda s: s["test"].append(["a.png", -1, "golf"]), "test, row 2 is"),

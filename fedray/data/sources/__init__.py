@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from fedray.data import splits
 from fedray.data.cache import cached, source_key
 from fedray.data.configurable import Configurable, build
 from fedray.data.imageset import TEST, TRAIN, ImageSet
+from fedray.data.reading import check_files
 from fedray.errors import UserError
 from fedray.registry import Registry
 
-__all__ = ["Source", "build_source", "load_images", "official_split", "sources"]
+__all__ = ["Source", "build_source", "check_names", "load_images", "official_split", "sources"]
 
 
 class Source(Configurable, ABC):
@@ -32,6 +34,7 @@ class Source(Configurable, ABC):
         channels: int | None = None,
         download: bool = False,
         split: str | None = None,
+        verified_since: float = 0.0,
     ) -> ImageSet:
         """Give the images, decoded once per node and mapped read-only.
 
@@ -41,27 +44,55 @@ class Source(Configurable, ABC):
             channels: 1 grey, 3 RGB; None keeps the original ones.
             download: whether files that are missing may be fetched.
             split: a split file below the root, instead of the official split (see `splits`).
+            verified_since: images that were decoded before this time are decoded again and
+                compared (see `cached`).
 
         Raises:
             UserError: when files are missing or wrong; it says which and what to do.
         """
-        root = self.find_root(root, download=download)
-        files = self.files(root)
-        options: dict[str, Any] = {"image_size": image_size, "channels": channels}
-        if params := self.params.model_dump(mode="json"):
-            options["params"] = params
-        if split is None:
-            key = source_key(self.name, root, files, **options)
-            return cached(key, lambda: self.decode(root, image_size=image_size, channels=channels))
-        file = splits.find_split_file(root, split)
-        key = source_key(self.name, root, [*files, file], **options, split=split)
+        try:
+            root = self.find_root(root, download=download)
+            return self._cached(root, split, verified_since, image_size, channels)
+        except OSError as error:
+            what = error.filename or root
+            raise UserError(
+                f"data.source={self.name}: {what} cannot be read: {error.strerror or error}; "
+                "mend or remove it"
+            ) from None
+
+    def _cached(
+        self,
+        root: Path,
+        split: str | None,
+        verified_since: float,
+        image_size: int | None,
+        channels: int | None,
+    ) -> ImageSet:
+        file = None if split is None else splits.find_split_file(root, split)
+
+        def key() -> str:
+            files = [*self.files(root), *([] if file is None else [file])]
+            check_files(files)
+            options: dict[str, Any] = {"image_size": image_size, "channels": channels}
+            if params := self.params.model_dump(mode="json"):
+                options["params"] = params
+            if split is not None:
+                options["split"] = split
+            return source_key(self.name, root, files, **options)
 
         def decode() -> ImageSet:
-            origin = splits.origins(file, self.paths(root))
+            origin = None if file is None else splits.origins(file, self.paths(root))
             images = self.decode(root, image_size=image_size, channels=channels)
-            return replace(images, origin=origin, sha256="")
+            if key() != before:
+                raise UserError(
+                    f"data.source={self.name}: the files in {root} changed while they were read; "
+                    "start again when they are complete"
+                )
+            check_names(images.class_names, f"data.source={self.name}: {root}")
+            return images if origin is None else replace(images, origin=origin, sha256="")
 
-        return cached(key, decode)
+        before = key()
+        return cached(before, decode, verified_since=verified_since)
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must be there.
@@ -123,6 +154,7 @@ def load_images(
     channels: int | None = None,
     download: bool = False,
     split: str | None = None,
+    verified_since: float = 0.0,
 ) -> ImageSet:
     """Give the images of a source; every process on a node may call it.
 
@@ -135,6 +167,8 @@ def load_images(
         channels: 1 grey, 3 RGB; None keeps the original ones.
         download: whether files that are missing may be fetched.
         split: a split file below the root, instead of the official split (see `splits`).
+        verified_since: images that were decoded before this time are decoded again and compared
+            (see `cached`).
 
     Raises:
         UserError: when there is no such source, a parameter is wrong, or its files are missing or
@@ -142,8 +176,34 @@ def load_images(
     """
     component = Component(name=source) if isinstance(source, str) else source
     return build_source(component).load(
-        root, image_size=image_size, channels=channels, download=download, split=split
+        root,
+        image_size=image_size,
+        channels=channels,
+        download=download,
+        split=split,
+        verified_since=verified_since,
     )
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Refuse names that cannot name different classes in a text and in a file.
+
+    Raises:
+        UserError: with the first that is empty, there twice or not of Unicode characters.
+    """
+    first: dict[str, int] = {}
+    for label, name in enumerate(names):
+        if not name.strip():
+            raise UserError(f"{where}: class {label} has an empty name; give it one")
+        if first.setdefault(name, label) != label:
+            raise UserError(
+                f"{where}: the classes {first[name]} and {label} are both called '{name}'; "
+                "give every class its own name"
+            )
+        if any("\ud800" <= character <= "\udfff" for character in name):
+            raise UserError(
+                f"{where}: the name of class {label}, {name!r}, is not UTF-8; rename it"
+            )
 
 
 _SPLITS = {"train": TRAIN, "test": TEST, "validation": TEST, "valid": TEST, "val": TEST}

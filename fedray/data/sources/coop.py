@@ -6,7 +6,7 @@ https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md. What prompt methods c
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 
 from fedray.data.decoding import decode
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
+from fedray.data.reading import read_json, read_text
 from fedray.data.sources import Source, sources
 from fedray.errors import UserError
 
@@ -240,10 +241,7 @@ def _rows(root: Path, found: _Set) -> Iterator[_Row]:
 
 def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
     """(path, label, class name, origin) of a split_zhou_<Name>.json."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} is not valid JSON: {error}; replace it") from None
+    content = read_json(file, "replace it")
     if not isinstance(content, dict) or not all(
         isinstance(content.get(part), list) for part in _ORIGINS
     ):
@@ -252,7 +250,7 @@ def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
         for i, row in enumerate(content[part]):
             if not _is_row(row):
                 raise UserError(
-                    f"{file}: {part}, row {i} is {json.dumps(row)[:80]}; expected "
+                    f"{file}: {part}, row {i} is {reprlib.repr(row)}; expected "
                     '["path/below/the/images.jpg", label from 0, "class name"]'
                 )
             yield row[0], row[1], row[2], origin
@@ -267,10 +265,10 @@ def _is_row(row: Any) -> bool:
 
 def _aircraft(variants: Path, *lists: Path) -> Iterator[tuple[str, int, str, int]]:
     """(path, label, class name, origin) of FGVCAircraft's official lists: "1025794 707-320"."""
-    names = variants.read_text(encoding="utf-8").splitlines()
+    names = read_text(variants, "replace it").splitlines()
     labels = {name.strip(): i for i, name in enumerate(names)}
     for file, origin in zip(lists, _ORIGINS.values(), strict=True):
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in read_text(file, "replace it").splitlines():
             image, _, name = line.strip().partition(" ")
             if name not in labels:
                 raise UserError(f"{file}: '{line}' names a variant that {variants} does not have")

@@ -31,13 +31,14 @@ class Digits(Source):
         channels: int | None = None,
         download: bool = False,
         split: str | None = None,
+        verified_since: float = 0.0,
     ) -> ImageSet:
         """Give the images uint8 [1797, 1, 8, 8], or as asked; `root` is not used.
 
         Raises:
             UserError: for a `split`: the images have no paths.
         """
-        del root, download
+        del root, download, verified_since
         if split is not None:
             self.paths(Path())
         return self.decode(Path(), image_size=image_size, channels=channels)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedray.data.decoding import decode
 from fedray.data.imageset import TRAIN, Domains, ImageSet
+from fedray.data.reading import check_files
 from fedray.data.sources import Source, official_split, sources
 from fedray.errors import UserError
 
@@ -131,5 +132,11 @@ def _decoded(
 
 
 def folders_of(parent: Path) -> list[Path]:
-    """The folders in a folder, sorted; without hidden ones."""
-    return sorted(p for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    """The folders in a folder, sorted; without hidden ones.
+
+    Raises:
+        UserError: when one is a link that leads nowhere.
+    """
+    entries = sorted(path for path in parent.iterdir() if not path.name.startswith("."))
+    check_files(path for path in entries if not path.exists())
+    return [path for path in entries if path.is_dir()]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import reprlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedray.data.decoding import decode, decode_masks
 from fedray.data.imageset import Domains, ImageSet, dominant_classes
+from fedray.data.reading import read_json
 from fedray.data.sources import Source, official_split, sources
 from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
 from fedray.errors import UserError
@@ -108,13 +110,10 @@ def _pairs(split: Path) -> list[tuple[Path, Path]]:
 def _class_names(path: Path) -> tuple[str, ...]:
     """The names in classes.json."""
     expected = 'expected a list of two to 256 different names, ["background", ...]'
-    try:
-        names = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there; {expected}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; {expected}") from None
+    if not os.path.lexists(path):
+        raise UserError(f"{path} is not there; {expected}")
+    names = read_json(path, expected)
     listed = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
     if not listed or not 2 <= len(names) <= 256 or len(set(names)) < len(names):
-        raise UserError(f"{path} holds {json.dumps(names)[:80]}; {expected}")
+        raise UserError(f"{path} holds {reprlib.repr(names)}; {expected}")
     return tuple(names)

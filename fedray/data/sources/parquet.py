@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
+import reprlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 
 from fedray.data.decoding import decode
 from fedray.data.imageset import TRAIN, Domains, ImageSet
+from fedray.data.reading import check_file, parse_json, read_json, walk
 from fedray.data.sources import Source, official_split, sources
 from fedray.errors import UserError
 
@@ -45,7 +48,7 @@ class Parquet(Source):
             UserError: when there is no parquet file.
         """
         info = root / "dataset_info.json"
-        return [*_parquet_files(root), *([info] if info.is_file() else [])]
+        return [*_parquet_files(root), *([info] if os.path.lexists(info) else [])]
 
     def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
         """Read all files and decode their images.
@@ -104,11 +107,7 @@ class Parquet(Source):
 
 def _parquet_files(root: Path) -> list[Path]:
     """The parquet files below `root`, training files first, then by name; hidden ones not."""
-    found = [
-        path
-        for path in root.rglob("*.parquet")
-        if not any(part.startswith(".") for part in path.relative_to(root).parts)
-    ]
+    found = [path for path in walk(root) if path.suffix == ".parquet"]
     if not found:
         raise UserError(
             f"no *.parquet file below data.root={root}; "
@@ -148,10 +147,9 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[tuple[bytes, int, str
     label_column = _column(columns, _LABEL_COLUMNS, file)
     wanted = [image_column, label_column, *(["domain"] if "domain" in columns else [])]
     row = 0
-    for batch in table.iter_batches(batch_size=4096, columns=wanted):
-        images = batch.column(image_column).to_pylist()
-        labels = batch.column(label_column).to_pylist()
-        domains = batch.column("domain").to_pylist() if "domain" in wanted else [None] * len(labels)
+    for columns_read in _batches(table, wanted, file):
+        images, labels, *rest = columns_read
+        domains = rest[0] if rest else [None] * len(labels)
         for image, label, domain in zip(images, labels, domains, strict=True):
             content = image.get("bytes") if isinstance(image, dict) else image
             if not isinstance(content, bytes):
@@ -161,7 +159,7 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[tuple[bytes, int, str
                 )
             if isinstance(label, bool) or not isinstance(label, int):
                 raise UserError(
-                    f"{file}, row {row}: label {label!r} is not an integer; "
+                    f"{file}, row {row}: label {reprlib.repr(label)} is not an integer; "
                     f"expected 0..{classes - 1} in column '{label_column}'"
                 )
             if not 0 <= label < classes:
@@ -169,33 +167,66 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[tuple[bytes, int, str
                     f"{file}, row {row}: label {label} is outside the {classes} classes "
                     f"(0..{classes - 1}); mend the row or the class names in dataset_info.json"
                 )
+            if domain is not None and not isinstance(domain, str):
+                raise UserError(
+                    f"{file}, row {row}: the domain {reprlib.repr(domain)} is not a string; mend it"
+                )
             yield content, label, domain
             row += 1
+
+
+def _batches(table: Any, columns: list[str], file: str) -> Iterator[list[list[Any]]]:
+    """Some rows after others: the values of each column."""
+    batches = table.iter_batches(batch_size=4096, columns=columns)
+    while True:
+        with _readable(file):
+            batch = next(batches, None)
+            values = batch and [batch.column(name).to_pylist() for name in columns]
+        if values is None:
+            return
+        yield values
 
 
 def _image_paths(path: Path, file: str) -> list[Any]:
     """The `path` of every row's image, None where there is none; no image is read."""
     table = _open(path, file)
     column = _column(table.schema_arrow.names, _IMAGE_COLUMNS, file)
-    rows = table.read(columns=[f"{column}.path"])
-    if column not in rows.column_names:
-        return [None] * table.metadata.num_rows
-    return [image and image.get("path") for image in rows.column(column).to_pylist()]
+    with _readable(file):
+        rows = table.read(columns=[f"{column}.path"])
+        if column not in rows.column_names:
+            return [None] * table.metadata.num_rows
+        images = rows.column(column).to_pylist()
+    return [image.get("path") if isinstance(image, dict) else None for image in images]
 
 
 def _open(path: Path, file: str) -> Any:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    check_file(path)
+    with _readable(file):
+        return pq.ParquetFile(path, page_checksum_verification=True)
+
+
+@contextmanager
+def _readable(file: str) -> Iterator[None]:
+    """Say of what pyarrow cannot read that it is damaged.
+
+    Raises:
+        UserError: when it raises an error.
+    """
+    import pyarrow as pa
+
     try:
-        return pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        reason = str(error).splitlines()[0]
+        yield
+    except (OSError, ValueError, LookupError, MemoryError, pa.ArrowException) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{file} cannot be read as parquet ({reason}); replace it") from None
 
 
 def _column(columns: list[str], wanted: tuple[str, ...], file: str) -> str:
     for name in wanted:
+        if columns.count(name) > 1:
+            raise UserError(f"{file} has {columns.count(name)} columns called {name}; keep one")
         if name in columns:
             return name
     raise UserError(
@@ -205,11 +236,8 @@ def _column(columns: list[str], wanted: tuple[str, ...], file: str) -> str:
 
 def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
     info = root / "dataset_info.json"
-    if info.is_file():
-        try:
-            content = json.loads(info.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{info} is not valid JSON: {error}") from None
+    if os.path.lexists(info):
+        content = read_json(info)
         names = content.get("class_names") if isinstance(content, dict) else None
         names = _feature_names(content) if names is None else names
         if names is not None:
@@ -217,7 +245,10 @@ def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
     found = {}
     for path in files:
         metadata = _open(path, path.name).schema_arrow.metadata or {}
-        names = _feature_names(json.loads(metadata.get(b"huggingface", b"{}")).get("info"))
+        described = parse_json(
+            metadata.get(b"huggingface", b"{}"), f"the metadata `huggingface` of {path.name}"
+        )
+        names = _feature_names(described.get("info") if isinstance(described, dict) else None)
         if names is not None:
             found[path] = _checked(names, path.name)
     if not found:
@@ -255,6 +286,10 @@ def _domains(domains: list[str | None], where: Callable[[int], str]) -> Domains 
     if not names:
         return None
     position = {name: i for i, name in enumerate(names)}
+    if len(names) > np.iinfo(np.int16).max:
+        raise UserError(
+            f"the column domain has {len(names):,} different values, too many; rename the column"
+        )
     ids = np.empty(len(domains), np.int16)
     for i, name in enumerate(domains):
         if not name:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedray.data.decoding import Encoded, Resampling, decode
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
+from fedray.data.reading import walk
 from fedray.data.sources import Source, sources
 from fedray.data.sources.coop import CARS_URL
 from fedray.errors import UserError
@@ -17,6 +19,8 @@ from fedray.files import cache_folder, node_lock
 
 OfficialSplits: TypeAlias = Mapping[int, Mapping[str, Any]]
 """For each official split, the arguments with which torchvision reads it."""
+Rows: TypeAlias = tuple[Sequence[Encoded], NDArray[np.int64]]
+"""Images and their labels."""
 
 _VGG = "https://www.robots.ox.ac.uk/~vgg/data"
 _ONE: OfficialSplits = {TRAIN: {}}
@@ -72,7 +76,7 @@ class _TorchVision(Source):
 
     def files(self, root: Path) -> list[Path]:
         """The files that torchvision reads."""
-        return sorted(path for path in (root / self.folder).rglob("*") if path.is_file())
+        return sorted(walk(root / self.folder))
 
     def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
         """Read all splits.
@@ -80,10 +84,9 @@ class _TorchVision(Source):
         Raises:
             UserError: when the files are not whole.
         """
-        parts = self._read(root)
-        rows = [self._rows(part) for part in parts]
-        encoded = [image for images, _ in rows for image in images]
-        labels = [np.asarray(ids, np.int64) for _, ids in rows]
+        splits, names = self._read(root)
+        encoded = [image for images, _ in splits for image in images]
+        labels = [ids for _, ids in splits]
 
         def where(i: int) -> str:
             image = encoded[i]
@@ -99,7 +102,7 @@ class _TorchVision(Source):
                 resampling=self.resampling,
             ),
             labels=np.concatenate(labels),
-            class_names=self._names(parts[0]),
+            class_names=names,
             origin=np.repeat(np.array([*self.splits], np.int8), [len(ids) for ids in labels]),
         )
 
@@ -113,19 +116,21 @@ class _TorchVision(Source):
     def _present(self, root: Path) -> bool:
         return any((root / self.folder).glob("*"))
 
-    def _read(self, root: Path) -> list[Any]:
-        """The splits that are on disk.
+    def _read(self, root: Path) -> tuple[list[Rows], tuple[str, ...]]:
+        """The images and labels of every split, and the classes' names.
 
         Raises:
             UserError: when the files are not whole.
         """
         try:
-            return self._open(root, download=False)
-        except (OSError, RuntimeError, ValueError, EOFError, LookupError) as error:
+            parts = self._open(root, download=False)
+            names = self._names(parts[0])
+            return [_checked(*self._rows(part), len(names)) for part in parts], names
+        except Exception as error:  # torchvision's readers check little of what they unpack
             anew = "set data.download=true" if self.fetches else f"get them from {self.url}"
             raise UserError(
                 f"data.source={self.name}: the files in {root / self.folder} are not whole "
-                f"({error}); remove them and {anew}"
+                f"({_reason(error)}); remove them and {anew}"
             ) from None
 
     def _open(self, root: Path, *, download: bool) -> list[Any]:
@@ -134,6 +139,25 @@ class _TorchVision(Source):
 
         dataset = getattr(datasets, self.dataset)
         return [dataset(root, **split, download=download) for split in self.splits.values()]
+
+
+def _checked(images: Sequence[Encoded], labels: Sequence[int], classes: int) -> Rows:
+    """The rows of a split.
+
+    Raises:
+        ValueError: when there are none, or the labels do not fit.
+    """
+    ids = np.asarray(labels, np.int64)
+    if not len(images) or ids.shape != (len(images),):
+        raise ValueError(f"{len(images)} images and labels of shape {ids.shape}")
+    if not 0 <= ids.min() <= ids.max() < classes:
+        raise ValueError(f"labels span {ids.min()}..{ids.max()}, but there are {classes} classes")
+    return images, ids
+
+
+def _reason(error: Exception) -> str:
+    """An error's message on one line; its class's name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class _Files(_TorchVision):
@@ -147,7 +171,7 @@ class _Files(_TorchVision):
 
     def paths(self, root: Path) -> list[str]:
         """Each image's path below the set's folder."""
-        found = [image for part in self._read(root) for image in self._rows(part)[0]]
+        found = [image for images, _ in self._read(root)[0] for image in images]
         return [Path(str(path)).relative_to(root / self.folder).as_posix() for path in found]
 
     def _rows(self, part: Any) -> tuple[Sequence[Encoded], Sequence[int]]:

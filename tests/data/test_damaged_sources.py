@@ -1,0 +1,597 @@
+"""Whatever is wrong with the user's files is one sentence that names the file: a table of cases."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import socket
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedray.data import load_images
+from fedray.data.sources import check_names, sources
+from fedray.errors import UserError
+
+
+def encoded(kind="PNG", mode="RGB", size=(8, 8), **options) -> bytes:
+    width, height = size
+    values = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(values).convert(mode).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+PNG = encoded()
+DEEP = "[" * 100_000
+NOT_UTF8 = b'{"class_names": ["caf\xe9", "dog"]}'
+
+# --- one small data set of each source -----------------------------------------------------------
+
+
+def parquet(root: Path) -> None:
+    info = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
+    for split in ("train", "test"):
+        table(root / f"{split}-0.parquet", metadata={"huggingface": json.dumps(info)})
+
+
+def table(path: Path, images=None, labels=(0, 1, 0), metadata=None, **columns) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if images is None:
+        images = [{"bytes": PNG, "path": f"{i}.png"} for i in range(len(labels))]
+    made = pa.table({"image": images, "label": pa.array(labels), **columns})
+    pq.write_table(made.replace_schema_metadata(metadata), path, write_page_checksum=True)
+
+
+def image_folder(root: Path) -> None:
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(2):
+            (root / name / f"{i}.png").write_bytes(PNG)
+
+
+def domain_folder(root: Path) -> None:
+    for domain in ("amazon", "webcam"):
+        image_folder(root / domain)
+
+
+def mask_folder(root: Path) -> None:
+    for split in ("train", "test"):
+        (root / "x" / split / "images").mkdir(parents=True)
+        (root / "x" / split / "masks").mkdir()
+        (root / "x" / split / "images" / "0.png").write_bytes(PNG)
+        Image.fromarray(np.eye(8, dtype=np.uint8)).save(root / "x" / split / "masks" / "0.png")
+    (root / "classes.json").write_text('["background", "cat"]')
+
+
+def coop(root: Path) -> None:
+    split = {"train": [], "val": [], "test": []}
+    for i, part in enumerate(split):
+        for label, name in enumerate(("cat", "dog")):
+            (root / "images").mkdir(parents=True, exist_ok=True)
+            (root / "images" / f"{name}{i}.png").write_bytes(PNG)
+            split[part].append([f"{name}{i}.png", label, name])
+    (root / "split_zhou_OxfordPets.json").write_text(json.dumps(split))
+
+
+def aircraft(root: Path) -> None:
+    (root / "images").mkdir(parents=True)
+    (root / "variants.txt").write_text("707-320\nCessna 172\n")
+    for i, part in enumerate(("train", "val", "test")):
+        for j in range(2):
+            (root / "images" / f"{i}{j}.jpg").write_bytes(encoded("JPEG"))
+        lines = f"{i}0 707-320\n{i}1 Cessna 172\n"
+        (root / f"images_variant_{part}.txt").write_text(lines)
+
+
+def fashion_mnist(root: Path) -> None:
+    raw = root / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for prefix, count in (("train", 4), ("t10k", 2)):
+        (raw / f"{prefix}-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 2051, count, 28, 28) + bytes(count * 784)
+        )
+        (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(
+            struct.pack(">II", 2049, count) + bytes(range(count))
+        )
+
+
+def eurosat(root: Path) -> None:
+    for name in ("Forest", "SeaLake"):
+        (root / "eurosat" / "2750" / name).mkdir(parents=True)
+        (root / "eurosat" / "2750" / name / "1.jpg").write_bytes(encoded("JPEG"))
+
+
+# --- damages -------------------------------------------------------------------------------------
+
+Damage = Callable[[Path], object]
+
+
+def at(name: str, damage: Callable[[Path], object]) -> Damage:
+    """A damage of one of the files."""
+    return lambda root: damage(root / name)
+
+
+def without(damage: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Something else in a file's place."""
+
+    def replaced(path: Path) -> None:
+        path.unlink()
+        damage(path)
+
+    return replaced
+
+
+def bind(path: Path) -> None:
+    """A socket, bound by a short name: a path may be too long for one."""
+    here = os.getcwd()
+    os.chdir(path.parent)
+    try:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def content(new: bytes | str) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(new if isinstance(new, bytes) else new.encode())
+
+
+def flip(place: float) -> Callable[[Path], object]:
+    def flipped(path: Path) -> None:
+        changed = bytearray(path.read_bytes())
+        changed[int(place * len(changed))] ^= 0xFF
+        path.write_bytes(changed)
+
+    return flipped
+
+
+def torn(path: Path) -> None:
+    os.truncate(path, path.stat().st_size * 2 // 3)
+
+
+pipe = without(os.mkfifo)
+dangling = without(lambda path: path.symlink_to("/nowhere/at/all"))
+loop = without(lambda path: path.symlink_to(path.name))
+folder = without(Path.mkdir)
+socket_ = without(bind)
+device = without(lambda path: path.symlink_to("/dev/zero"))
+missing = Path.unlink
+
+PLACES = [
+    (pipe, "is a named pipe, expected a file"),
+    (socket_, "is a socket, expected a file"),
+    (folder, "is a folder, expected a file"),
+    (device, "is a device, expected a file"),
+    (dangling, "is a link to /nowhere/at/all, which cannot be followed"),
+    (loop, "is a link to .*, which cannot be followed"),
+]
+"""What may stand in the place of a file that is found by listing a folder."""
+
+JSONS = [
+    ("", "is not valid JSON"),
+    ("{", "is not valid JSON"),
+    (DEEP, "is not valid JSON: it is nested too deep"),
+    ("1" * 5000, "is not valid JSON: Exceeds the limit"),
+    (NOT_UTF8, "is not UTF-8 text"),
+    (b"\x00" * 64, "is not valid JSON"),
+]
+"""What is wrong with any JSON file."""
+
+
+def meta(text: str) -> Damage:
+    def damage(root: Path) -> None:
+        for split in ("train", "test"):
+            table(root / f"{split}-0.parquet", metadata={"huggingface": text})
+
+    return damage
+
+
+def rows(**columns) -> Damage:
+    """Training rows like these; class names are known."""
+
+    def damage(root: Path) -> None:
+        (root / "dataset_info.json").write_text('{"class_names": ["cat", "dog"]}')
+        table(root / "train-0.parquet", **columns)
+
+    return damage
+
+
+def repeated_column(root: Path) -> None:
+    images = pa.array([{"bytes": PNG, "path": None}])
+    schema = pa.schema([("image", images.type), ("label", pa.int64()), ("label", pa.int64())])
+    pq.write_table(pa.Table.from_arrays([images, [0], [1]], schema=schema), root / "a.parquet")
+    (root / "dataset_info.json").write_text('{"class_names": ["cat", "dog"]}')
+
+
+def link_to(target: str, name: str) -> Damage:
+    return lambda root: (root / name).symlink_to(root / target)
+
+
+def rewritten(edit: Callable[[dict], object]) -> Damage:
+    def damage(root: Path) -> None:
+        file = root / "split_zhou_OxfordPets.json"
+        split = json.loads(file.read_text())
+        edit(split)
+        file.write_text(json.dumps(split))
+
+    return damage
+
+
+def one_name_twice(split: dict) -> None:
+    for part in split.values():
+        part[0][2], part[1][2] = "guinea_pig", "guinea pig"
+
+
+def idx(name: str, new: bytes) -> Damage:
+    return lambda root: (root / "FashionMNIST" / "raw" / name).write_bytes(new)
+
+
+def bomb(pixels: int) -> bytes:
+    """A PNG whose header promises so many pixels a side, and that holds none."""
+    header = struct.pack(">IIBBBBB", pixels, pixels, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    return PNG[:8] + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk)) + PNG[33:]
+
+
+def animated(kind: str) -> bytes:
+    second = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
+    return encoded(kind, save_all=True, append_images=[second])
+
+
+def deep_png(channels: int) -> bytes:
+    """A PNG of 16 bits a channel: grey or RGB."""
+    header = struct.pack(">IIBBBBB", 8, 8, 16, 0 if channels == 1 else 2, 0, 0, 0)
+    lines = b"".join(b"\x00" + bytes(8 * channels * 2) for _ in range(8))
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
+    chunks = [
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in parts
+    ]
+    return PNG[:8] + b"".join(chunks)
+
+
+PARQUET = [
+    *[(at("train-0.parquet", damage), "train-0.parquet " + match) for damage, match in PLACES[:2]],
+    *[(at("train-0.parquet", damage), "train-0.parquet " + match) for damage, match in PLACES[3:]],
+    (at("train-0.parquet", content(b"")), "train-0.parquet cannot be read as parquet"),
+    (at("train-0.parquet", content(b"PAR1" * 50)), "train-0.parquet cannot be read as parquet"),
+    (at("train-0.parquet", torn), "train-0.parquet cannot be read as parquet"),
+    (at("train-0.parquet", flip(0.02)), "train-0.parquet cannot be read as parquet"),
+    (at("train-0.parquet", flip(0.1)), "train-0.parquet cannot be read as parquet"),
+    (lambda root: [path.unlink() for path in root.iterdir()], "no .*.parquet file below data.root"),
+    (rows(images=[], labels=pa.array([], pa.int64())), None),
+    (rows(labels=[0, None, 1]), "train-0.parquet, row 1: label None is not an integer"),
+    (rows(labels=[0, 2]), "row 1: label 2 is outside the 2 classes"),
+    (rows(labels=[0, -1]), "row 1: label -1 is outside the 2 classes"),
+    (rows(labels=pa.array([0, 2**63], pa.uint64())), "row 1: label 9223372036854775808 is outside"),
+    (rows(labels=[0.0, 1.0]), "row 0: label 0.0 is not an integer"),
+    (rows(labels=["cat", "dog"]), "row 0: label 'cat' is not an integer"),
+    (rows(labels=[True, False]), "row 0: label True is not an integer"),
+    (rows(labels=[[0], [1]]), r"row 0: label \[0\] is not an integer"),
+    (rows(images=[PNG, None, PNG]), "row 1: column 'image' holds no image bytes"),
+    (rows(images=["a.png", "b.png", "c.png"]), "row 0: column 'image' holds no image bytes"),
+    (rows(images=[[1], [2], [3]]), "row 0: column 'image' holds no image bytes"),
+    (rows(images=[{"path": "a.png"}] * 3), "row 0: column 'image' holds no image bytes"),
+    (rows(images=[{"bytes": None, "path": "a"}] * 3), "row 0: column 'image' holds no image bytes"),
+    (rows(images=[PNG, b"", PNG]), "train-0.parquet, row 1 is not an image"),
+    (rows(domain=[1, 2, 3]), "row 0: the domain 1 is not a string"),
+    (rows(domain=["a", None, "b"]), "row 1 has no domain, while others have one"),
+    (repeated_column, "a.parquet has 2 columns called label; keep one"),
+    (lambda root: pq.write_table(pa.table({"x": [1]}), root / "a.parquet"), "has the columns x;"),
+    (meta("{"), "the metadata `huggingface` of train-0.parquet is not valid JSON"),
+    (meta(DEEP), "the metadata `huggingface` of train-0.parquet is not valid JSON: it is nested"),
+    (meta("[]"), "the class names of data.root=.* are unknown"),
+    (meta('{"info": [1]}'), "the class names of data.root=.* are unknown"),
+    (meta('{"info": {"features": {"label": {"names": "ab"}}}}'), "names must be a list of strings"),
+    (
+        meta('{"info": {"features": {"label": {"names": ["a", "a"]}}}}'),
+        "the classes 0 and 1 are both called 'a'",
+    ),
+    (
+        lambda root: table(
+            root / "more.parquet",
+            metadata={
+                "huggingface": '{"info": {"features": {"label": {"names": ["dog", "cat"]}}}}'
+            },
+        ),
+        "disagree on the class names",
+    ),
+    *[
+        (at("dataset_info.json", content(text)), f"dataset_info.json {match}")
+        for text, match in JSONS
+    ],
+    (at("dataset_info.json", lambda path: path.symlink_to("/nowhere")), "is a link to /nowhere,"),
+    (at("dataset_info.json", os.mkfifo), "dataset_info.json is a named pipe"),
+    (at("dataset_info.json", content('{"class_names": []}')), "must be a list of strings"),
+    (at("dataset_info.json", content('{"class_names": [1, 2]}')), "must be a list of strings"),
+    (at("dataset_info.json", content('{"class_names": ["a", " "]}')), "class 1 has an empty name"),
+    (at("dataset_info.json", content(r'{"class_names": ["a", "\ud800"]}')), "is not UTF-8; rename"),
+    (link_to(".", "again"), "again is a link to a folder that it is in; remove it"),
+    (link_to("nowhere", "more.parquet"), "more.parquet is a link to .*, which cannot be followed"),
+]
+
+IMAGES = [
+    *[(at("cat/0.png", damage), "cat/0.png " + match) for damage, match in PLACES],
+    (at("cat/0.png", content(b"")), "cat/0.png is not an image"),
+    (at("cat/0.png", content("<svg/>")), "cat/0.png is not an image"),
+    (at("cat/0.png", torn), "cat/0.png cannot be"),
+    (at("cat/0.png", flip(0.5)), "cat/0.png cannot be"),
+    (at("cat/0.png", content(bomb(30_000))), "cat/0.png cannot be read as an image: Image size"),
+    (at("cat/0.png", content(bomb(2**31 - 1))), "cat/0.png cannot be read as an image"),
+    (
+        at("cat/0.png", content(encoded(size=(8, 6)))),
+        "images differ in size: .* set data.image_siz",
+    ),
+    (at("cat/0.png", content(encoded(size=(9, 8)))), "images differ in size"),
+    (at("cat/0.png", content(animated("GIF"))), "cat/0.png holds 2 images, expected one"),
+    (at("cat/0.png", content(animated("PNG"))), "cat/0.png holds 2 images, expected one"),
+    (at("cat/0.png", content(animated("WEBP"))), "cat/0.png holds 2 images, expected one"),
+    (at("cat/0.png", content(animated("TIFF"))), "cat/0.png holds 2 images, expected one"),
+    (at("cat/0.png", content(deep_png(1))), "cat/0.png has pixels of mode I;16, more than 8 bits"),
+    (at("cat/0.png", content(deep_png(3))), "cat/0.png has pixels of mode RGB, more than 8 bits"),
+    (at("cat/0.png", content(encoded("TIFF", "F"))), "cat/0.png has pixels of mode F"),
+    (at("cat/0.png", content(encoded("TIFF", "I"))), "cat/0.png has pixels of mode I,"),
+    (lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)], "cat holds no image"),
+    (lambda root: (root / "eel").mkdir(), "eel holds no image"),
+    (link_to("nowhere", "eel"), "eel is a link to .*/nowhere, which cannot be followed"),
+    (link_to("eel", "eel"), "eel is a link to .*, which cannot be followed"),
+    (link_to(".", "eel"), "eel holds no image"),
+    (
+        lambda root: (root / "cat").rename(os.fsdecode(os.fsencode(root) + b"/caf\xe9")),
+        r"the name of class 0, 'caf\\udce9', is not UTF-8; rename it",
+    ),
+]
+
+MASKS = [
+    (at("classes.json", pipe), "classes.json is a named pipe"),
+    (at("classes.json", dangling), "classes.json is a link to /nowhere/at/all"),
+    (at("classes.json", missing), "classes.json is not there; expected a list"),
+    *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
+    (at("classes.json", content('["a", "a"]')), "expected a list of two to 256 different names"),
+    (at("classes.json", content("[" * 90 + "]" * 90)), "expected a list of two to 256 different"),
+    *[(at("x/train/images/0.png", damage), "0.png " + match) for damage, match in PLACES],
+    (at("x/train/masks/0.png", pipe), "0.png has no mask"),
+    (at("x/train/masks/0.png", missing), "0.png has no mask"),
+    (at("x/train/masks/0.png", content(PNG)), "has pixels of mode RGB, expected one class id"),
+    (at("x/train/masks/0.png", content(encoded(mode="L", size=(9, 8)))), "has 9x8 pixels, its im"),
+    (at("x/train/masks/0.png", content(encoded(mode="L"))), "holds the class .*, but classes.json"),
+    (at("x/train/masks/0.png", torn), "masks/0.png cannot be"),
+    (lambda root: (root / "y").symlink_to("gone"), "y is a link to gone, which cannot be followed"),
+]
+
+SPLIT = "split_zhou_OxfordPets.json"
+COOP = [
+    *[(at(SPLIT, content(text)), f"{SPLIT} {match}") for text, match in JSONS],
+    (at(SPLIT, content("[]")), "does not hold the lists train, val and test"),
+    (at(SPLIT, content('{"train": {}, "val": [], "test": []}')), "does not hold the lists"),
+    (rewritten(lambda split: split["train"].append([[[[[]]]]])), r"train, row 2 is \[\[\[\["),
+    (rewritten(lambda split: split["test"].append(["a", None, "cat"])), "test, row 2 is"),
+    (
+        rewritten(lambda split: [p[1].__setitem__(1, 10**30) for p in split.values()]),
+        "without a gap",
+    ),
+    (
+        rewritten(lambda split: split["test"].append(["gone.png", 1, "dog"])),
+        "gone.png is not there",
+    ),
+    (rewritten(one_name_twice), "the classes 0 and 1 are both called 'guinea pig'"),
+    (at("images/cat0.png", pipe), "cat0.png is not there"),
+    (at("images/cat0.png", dangling), "cat0.png is not there"),
+    (at("images/cat0.png", content(b"")), "cat0.png is not an image"),
+]
+
+AIRCRAFT = [
+    (at("variants.txt", content(b"caf\xe9\n")), "variants.txt is not UTF-8 text"),
+    (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "without a gap"),
+    (at("variants.txt", pipe), "variants.txt is not there"),
+    (at("images_variant_val.txt", content("10 Concorde\n")), "names a variant that"),
+    (at("images_variant_val.txt", content(b"\xff\xfe")), "images_variant_val.txt is not UTF-8"),
+    (at("images_variant_val.txt", missing), "images_variant_val.txt is not there"),
+]
+
+RAW = "FashionMNIST/raw"
+TORCHVISION = [
+    *[
+        (at(f"{RAW}/t10k-labels-idx1-ubyte", damage), f"ubyte {match}")
+        for damage, match in PLACES[:2]
+    ],
+    *[
+        (at(f"{RAW}/t10k-labels-idx1-ubyte", damage), f"ubyte {match}")
+        for damage, match in PLACES[3:]
+    ],
+    (at(f"{RAW}/t10k-labels-idx1-ubyte", folder), "are not whole"),
+    (idx("train-images-idx3-ubyte", b""), "are not whole"),
+    (idx("train-images-idx3-ubyte", b"\x00" * 40), "are not whole"),
+    (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 9, 28, 28)), "are not whole"),
+    (
+        idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 0, 28, 28)),
+        "are not whole .offset",
+    ),
+    (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 3) + bytes(3)), "4 images and labels"),
+    (
+        idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 4) + b"\x00\x01\x02\x0a"),
+        r"labels span 0..10, but there are 10 classes",
+    ),
+]
+EUROSAT = [
+    (at("eurosat/2750/Forest/1.jpg", pipe), "1.jpg is a named pipe"),
+    (at("eurosat/2750/Forest/1.jpg", content(b"")), "1.jpg is not an image"),
+    (at("eurosat/2750/Forest/1.jpg", missing), "are not whole"),
+    (lambda root: (root / "eurosat/2750/River").symlink_to("gone"), "River is a link to gone"),
+]
+
+CASES = [
+    (source, make, damage, match)
+    for source, make, damages in (
+        ("parquet", parquet, PARQUET),
+        ("image_folder", image_folder, IMAGES),
+        ("domain_folder", domain_folder, [(lambda r, d=d: d(r / "amazon"), m) for d, m in IMAGES]),
+        ("mask_folder", mask_folder, MASKS),
+        ("coop", coop, COOP),
+        ("coop", aircraft, AIRCRAFT),
+        ("torchvision_fashion_mnist", fashion_mnist, TORCHVISION),
+        ("torchvision_eurosat", eurosat, EUROSAT),
+    )
+    for damage, match in damages
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("source", "make", "damage", "match"), CASES)
+def test_a_damaged_source_is_one_sentence(tmp_path, cache, source, make, damage, match):
+    root = tmp_path / "oxford_pets"
+    make(root)
+    damage(root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is left to a warning
+        if match is None:
+            load_images(source, root)
+            return
+        with pytest.raises(UserError, match=match) as caught:
+            load_images(source, root)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 800
+    assert not [path for path in (cache / "images").glob("*") if path.is_dir()]
+
+
+@pytest.mark.parametrize(
+    "make", [parquet, image_folder, domain_folder, mask_folder, coop, aircraft]
+)
+def test_the_same_sets_without_damage_are_read(tmp_path, make):
+    make(tmp_path / "root")
+    name = "coop" if make is aircraft else make.__name__
+    images = load_images(name, tmp_path / "root")
+    assert images.shape == (3, 8, 8)
+    assert set(images.labels.tolist()) <= {0, 1}
+
+
+SPLITS = [
+    *[(text, f"split.json {match}") for text, match in JSONS],
+    ("null", "does not hold the lists `train` and `test`"),
+    ('{"train": [], "test": {}}', "does not hold the lists"),
+    (
+        '{"train": [["cat/0.png"]], "test": []}',
+        r"lists \['cat/0.png'\] in `train`, which is no path",
+    ),
+    ('{"train": [null], "test": []}', "lists None in `train`, which is no path"),
+    ('{"train": ["cat/0.png"], "test": ["cat/0.png"]}', "lists 'cat/0.png' twice"),
+    ('{"train": ["cat/0.png"], "test": []}', "do not match: 3 like 'cat/1.png', which the file"),
+]
+
+
+@pytest.mark.parametrize(("text", "match"), SPLITS)
+def test_a_damaged_split_file_is_one_sentence(tmp_path, text, match):
+    image_folder(tmp_path)
+    content(text)(tmp_path / "split.json")
+    with pytest.raises(UserError, match=match):
+        load_images("image_folder", tmp_path, split="split.json")
+
+
+@pytest.mark.parametrize("place", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("gone")])
+def test_a_split_file_that_is_none(tmp_path, place):
+    image_folder(tmp_path)
+    place(tmp_path / "split.json")
+    with pytest.raises(UserError, match=r"is not a file below data.root"):
+        load_images("image_folder", tmp_path, split="split.json")
+
+
+def test_an_oblong_image_is_not_scaled_to_billions_of_pixels(tmp_path):
+    image_folder(tmp_path)
+    (tmp_path / "cat" / "0.png").write_bytes(encoded(size=(60_000, 1)))
+    with pytest.raises(UserError, match=r"60000x1 pixels, too oblong for data.image_size=224"):
+        load_images("image_folder", tmp_path, image_size=224)
+
+
+def test_kinds_of_images_that_are_read(tmp_path):
+    image_folder(tmp_path)
+    modes = {"GIF": ["RGB"], "PNG": ["P", "1", "LA", "RGBA"], "JPEG": ["CMYK"], "TIFF": ["RGB"]}
+    for kind, mode in [(kind, mode) for kind, every in modes.items() for mode in every]:
+        (tmp_path / "dog" / f"{mode}.{kind.lower()[:4]}").write_bytes(encoded(kind, mode))
+    camera = encoded("MPO", save_all=True, append_images=[Image.new("RGB", (8, 8))])
+    (tmp_path / "dog" / "9.jpg").write_bytes(camera)  # with a second picture, as cameras write it
+    listed = sum(1 for path in tmp_path.rglob("*") if path.is_file())
+    assert load_images("image_folder", tmp_path).images.shape == (listed, 3, 8, 8)
+
+
+def test_parquet_files_behind_links_are_read(tmp_path):
+    parquet(tmp_path / "elsewhere")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "part").symlink_to(tmp_path / "elsewhere")
+    assert len(load_images("parquet", tmp_path / "root")) == 6
+
+
+def test_pickles_that_are_not_torchvisions_are_not_opened(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "was run"),))
+
+    batches = tmp_path / "cifar-10-batches-py"
+    batches.mkdir()
+    for name in ("batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
+        (batches / name).write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(UserError, match=r"are not whole \(Dataset not found or corrupted"):
+        load_images("torchvision_cifar10", tmp_path)
+    assert not (tmp_path / "was run").exists()
+
+
+@pytest.mark.parametrize("edit", ["content", "time", "in place"])
+def test_an_edited_source_is_decoded_anew(tmp_path, edit):
+    image_folder(tmp_path)
+    file = tmp_path / "cat" / "0.png"
+    before, status = load_images("image_folder", tmp_path), file.stat()
+    changed = encoded(size=(8, 8), compress_level=0) if edit == "content" else PNG
+    if edit == "in place":  # other pixels in as many bytes, and the time of modification set back
+        original = encoded("BMP")
+        file.write_bytes(original)
+        before, status = load_images("image_folder", tmp_path), file.stat()
+        changed = original[:-24] + bytes(24)
+    file.write_bytes(changed)
+    if edit == "in place":
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert (file.stat().st_size, file.stat().st_mtime_ns) == (
+            status.st_size,
+            status.st_mtime_ns,
+        )
+    after = load_images("image_folder", tmp_path)
+    assert (after.sha256 == before.sha256) == (edit != "in place")
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path, cache, monkeypatch):
+    image_folder(tmp_path)
+    kind = sources.get("image_folder")
+    decode = kind.decode
+
+    def meddled(self, root, **options):
+        found = decode(self, root, **options)
+        (root / "cat" / "1.png").write_bytes(encoded("BMP"))
+        return found
+
+    monkeypatch.setattr(kind, "decode", meddled)
+    with pytest.raises(UserError, match="changed while they were read; start again"):
+        load_images("image_folder", tmp_path)
+    assert not [path for path in (cache / "images").iterdir() if path.is_dir()]
+
+
+def test_names_of_classes():
+    check_names(["a", "A", "a b"], "here")
+    for names, match in (
+        (
+            ["a", "b", "a"],
+            "here: the classes 0 and 2 are both called 'a'; give every class its own",
+        ),
+        (["a", ""], "here: class 1 has an empty name"),
+        (["\udc80"], r"here: the name of class 0, '\\udc80', is not UTF-8"),
+    ):
+        with pytest.raises(UserError, match=match):
+            check_names(names, "here")

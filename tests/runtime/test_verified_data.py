@@ -1,0 +1,193 @@
+"""The run knows the images and labels that it uses: by `python -m fedray.run`, from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedray.cli import run
+from fedray.data import integrity
+from fedray.errors import UserError
+from fedray.report.finished import reopen
+from fedray.runtime.assembly import Assembly, load_data
+from fedray.runtime.resolve import resolve
+from fedray.runtime.workers import Worker
+
+KEYS = ["rounds=2", "local_epochs=1", "batch_size=8", "data.clients=2", "data.source=image_folder"]
+
+
+def write_images(root: Path, size=(8, 8), swapped: int = 0) -> None:
+    """40 images of two classes; the first `swapped` of each class are in the other's folder."""
+    width, height = size
+    rng = np.random.default_rng(0)
+    for label in range(2):
+        for i in range(20):
+            pixels = rng.integers(0, 100, (height, width), dtype=np.uint8) + 100 * label
+            file = root / ("cat", "dog")[label ^ (i < swapped)] / f"{label}-{i:02}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(file)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    write_images(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def command(root: Path, out: Path, *words: str, executor: str = "serial") -> int:
+    return run.main(
+        ["local_digits", *KEYS, f"data.root={root}", "--executor", executor, "--no-track",
+         "--out", str(out), *words]
+    )  # fmt: skip
+
+
+def numbers(out: Path) -> tuple:
+    result = json.loads((out / "result.json").read_text())
+    metrics = [done["metrics"] for done in result["rounds"]]
+    return result["data_sha256"], result["partition_sha256"], metrics
+
+
+def cached_folder(cache: Path) -> Path:
+    (folder,) = (path for path in (cache / "images").iterdir() if path.is_dir())
+    return folder
+
+
+def zero_pixels(folder: Path) -> None:
+    content = bytearray((folder / "images.npy").read_bytes())
+    content[-1000:] = bytes(1000)
+    (folder / "images.npy").write_bytes(content)
+
+
+def shuffle_labels_and_reseal(folder: Path) -> None:
+    """As by somebody who makes the checksums fit again."""
+    labels = np.load(folder / "labels.npy")
+    np.save(folder / "labels.npy", 1 - labels)
+    content = integrity.read_meta(folder)
+    for name in ("meta.json", "checked.json"):
+        (folder / name).unlink()
+    integrity.seal(folder, content)
+    integrity.Stamp(time.time(), time.time()).keep(folder)
+
+
+def test_a_damaged_cache_is_said_and_not_used(root, tmp_path, cache, caplog):
+    assert command(root, tmp_path / "before") == 0
+    zero_pixels(cached_folder(cache))
+    assert command(root, tmp_path / "after") == 0
+    assert caplog.text.count("are damaged: images.npy is not as it was written") == 1
+    assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
+
+
+def test_verify_compares_the_cache_with_the_images_files(root, tmp_path, cache):
+    assert command(root, tmp_path / "before") == 0
+    shuffle_labels_and_reseal(cached_folder(cache))
+    assert command(root, tmp_path / "fooled") == 0
+    assert numbers(tmp_path / "fooled") != numbers(tmp_path / "before")
+    assert command(root, tmp_path / "after", "--verify") == 0
+    assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
+    words = ["--resume", str(tmp_path / "after"), "--executor", "serial", "--no-track", "--verify"]
+    assert run.main(words) == 0
+
+
+class Interrupted:
+    """In place of the progress bar: stops the command after round 1."""
+
+    def __init__(self, rounds: int) -> None:
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def __call__(self, done) -> None:
+        if done.round == 1:
+            raise KeyboardInterrupt
+
+
+def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "RoundProgress", Interrupted)
+        assert command(root, out) == 130
+    before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    write_images(root, swapped=0)  # the same pixels and labels, in newer files
+    moved = [root / "cat" / f"0-{i:02}.png" for i in range(3)]
+    for path in moved:
+        path.rename(root / "dog" / path.name)
+    resume = ["--resume", str(out), "--executor", "serial", "--no-track"]
+    capsys.readouterr()
+    assert run.main(resume) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: the images or labels are not those that ")
+    assert f"restore data.root={root}" in error
+    assert error.count("\n") == 1
+    with pytest.raises(UserError, match="another experiment or other data"):
+        reopen(out)
+    left = {path: path.read_bytes() for path in before}
+    assert left == before
+    for path in moved:
+        (root / "dog" / path.name).rename(path)
+    assert run.main(resume) == 0
+    assert len(numbers(out)[2]) == 3
+
+
+def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
+    found = load_data(resolve("local_digits", [*KEYS, f"data.root={root}"])).images.sha256
+    assert command(root, tmp_path / "right", f"data.sha256={found}") == 0
+    assert command(root, tmp_path / "wrong", f"data.sha256=f{found[1:]}") == 2
+    assert f"content hash {found[:12]}, expected f{found[1:12]}" in capsys.readouterr().err
+    assert not (tmp_path / "wrong").exists()
+    identities = {
+        resolve("local_digits", [*KEYS, f"data.root={root}", *more]).identity()
+        for more in ([], [f"data.sha256={found}"], ["data.verified_since=7"])
+    }
+    assert len(identities) == 1
+
+
+def test_a_worker_takes_no_other_images_than_the_servers(root):
+    server = Assembly(resolve("local_digits", [*KEYS, f"data.root={root}"]))
+    asked = server.pinned.model_dump_json(by_alias=True)
+    assert Worker(1, 0).warm_up(asked) == os.getpid()
+    (root / "cat" / "0-00.png").rename(root / "dog" / "0-00.png")  # as on a node with another copy
+    with pytest.raises(
+        UserError, match=r"data.root=.* on .* holds images or labels with the conte"
+    ):
+        Worker(1, 0).warm_up(asked)
+
+
+def test_oblong_images_where_the_model_needs_square_ones(tmp_path, capsys):
+    write_images(tmp_path / "data", size=(12, 8))
+    assert command(tmp_path / "data", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert "the images have 12x8 pixels, but mlp (of model.group=digits) needs square" in error
+    assert "data.image_size=8" in error
+    assert command(tmp_path / "data", tmp_path / "cut", "data.image_size=8") == 0
+
+
+def test_oblong_images_where_the_model_takes_any(tmp_path):
+    write_images(tmp_path / "data", size=(20, 16))
+    asked = resolve("local_digits", [*KEYS, f"data.root={tmp_path / 'data'}", "model.group=cnn3"])
+    assert Assembly(asked).models.empty("cnn3") is not None
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_what_the_actors_find_is_said_by_the_command(root, tmp_path, cache, caplog, monkeypatch):
+    import ray
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert command(root, tmp_path / "before") == 0
+    zero_pixels(cached_folder(cache))
+    try:
+        assert command(root, tmp_path / "after", "workers=1", executor="ray") == 0
+    finally:
+        ray.shutdown()
+    assert caplog.text.count("are damaged: images.npy is not as it was written") == 1
+    assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
