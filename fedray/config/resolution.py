@@ -63,7 +63,7 @@ def parameters(component: Component, kind: str, key: str) -> Frozen:
 
 
 def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
-    asked = _override_all(tree, pairs)
+    asked = override(tree, pairs)
     chosen = asked.get("algorithm", {})
     if not isinstance(chosen, dict) or chosen.get("preset") is None:
         return asked
@@ -75,15 +75,9 @@ def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
             f"algorithm.preset: {chosen.get('name')} has no preset '{preset}'."
             f"{nearest(preset, presets)}"
         )
-    asked = _override_all(_override_all(asked, presets[preset].items()), pairs)
+    asked = override(override(asked, presets[preset].items()), pairs)
     asked["algorithm"].pop("preset")
     return asked
-
-
-def _override_all(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
-    for key, value in pairs:
-        tree = override(tree, key, value)
-    return tree
 
 
 def _at(experiment: Experiment, key: str) -> Component:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedray.errors import UserError, add_debug, guard, nearest
+from fedray.command import CommandLine, as_path, run_command
+from fedray.errors import UserError, nearest
 from fedray.records import HEADLINE, Metric, RunFolder
 from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
 from fedray.report.runs import At, Group, differing, group, is_number, load, metric_of
@@ -17,9 +18,9 @@ from fedray.report.table import ordered, print_table, write_csv, write_markdown
 MOST_HEAT_MAPS = 12
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.report`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.report",
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
@@ -34,17 +35,24 @@ def parser() -> argparse.ArgumentParser:
         help="what the others are compared with, seed by seed: a method, or a whole label of the "
         "table; default: the best",
     )
-    add_debug(cli)
+    cli.add_debug()
     return cli
 
 
 def add_folders(cli: argparse.ArgumentParser) -> None:
     """Add what every report takes: the runs' folders, and where it writes."""
     cli.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="runs' folders, or folders of them"
+        "folders",
+        nargs="+",
+        type=as_path,
+        metavar="DIR",
+        help="runs' folders, or folders of them",
     )
     cli.add_argument(
-        "--out", type=Path, metavar="DIR", help="default: DIR/report, or ./report for several DIRs"
+        "--out",
+        type=as_path,
+        metavar="DIR",
+        help="default: DIR/report, or ./report for several DIRs",
     )
 
 
@@ -64,7 +72,7 @@ def out_folder(args: argparse.Namespace) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
