@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -97,7 +98,8 @@ def run_command(
         _say(f"error: {one_line(error)}")
         return USER_ERROR
     except KeyboardInterrupt as stop:
-        return _stopped(stop)
+        say_stopped(stop)
+        return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return NOBODY_READS
@@ -137,12 +139,18 @@ def _intermixed(cli: CommandLine) -> bool:
     return not any(isinstance(action, argparse._SubParsersAction) for action in cli._actions)
 
 
-def _stopped(stop: KeyboardInterrupt) -> int:
-    """Say that somebody stopped the command, and what those who were stopped had to say."""
-    terminated = isinstance(stop, Terminated)
-    notes = getattr(stop, "__notes__", [])
-    _say("; ".join(["terminated" if terminated else "interrupted", *map(one_line, notes)]))
-    return TERMINATED if terminated else INTERRUPTED
+def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
+    """Say at once that the command was stopped: who stopped it may not wait until all is closed.
+
+    Args:
+        stop: what was raised; it is said of it once.
+        how_to_go_on: what there is to do about it.
+    """
+    if getattr(stop, "said", False):
+        return
+    what = "terminated" if isinstance(stop, Terminated) else "interrupted"
+    _say("; ".join(filter(None, (what, one_line(how_to_go_on)))))
+    stop.said = True  # type: ignore[attr-defined]
 
 
 def _described(error: Exception) -> str:
@@ -155,13 +163,17 @@ def _described(error: Exception) -> str:
 
 
 def _nobody_reads() -> bool:
-    """Whether stdout was closed by who read it; then what is left in it is let go."""
+    """Whether who read stdout has closed it; then what is left in it is let go."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        output = sys.stdout.fileno()
+    except OSError:  # in a notebook or a test it is no file
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def _say(line: str) -> None:

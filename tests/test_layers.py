@@ -44,6 +44,7 @@ BESIDE = {
     ("command", "files"),
     ("files", "errors"),
     ("registry", "errors"),
+    ("registry", "files"),
     ("sweep", "report"),
     ("cli", "cli"),
     ("run", "cli"),

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedray.cli.progress import RoundProgress
-from fedray.command import CommandLine, as_path, run_command
+from fedray.command import CommandLine, as_path, run_command, say_stopped
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
 from fedray.files import results_home
@@ -129,13 +129,13 @@ def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tra
     """Drive a run to its end: show it, track it, and leave the tracker in a true state.
 
     Raises:
-        KeyboardInterrupt: when it is stopped; its note says how to go on.
+        KeyboardInterrupt: when it is stopped; how to go on is said.
     """
     try:
         with RoundProgress(experiment.rounds) as show:
             _follow(out, rounds, tracker, show)
     except KeyboardInterrupt as stop:
-        stop.add_note(how_to_go_on(out))
+        say_stopped(stop, how_to_go_on(out))
         raise
 
 
@@ -157,7 +157,8 @@ def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundPro
             show(done)
             tracker.round(key, done)
         status = "FINISHED"
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, how_to_go_on(out))
         status = "KILLED"
         raise
     finally:

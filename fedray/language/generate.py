@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from fedray.command import CommandLine, as_path, run_command
+from fedray.command import CommandLine, as_path, run_command, say_stopped
 from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock, read_text, write_json
 from fedray.language.descriptions import MOST_BYTES, canonical_name, check_entry, display_name
@@ -340,7 +340,7 @@ def _main(chosen: argparse.Namespace) -> int:
         found = generate_descriptions(classes, endpoint, chosen.dataset, log)
         write_json(out, found)
     except KeyboardInterrupt as stop:
-        stop.add_note("answers so far are kept; ask again for what is missing")
+        say_stopped(stop, "answers so far are kept; ask again for what is missing")
         raise
     except OSError as error:
         raise UserError(f"--out: {out} cannot be written: {error}") from None

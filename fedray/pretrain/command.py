@@ -6,8 +6,9 @@ import argparse
 import contextlib
 import json
 import logging
+import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from fedray.command import CommandLine, as_path, run_command, whole_number
+from fedray.command import CommandLine, as_path, run_command, say_stopped, whole_number
 from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
 from fedray.files import results_home, write_atomic, write_json
@@ -70,15 +71,29 @@ def _main(args: argparse.Namespace) -> int:
         f"{config.text.epochs} + {config.image.epochs} epochs, seed {config.seed}, in {where}",
         flush=True,
     )
+    try:
+        _train_and_finish(config, pool.class_names, out)
+    except KeyboardInterrupt as stop:
+        begun = (out / CHECKPOINT).is_file()
+        say_stopped(
+            stop,
+            f"go on with: python -m fedray.pretrain --resume {shlex.quote(str(out))}"
+            if begun
+            else f"no checkpoint is in {out} yet, so there is nothing to go on with",
+        )
+        raise
+    return 0
+
+
+def _train_and_finish(config: PretrainConfig, class_names: Sequence[str], out: Path) -> None:
     with _held(out):
-        distillation.prepare(config, pool.class_names, out)
+        distillation.prepare(config, class_names, out)
         write_atomic(out / _CONFIG, dump_yaml(config.model_dump(mode="json")))
         (run_on_ray if config.workers else run_here)(config, out)
         scores = finish(config, out)
     for name, score in scores.items():
         print(f"zero-shot {name}: {score['accuracy']:.3f} (chance {score['chance']:.3f})")
     print(f"the model is in {out / MODEL}")
-    return 0
 
 
 def what_and_where(args: argparse.Namespace) -> tuple[PretrainConfig, Path]:

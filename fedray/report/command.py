@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedray.command import CommandLine, as_path, run_command
 from fedray.errors import UserError, nearest
+from fedray.files import file_name
 from fedray.records import HEADLINE, Metric, RunFolder
 from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
 from fedray.report.runs import At, Group, differing, group, is_number, load, metric_of
@@ -140,7 +140,7 @@ def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[
         for key in keys:
             values = [row.config[key] for row in rows]
             if len(set(map(repr, values))) > 2 and all(is_number(value) for value in values):
-                path = out / f"sweep_{_safe(method)}_{_safe(key)}.png"
+                path = out / f"sweep_{file_name(method)}_{file_name(key)}.png"
                 figure_sweep(rows, key, path, metric, title=f"{method}, {at}")
                 files.append(path)
     return files
@@ -156,12 +156,8 @@ def _heat_maps(groups: Sequence[Group], out: Path) -> list[Path]:
             if len(files) == MOST_HEAT_MAPS:
                 print(f"only the first {MOST_HEAT_MAPS} heat maps are drawn")
                 return files
-            path = out / f"heatmap_{index + 1:02d}_{_safe(member.method)}_{_safe(name)}.png"
+            path = out / f"heatmap_{index + 1:02d}_{file_name(member.method)}_{file_name(name)}.png"
             title = f"{name.replace('_', ' ')}: {member.label}, seed {first.seed}"
             figure_matrix(matrix, folder.class_names(), title, path)
             files.append(path)
     return files
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.=-]", "_", text)

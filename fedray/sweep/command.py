@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,15 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from fedray.command import INTERRUPTED, RUN_ERROR, CommandLine, as_path, run_command, whole_number
+from fedray.command import (
+    INTERRUPTED,
+    RUN_ERROR,
+    CommandLine,
+    as_path,
+    run_command,
+    say_stopped,
+    whole_number,
+)
 from fedray.config import Experiment, dump_yaml, find_yaml
 from fedray.errors import UserError
 from fedray.files import results_home, write_atomic
@@ -290,10 +299,20 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
             ledger.status = "finished"
             ledger.write()
         return conclude(ledger, ui_hint(tracker) if tracker is not None else None)
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, how_to_go_on(ledger))
+        raise
     finally:
         if runs is not None and tracker is not None:
             runs.end()
             tracker.close()
+
+
+def how_to_go_on(ledger: Ledger) -> str:
+    """The command that runs what is left of a sweep."""
+    sweep, home = ledger.plan.sweep, ledger.home
+    where = "" if home.parent == results_home() / sweep else f" --out {shlex.quote(str(home))}"
+    return f"go on with: python -m fedray.sweep {shlex.quote(sweep)} --resume{where}"
 
 
 def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) -> None:
@@ -347,8 +366,7 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
         print(reason)
     write_csv(ledger, home / "trials.csv")
     if ledger.left:
-        where = "" if home.parent == results_home() / plan.sweep else f" --out {home}"
-        print(f"interrupted; go on with: python -m fedray.sweep {plan.sweep} --resume{where}")
+        print(f"interrupted; {how_to_go_on(ledger)}", file=sys.stderr)
         return INTERRUPTED
     best = ledger.best
     if best is None:
