@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedray.errors import UserError, nearest
-from fedray.files import check_name
+from fedray.files import LONGEST_NAME, check_name
 
 HOMES = MappingProxyType(
     {
@@ -99,7 +99,8 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._scan()
         if name not in self._entries:
-            raise UserError(f"there is no {self.kind} '{name}'.{nearest(name, self._entries)}")
+            known = nearest(name, self._entries)
+            raise UserError(f"there is no {self.kind} '{name[:LONGEST_NAME]}'.{known}")
         return self._entries[name]
 
     def names(self) -> list[str]:

@@ -106,7 +106,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag.rsplit(":")[-1] in ("null", "merge")]
+    first: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _pattern, _first in (
@@ -249,15 +249,18 @@ def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
     pairs = []
     for text in assignments:
         key, sign, value = text.partition("=")
-        if not sign or not all(part.isidentifier() for part in key.split(".")):
+        if not sign or not is_key(key):
             raise UserError(f"{shown(text)} is not key=value, for example rounds=5")
-        if len(key) > LONGEST_KEY:
-            raise UserError(f"{shown(key)} has {len(key)} characters, which is no key")
         if not value.strip():
             raise UserError(f"{key}= has no value; write {key}=null where none is meant")
         pairs.append((key, parse_yaml(value, f"the value of {key}")))
     check_agreement(pairs)
     return parents_first(pairs)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text is a dotted key: words with a dot between them."""
+    return len(text) <= LONGEST_KEY and all(part.isidentifier() for part in text.split("."))
 
 
 def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -58,7 +58,11 @@ def parameters(component: Component, kind: str, key: str) -> Frozen:
     Raises:
         UserError: as `completed`.
     """
-    params: type[Frozen] = parameters_of(registry(kind).get(component.name)) or NoParams
+    try:
+        entry = registry(kind).get(component.name)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    params: type[Frozen] = parameters_of(entry) or NoParams
     return validate(params, component.params, key)
 
 

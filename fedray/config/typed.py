@@ -57,19 +57,19 @@ class Frozen(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _means_what_it_says(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = set(_kinds(cls.model_fields[str(info.field_name)].annotation))
+        kinds = set(plain_types(cls.model_fields[str(info.field_name)].annotation))
         for plain in _plain_values(value):
             _check_plain(plain, kinds)
         return value
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
+def plain_types(annotation: Any) -> Iterator[Any]:
     """The plain types that an annotation allows; of a literal, those of its values."""
     if get_origin(annotation) is Literal:
         yield from map(type, get_args(annotation))
     elif inner := get_args(annotation):
         for each in inner:
-            yield from _kinds(each)
+            yield from plain_types(each)
     else:
         yield annotation
 

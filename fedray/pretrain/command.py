@@ -8,7 +8,7 @@ import json
 import logging
 import shlex
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -85,7 +85,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _train_and_finish(config: PretrainConfig, class_names: Sequence[str], out: Path) -> None:
+def _train_and_finish(config: PretrainConfig, class_names: tuple[str, ...], out: Path) -> None:
     with _held(out):
         distillation.prepare(config, class_names, out)
         write_atomic(out / _CONFIG, dump_yaml(config.model_dump(mode="json")))

@@ -23,6 +23,7 @@ from fedray.config import (
     Tree,
     check_agreement,
     find_yaml,
+    is_key,
     parents_first,
     parse_assignments,
     read_experiment,
@@ -217,6 +218,8 @@ def read_sweep(path: Path) -> Sweep:
             raise UserError(f"{name}.scales: '{label}' is neither laptop nor paper")
         scale = validate(Scale, tree, f"{name}.scales.{label}")
         space = sweep.space if scale.space is None else scale.space
+        if wrong := [key for key in scale.set if not is_key(key)]:
+            raise UserError(f"{name}.scales.{label}.set: {shown(wrong[0])} is no key")
         check_agreement(scale.set.items())
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
@@ -331,6 +334,8 @@ def parse_axis(key: str, tree: Any) -> Axis:
             f"space.{shown_key} is {shown(tree)}, expected one of {', '.join(DISTRIBUTIONS)}; "
             f"{example}"
         )
+    if not all(map(is_key, Axis(key, "grid", ()).keys)):
+        raise UserError(f"space.{shown_key}: that is no key, nor keys with commas; {example}")
     distribution, values = next(iter(tree.items()))
     if distribution not in DISTRIBUTIONS:
         raise UserError(
@@ -347,8 +352,6 @@ def parse_axis(key: str, tree: Any) -> Axis:
 
 def _check_list(axis: Axis, where: str) -> None:
     values, count = axis.values, len(axis.keys)
-    if len(values) > MOST_TRIALS:
-        raise UserError(f"{where} lists {len(values)} values, expected at most {MOST_TRIALS}")
     if len(set(map(_notation, values))) < len(values):
         raise UserError(f"{where} lists a value twice: {shown(list(values))}")
     for value in values if count > 1 else ():
