@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-
 from fedray.cli import docs, ls
-from fedray.errors import add_debug, guard
+from fedray.command import CommandLine, run_command
+
+COMMANDS = {"ls": ls.ls, "docs": docs.docs}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    cli = argparse.ArgumentParser(prog="python -m fedray")
+    cli = CommandLine(prog="python -m fedray")
     commands = cli.add_subparsers(dest="command", required=True)
     ls.add_arguments(commands.add_parser("ls", help="what can be chosen by name"))
     docs.add_arguments(commands.add_parser("docs", help="write README tables and reference page"))
-    add_debug(cli)
-    args = cli.parse_args(argv)
-    return guard({"ls": ls.ls, "docs": docs.docs}[args.command], args)
+    cli.add_debug()
+    return run_command(cli, lambda args: COMMANDS[args.command](args), argv)
 
 
 if __name__ == "__main__":

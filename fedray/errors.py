@@ -1,20 +1,14 @@
-"""What can go wrong: what the user can mend, and what happened while running.
-
-Also how a command says it: one sentence and an exit code.
-"""
+"""What can go wrong: what the user can mend, and what happened while running."""
 
 from __future__ import annotations
 
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from traceback import extract_tb, format_exception
+from traceback import format_exception
 
-USER_ERROR = 2
-RUN_ERROR = 1
-INTERRUPTED = 130
+LONGEST_LINE = 1000
+"""Characters of an error's one line; a longer message is cut."""
 
 
 class FedrayError(Exception):
@@ -43,7 +37,7 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """What an exception says, its message on one line."""
-        return cls(_named(error), "".join(format_exception(error)))
+        return cls(named(error), "".join(format_exception(error)))
 
 
 class CodeError(FedrayError):
@@ -110,53 +104,36 @@ class RunFailed(FedrayError):
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for a near miss, else the list of valid names."""
     names = sorted(valid)
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    close = get_close_matches(name[:100], names, n=1, cutoff=0.6)
     if close:
         return f" Did you mean '{close[0]}'?"
     return f" Valid: {', '.join(names)}."
 
 
-def add_debug(cli: ArgumentParser) -> None:
-    """Add the flag that `guard` reads."""
-    cli.add_argument(
-        "--debug", action="store_true", help="raise errors with their traceback, not as one line"
-    )
-
-
-def guard(command: Callable[[Namespace], int], args: Namespace) -> int:
-    """Run a command; turn what it raises into one line on stderr and an exit code.
-
-    With `args.debug` only what the user can mend is one line; anything else is raised.
-
-    Returns:
-        The command's exit code; 2 for what the user can mend, 1 for a run that failed and for an
-        error in the code, 130 after Ctrl-C.
-    """
-    try:
-        return command(args)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        print("interrupted; the last checkpoint is intact", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:
-        if args.debug:
-            raise
-        print(f"failed: {_one_line(error)}", file=sys.stderr)
-        return RUN_ERROR
-
-
-def _one_line(error: Exception) -> str:
-    """What happened; of what was not raised on purpose, also where."""
-    if isinstance(error, FedrayError):
-        return str(error)
-    last = extract_tb(error.__traceback__)[-1]
-    where = f"({last.filename}, line {last.lineno})"
-    return f"{_named(error)} {where}; --debug shows the traceback"
-
-
-def _named(error: BaseException) -> str:
+def named(error: BaseException) -> str:
     """An exception's class and message, on one line."""
-    message = " ".join(str(error).split())
+    message = one_line(error)
+    if isinstance(error, MemoryError) and not message:
+        message = "there is not enough memory"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def one_line(said: object) -> str:
+    """A text or an error's message on one line of bounded length, control characters escaped."""
+    try:
+        text = str(said)[: 4 * LONGEST_LINE]
+    except Exception as error:  # an exception of somebody else's whose message cannot be made
+        text = f"a message that cannot be read ({type(error).__name__})"
+    text = "".join(
+        char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(text.split())
+    )
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}..."
+
+
+def shown(value: object, most: int = 80) -> str:
+    """What was found, as an error message quotes it: in Python's notation, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[:most]}..."

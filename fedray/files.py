@@ -6,12 +6,20 @@ import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedray.errors import RunFailed
+from fedray.errors import RunFailed, UserError, shown
+
+LONGEST_FILE_NAME = 255
+"""Bytes in the name of a file, on the file systems that we know."""
+LONGEST_PATH = 4096
+"""Characters in a path, as Linux has it."""
+LONGEST_NAME = 100
+"""Bytes in the name of an experiment; file names are made of it and a time."""
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -81,6 +89,74 @@ def _is_full(error: Exception) -> bool:
     """Whether a disk or a quota has no room left; safetensors says so in words alone."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return full or "No space left on device" in str(error)
+
+
+def read_text(path: Path, what: str, most: int) -> str:
+    """Read a small file that a user gives.
+
+    Args:
+        path: the file.
+        what: what it is, the beginning of an error message.
+        most: bytes; a larger file cannot be meant.
+
+    Raises:
+        UserError: when it is no plain file, too large, not readable or not UTF-8.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{what} {path} is no plain file")
+        if status.st_size > most:
+            raise UserError(
+                f"{what} {path} has {status.st_size} bytes, expected at most {most}; it is not "
+                "what it should be"
+            )
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{what} {path} cannot be read: {error}") from None
+
+
+def check_path(text: str) -> str:
+    """Refuse what can be no path: nothing, a control character, a part that no disk takes.
+
+    Raises:
+        UserError: with what is wrong about it.
+    """
+    if not text.strip():
+        raise UserError("a path is expected, found an empty text")
+    if not text.isprintable():
+        raise UserError(f"the path {shown(text)} has a character that cannot be printed")
+    longest = max(len(os.fsencode(part)) for part in text.split("/"))
+    if longest > LONGEST_FILE_NAME or len(text) > LONGEST_PATH:
+        raise UserError(
+            f"the path {shown(text)} is too long; a part may have {LONGEST_FILE_NAME} bytes, "
+            f"all of it {LONGEST_PATH}"
+        )
+    return text
+
+
+def check_name(text: str) -> str:
+    """Refuse a name that cannot be part of a file's name: it must stay in its folder.
+
+    Raises:
+        UserError: with what is wrong about it.
+    """
+    if not text.isprintable() or text != text.strip() or not text:
+        wrong = "is empty, has a blank at its end or a character that cannot be printed"
+    elif set(text) & set("/\\:"):
+        wrong = "has a character that separates folders"
+    elif text[0] in ".-~":
+        wrong = f"begins with {text[0]!r}"
+    elif len(text.encode()) > LONGEST_NAME:
+        wrong = f"is longer than {LONGEST_NAME} bytes"
+    else:
+        return text
+    raise UserError(f"{shown(text)} {wrong}, but files are named after it; choose another name")
+
+
+def file_name(text: str) -> str:
+    """A text as part of a file's name: short, and of characters that every system takes."""
+    return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
 def results_home() -> Path:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedray.errors import UserError, nearest
+from fedray.files import LONGEST_NAME, check_name
 
 HOMES = MappingProxyType(
     {
@@ -70,11 +71,15 @@ class Registry(Generic[T]):
         """Register an entry under its `name`; also a class decorator.
 
         Raises:
-            ValueError: when it has no name, or another entry already has it.
+            ValueError: when it has no name, one that no file can have, or another entry's.
         """
         name = getattr(entry, "name", None)
         if not isinstance(name, str):
             raise ValueError(f"{entry!r} is to be a {self.kind}, but has no name")
+        try:
+            check_name(name)
+        except UserError as error:
+            raise ValueError(f"the {self.kind} {entry!r} cannot be called so: {error}") from None
         other = self._entries.get(name)
         if other is not None and not _is_reloaded(other, entry):
             raise ValueError(f"two {self.kind}s are called '{name}': {other!r} and {entry!r}")
@@ -94,7 +99,8 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._scan()
         if name not in self._entries:
-            raise UserError(f"there is no {self.kind} '{name}'.{nearest(name, self._entries)}")
+            known = nearest(name, self._entries)
+            raise UserError(f"there is no {self.kind} '{name[:LONGEST_NAME]}'.{known}")
         return self._entries[name]
 
     def names(self) -> list[str]:

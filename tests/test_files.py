@@ -1,11 +1,128 @@
-"""Where what can be made again lies."""
+"""Where files lie, what they may be called, and that they are there whole or not at all."""
 
 from __future__ import annotations
 
-from fedray.files import cache_folder
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from fedray.errors import UserError
+from fedray.files import (
+    cache_folder,
+    check_name,
+    file_name,
+    read_text,
+    write_atomic,
+    write_json,
+)
 
 
 def test_default_cache_folder(monkeypatch):
     monkeypatch.delenv("FEDRAY_CACHE", raising=False)
     monkeypatch.setenv("HOME", "/home/somebody")
     assert str(cache_folder()) == "/home/somebody/.cache/fedray"
+
+
+# --- written whole or not at all ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["open", "write", "fsync", "replace"])
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, broken):
+    path = tmp_path / "result.json"
+    write_atomic(path, "before")
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    real = Path.open
+
+    class Half:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, text):
+            self.file.write(text[: len(text) // 2])
+            fail()
+
+    if broken == "write":
+        monkeypatch.setattr(Path, "open", lambda *a, **k: Half(real(*a, **k)))
+    elif broken == "open":
+        monkeypatch.setattr(Path, "open", fail)
+    else:
+        monkeypatch.setattr(os, broken, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "after " * 1000)
+    monkeypatch.undo()
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+    assert path.read_text() == "before"
+
+
+def test_a_number_that_is_none_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_json(tmp_path / "result.json", {"loss": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- names and paths ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("", "is empty"),
+        (" a", "blank at its end"),
+        ("a\nb", "cannot be printed"),
+        ("a\0b", "cannot be printed"),
+        ("\udcff", "cannot be printed"),
+        ("../../escape", "separates folders"),
+        ("a\\b", "separates folders"),
+        ("C:x", "separates folders"),
+        (".", "begins with '.'"),
+        ("..", "begins with '.'"),
+        (".hidden", "begins with '.'"),
+        ("-rf", "begins with '-'"),
+        ("~root", "begins with '~'"),
+        ("é" * 51, "is longer than 100 bytes"),
+    ],
+)
+def test_names_that_no_file_is_made_of(name, wrong):
+    with pytest.raises(UserError, match=re.escape(wrong)):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["fedtsp_digits", "λ 7", "a.b-c+d=e", "x" * 100])
+def test_names_that_files_are_made_of(name, tmp_path):
+    assert check_name(name) == name
+    (tmp_path / f"{name}-20260101-000000").mkdir()
+
+
+def test_any_text_as_part_of_a_file_s_name(tmp_path):
+    for text in ("../../escape", "a/b\0c\n", "x" * 300, "é" * 300, "algorithm.lambda=7"):
+        path = tmp_path / f"trial_{file_name(text)}"
+        path.mkdir()
+        assert path.resolve().parent == tmp_path
+    assert file_name("algorithm.lambda=7,tau=0.1") == "algorithm.lambda=7,tau=0.1"
+
+
+def test_a_file_that_a_user_gives(tmp_path):
+    large, fifo, bad = tmp_path / "large", tmp_path / "fifo", tmp_path / "bad"
+    large.write_text("x" * 101)
+    os.mkfifo(fifo)
+    bad.write_bytes(b"\xff")
+    for path, wrong in [
+        (large, "has 101 bytes, expected at most 100"),
+        (fifo, "is no plain file"),
+        (tmp_path, "is no plain file"),
+        (bad, "cannot be read"),
+        (tmp_path / "none", "cannot be read"),
+    ]:
+        with pytest.raises(UserError, match=wrong):
+            read_text(path, "the file", 100)

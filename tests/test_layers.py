@@ -22,7 +22,7 @@ TREES = {
 }
 
 LAYERS = [
-    ["errors", "files", "registry", "streams"],
+    ["command", "errors", "files", "registry", "streams"],
     ["config", "records"],
     ["data"],
     ["language"],
@@ -40,8 +40,11 @@ LAYERS = [
 """The parts from below; a part imports those of the layers below it, and `BESIDE` itself."""
 
 BESIDE = {
+    ("command", "errors"),
+    ("command", "files"),
     ("files", "errors"),
     ("registry", "errors"),
+    ("registry", "files"),
     ("sweep", "report"),
     ("cli", "cli"),
     ("run", "cli"),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedray.cli.catalogue import KINDS, Entry, Parameter, entries, family_heading
+from fedray.command import as_path
 from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.errors import UserError
 from fedray.files import write_atomic
@@ -28,7 +29,7 @@ HOOKS = "docs/hooks.md"
 def add_arguments(cli: argparse.ArgumentParser) -> None:
     """Add the command's words."""
     cli.add_argument("--check", action="store_true", help="write nothing; exit with 1 if outdated")
-    cli.add_argument("--root", type=Path, default=Path(), help="the checkout; default: here")
+    cli.add_argument("--root", type=as_path, default=Path(), help="the checkout; default: here")
 
 
 def docs(args: argparse.Namespace) -> int:

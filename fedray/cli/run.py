@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -10,17 +11,18 @@ from itertools import chain
 from pathlib import Path
 
 from fedray.cli.progress import RoundProgress
+from fedray.command import CommandLine, as_path, run_command, say_stopped
 from fedray.config import EXPERIMENTS, Experiment
-from fedray.errors import UserError, add_debug, guard
+from fedray.errors import UserError
 from fedray.files import results_home
 from fedray.records import Round, RunFolder, Status, Traffic, megabytes, prove_writable
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.run`."""
     shipped = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.run",
         description="Run one federated experiment.",
         epilog=f"Shipped experiments: {shipped}.",
@@ -30,21 +32,23 @@ def parser() -> argparse.ArgumentParser:
         "set", nargs="*", metavar="key=value", help="for example algorithm.lambda=7 seed=1"
     )
     cli.add_argument("--executor", choices=["ray", "serial"], default="ray")
-    cli.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the results")
-    cli.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
+    cli.add_argument("--out", type=as_path, metavar="DIR", help="a new folder for the results")
+    cli.add_argument(
+        "--resume", type=as_path, metavar="DIR", help="go on with the run in this folder"
+    )
     cli.add_argument(
         "--verify",
         action="store_true",
         help="decode the images again on every node, and compare them with those in the cache",
     )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
-    add_debug(cli)
+    cli.add_debug()
     return cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_intermixed_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -146,31 +150,53 @@ def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> I
 
 
 def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tracker) -> None:
-    """Drive a run to its end: show it, track it, and leave the tracker in a true state."""
+    """Drive a run to its end: show it, track it, and leave the tracker in a true state.
+
+    Raises:
+        KeyboardInterrupt: when it is stopped; how to go on is said.
+    """
+    try:
+        with RoundProgress(experiment.rounds) as show:
+            _follow(out, rounds, tracker, show)
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, how_to_go_on(out))
+        raise
+
+
+def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundProgress) -> None:
     from fedray.tracking import describe_run, run_key
 
     folder = RunFolder(out)
     before = folder.rounds()
-    with RoundProgress(experiment.rounds) as show:
-        first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
-        info = folder.read().info
-        key = run_key(out, info.identity)
-        params, tags = describe_run(info)
-        tracker.start(key, out.name, params=params, tags=tags)
-        status: Status = "FAILED"
-        try:
-            for done in before:
-                tracker.round(key, done)
-            for done in _each_once(chain([first] if first else [], rounds)):
-                show(done)
-                tracker.round(key, done)
-            status = "FINISHED"
-        except KeyboardInterrupt:
-            status = "KILLED"
-            raise
-        finally:
-            tracker.finish(key, status, folder.artifacts)
-            tracker.close()
+    first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
+    info = folder.read().info
+    key = run_key(out, info.identity)
+    params, tags = describe_run(info)
+    tracker.start(key, out.name, params=params, tags=tags)
+    status: Status = "FAILED"
+    try:
+        for done in before:
+            tracker.round(key, done)
+        for done in _each_once(chain([first] if first else [], rounds)):
+            show(done)
+            tracker.round(key, done)
+        status = "FINISHED"
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, how_to_go_on(out))
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(key, status, folder.artifacts)
+        tracker.close()
+
+
+def how_to_go_on(out: Path) -> str:
+    """Where a stopped run can go on, and how; or that it has to begin anew."""
+    from fedray.checkpoint import CheckpointStore
+
+    if CheckpointStore(out, identity="").latest() is None:
+        return f"no checkpoint is in {out} yet, so there is nothing to go on with"
+    return f"go on with: python -m fedray.run --resume {shlex.quote(str(out))}"
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:

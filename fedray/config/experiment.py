@@ -12,7 +12,17 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from fedray.config.typed import Component, Frozen, Tree, named
+from fedray.config.typed import (
+    Component,
+    Epochs,
+    FileName,
+    Frozen,
+    LearningRate,
+    PathText,
+    Seed,
+    Tree,
+    named,
+)
 
 RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
 """Keys that say what a run asks of the cluster."""
@@ -29,6 +39,10 @@ EXECUTION_KEYS = (
 )
 """Keys that say where and how fast numbers are made, not which."""
 
+MOST_ROUNDS = 100_000
+MOST_CLIENTS = 100_000
+MOST_IMAGES = 1_000_000_000
+
 WEIGHT_FILES = (".pth", ".pt", ".safetensors")
 """Suffixes that tell a file of weights from a name of weights."""
 
@@ -38,7 +52,7 @@ class DataConfig(Frozen):
 
     source: Component = Component(name="digits")
     """A data source: digits, parquet, image_folder, coop, torchvision_cifar10, shapes, ..."""
-    root: str | None = None
+    root: PathText | None = None
     """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
     download: StrictBool = False
     """Whether a source that can download may do so."""
@@ -54,27 +68,27 @@ class DataConfig(Frozen):
     augment: Component = Component(name="none")
     """What training images go through, anew in every batch: none, or an augmentation and its
     parameters (flip_crop, flip_rotate)."""
-    samples: int | None = Field(None, ge=1)
+    samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Use a random subset of this many images; None uses all."""
-    imbalance: float = Field(1.0, ge=1)
+    imbalance: float = Field(1.0, ge=1, le=1e6)
     """rho, how many times rarer the last class is than the first among the images that are
     partitioned; the classes between are spaced geometrically. 1 leaves the images as they are."""
-    shots: int | None = Field(None, ge=1)
+    shots: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Keep at most so many images of each class among those partitioned; None keeps all."""
     novel: StrictBool = False
     """Train on the first half of the classes; test everybody on the official test images of
     these and of the others, with their names alone. For prompt methods, with test=official."""
-    clients: int = Field(20, ge=1, le=100_000)
+    clients: int = Field(20, ge=1, le=MOST_CLIENTS)
     """N, the number of clients."""
     test: Literal["local", "official"] = "local"
     """local: clients keep some of their images for testing; official: they train on all they own,
     and the official test images are partitioned by the classes (and domains) that they own."""
     test_fraction: float = Field(0.25, gt=0, lt=1)
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
-    split: str | None = Field(None, min_length=1)
+    split: PathText | None = None
     """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
     replaces the official split (parquet, image_folder, coop, torchvision's sets of files)."""
-    test_samples: int | None = Field(None, ge=1)
+    test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
     """Share of each client's training images that is held out for validation, for methods that need
@@ -117,7 +131,7 @@ class ModelConfig(Frozen):
     """A model group: client i gets the (i mod X)-th of its X architectures."""
     feature_dim: int = Field(384, ge=2, le=8192)
     """d, the width of features and prototypes; FedTSP needs the text encoder's width."""
-    projector: int | None = Field(None, ge=1)
+    projector: int | None = Field(None, ge=1, le=65_536)
     """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
     None: the backbone's output, averaged or repeated to d."""
     clip: Component = Component(name="small")
@@ -125,7 +139,7 @@ class ModelConfig(Frozen):
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
     """shared: equal architectures start equal (the official code); independent: each its own."""
-    pretrained: str | None = Field(None, min_length=1)
+    pretrained: PathText | None = None
     """Weights the backbones start from: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1,
     downloaded) or a file of a state dict (.pth, .pt, .safetensors); see models/pretrained.py."""
 
@@ -140,14 +154,14 @@ class TextConfig(Frozen):
 
     encoder: Component = Component(name="minilm")
     """The text encoder: minilm, bert, openclip, vectors, random, orthogonal; its parameters."""
-    descriptions: str | None = None
+    descriptions: PathText | None = None
     """A shipped set of class descriptions, or a JSON file."""
     style: Component = Component(name="fine")
     """How the texts of a class are made: fine, short or long descriptions, or templates around its
     name (handcrafted, plain, ensemble, name)."""
     names: tuple[str, ...] | None = None
     """Other names for the classes, in the order of their labels (FedGLCL's proxy texts)."""
-    template: str = "A photo of a {label}: {description}"
+    template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Eq. (3) of FedTSP, with the article of the official code."""
 
     @field_validator("encoder", mode="before")
@@ -163,22 +177,22 @@ class FaultConfig(Frozen):
     """Probability that a participant does not reply; it then counts as absent."""
     late: float = Field(0.0, ge=0, le=1)
     """Probability that a participant's reply arrives `late_rounds` later."""
-    late_rounds: int = Field(1, ge=1)
+    late_rounds: int = Field(1, ge=1, le=MOST_ROUNDS)
     """How many rounds a late reply is late."""
-    reply_timeout_s: float | None = Field(None, gt=0)
+    reply_timeout_s: float | None = Field(None, gt=0, le=1e7)
     """Seconds the server really waits for a reply; later ones are dropped. None waits for all."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
-    max_failures: int = Field(3, ge=0)
+    max_failures: int = Field(3, ge=0, le=1_000_000)
     """How many deaths of a worker's call or of the server a run survives."""
 
 
 class JoinConfig(Frozen):
     """Clients that come later."""
 
-    clients: int = Field(0, ge=0)
+    clients: int = Field(0, ge=0, le=MOST_CLIENTS)
     """So many of data.clients, the last ones, take no part before `round`."""
-    round: int = Field(2, ge=1)
+    round: int = Field(2, ge=1, le=MOST_ROUNDS + 1)
     """The first round that they take part in; after the last one: they are only tested on."""
 
 
@@ -204,27 +218,27 @@ class WireConfig(Frozen):
 class Experiment(Frozen):
     """One federated experiment, complete."""
 
-    name: str = "experiment"
+    name: FileName = "experiment"
     """What the experiment is called in results and in the tracker."""
     scale: Literal["laptop", "paper"] = "laptop"
     """laptop: minutes on two cores; paper: the paper's setting, for GPUs."""
     algorithm: Component = Component(name="fedtsp")
     """The method: a name, or a mapping with `name` and its hyper-parameters."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of every random stream: partition, weights, batches, participation."""
-    rounds: int = Field(20, ge=1)
+    rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
     """T, communication rounds."""
     participation: float = Field(1.0, gt=0, le=1)
     """Share of clients that take part in a round, drawn uniformly without replacement."""
-    local_epochs: int = Field(5, ge=1)
+    local_epochs: Epochs = 5
     """E_c, passes over a client's training images per round."""
-    batch_size: int = Field(100, ge=1)
+    batch_size: int = Field(100, ge=1, le=1_000_000)
     """Images per local step."""
-    lr: float = Field(0.01, gt=0)
+    lr: LearningRate = 0.01
     """Clients' SGD learning rate."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """Clients' SGD momentum; the optimiser is made anew every round."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, le=1000)
     """Clients' SGD weight decay."""
     shuffle: StrictBool = True
     """Whether batches are drawn in a new order every epoch (the official code: false)."""
@@ -238,24 +252,24 @@ class Experiment(Frozen):
     join: JoinConfig = JoinConfig()
     faults: FaultConfig = FaultConfig()
     wire: WireConfig = WireConfig()
-    eval_every: int = Field(1, ge=0)
+    eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Evaluate every so many rounds, and at the start and the end; 0: only at the end."""
-    finetune_epochs: int = Field(0, ge=0)
+    finetune_epochs: int = Field(0, ge=0, le=10_000)
     """After the last round every client trains its head alone for so many epochs, to see how well
     the model becomes personal (FedTSP supplementary C.4: 20); 0: not measured."""
-    checkpoint_every: int = Field(1, ge=0)
+    checkpoint_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Write a checkpoint every so many rounds; 0: never."""
-    workers: int = Field(2, ge=1)
+    workers: int = Field(2, ge=1, le=10_000)
     """Ray actors that run the clients' steps; as many as clients is one actor per client."""
-    cpus: float | None = Field(None, gt=0)
+    cpus: float | None = Field(None, gt=0, le=100_000)
     """CPUs that the workers of one run share; None: one per worker."""
-    gpus: float = Field(0.0, ge=0)
+    gpus: float = Field(0.0, ge=0, le=10_000)
     """GPUs that one run uses in all; the workers share what the server leaves."""
-    server_cpus: float = Field(0.0, ge=0)
+    server_cpus: float = Field(0.0, ge=0, le=10_000)
     """CPUs reserved for the server actor; it mostly waits, so none by default."""
-    server_gpus: float = Field(0.0, ge=0)
+    server_gpus: float = Field(0.0, ge=0, le=10_000)
     """GPU share reserved for the server actor, which runs the text encoder."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=1024)
     """Threads of one client step; part of what makes results identical."""
 
     @field_validator("algorithm", mode="before")

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from fedray.config.typed import Tree
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, nearest, one_line, shown
+from fedray.files import check_path, read_text
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 """The shipped experiments."""
@@ -32,36 +33,109 @@ COMPONENTS: Mapping[str, str] = MappingProxyType(
 """The keys that choose an entry of a registry by name, with parameters; each with its kind."""
 
 
+MOST_BYTES = 1_000_000
+"""Of a YAML file or a value; an experiment has some hundred."""
+MOST_VALUES = 100_000
+"""Of a YAML text, with what aliases repeat counted as often as it is repeated."""
+DEEPEST = 32
+"""Levels of nesting of a YAML text."""
+LONGEST_NUMBER = 40
+"""Digits of a whole number; numbers end much earlier, Python's reading of them at 4,300."""
+LONGEST_KEY = 200
+"""Characters of a dotted key."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as everybody expects, and a key stands once."""
+    """YAML as everybody expects it, and no more of it than can be meant.
+
+    1e-3 is a number, a key is a word and stands once. 2026-11-22, 1:30, 010, yes and no are texts:
+    YAML 1.1 makes a date, 90, 8, true and false of them, which nobody means.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._values = 0
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose one value, counting how deep it lies and how many there are."""
+        line = self.line + 1
+        is_alias = self.check_event(yaml.AliasEvent)
+        before = self._values
+        self._values += 1
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.YAMLError(f"line {line} is nested more than {DEEPEST} levels deep")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is None:
+            return None
+        if is_alias and node not in self._sizes:
+            raise yaml.YAMLError(f"the alias in line {line} stands inside what it repeats")
+        if is_alias:
+            self._values += self._sizes[node]
+        else:
+            self._sizes[node] = self._values - before
+        if self._values > MOST_VALUES:
+            raise yaml.YAMLError(f"there are more than {MOST_VALUES} values up to line {line}")
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"key '{key}' stands twice in the mapping at line {line}")
+        """A mapping; its keys are words, and none stands twice."""
+        line, seen = node.start_mark.line + 1, set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node)
+            if not isinstance(key, str):
+                raise yaml.YAMLError(
+                    f"{shown(key)} is no key, in the mapping at line {line}; keys are words"
+                )
+            if key in seen:
+                raise yaml.YAMLError(f"key {shown(key)} stands twice in the mapping at line {line}")
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number of as many digits as can be meant."""
+        digits = len(node.value)
+        if digits > LONGEST_NUMBER:
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(f"line {line} has a number of {digits} digits")
+        return super().construct_yaml_int(node)
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F]+)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)[eE][-+]?[0-9]+|[-+]?(0|[1-9][0-9_]*)\.[0-9_]*"
+        r"|[-+]?\.[0-9]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
 
 
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML text; `where` names it in errors.
 
     Raises:
-        UserError: when the text is not valid YAML.
+        UserError: when the text is not valid YAML, or more of it than can be meant.
     """
+    if len(text) > MOST_BYTES:
+        raise UserError(f"{where} has {len(text)} characters, expected at most {MOST_BYTES}")
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{where} is not valid YAML: {reason}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not valid YAML: {one_line(error)}") from None
 
 
 def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
@@ -70,9 +144,12 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
     Raises:
         UserError: when there is none; it names the nearest one.
     """
+    try:
+        path = Path(check_path(name))
+    except UserError as error:
+        raise UserError(f"{kind}: {error}") from None
     if name.endswith((".yaml", ".yml")) or os.sep in name:
-        path = Path(name)
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"{kind} file {path} does not exist")
         return path
     folders = [folder for folder in folders if folder.is_dir()]
@@ -89,43 +166,59 @@ def read_mapping(path: Path) -> Tree:
     Raises:
         UserError: when it cannot be read or holds something else.
     """
-    try:
-        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    tree = parse_yaml(read_text(path, "the file", MOST_BYTES), str(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, expected a mapping of keys")
     return tree
 
 
 def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
-    """Lay `over` on `base`; a component with another name replaces the one below it whole."""
+    """Lay `over` on `base`; a component with another name replaces the one below it whole.
+
+    Raises:
+        UserError: when one has a plain value where the other has keys.
+    """
     result = deepcopy(base)
-    for key, value in over.items():
-        below = result.get(key)
-        if key in _COMPONENT_KEYS:
-            below = {"name": below} if isinstance(below, str) else below
-            value = {"name": value} if isinstance(value, str) else value
-        if (
-            isinstance(below, dict)
-            and isinstance(value, Mapping)
-            and value.get("name", below.get("name")) == below.get("name")
-        ):
-            result[key] = merge(below, value)
-        else:
-            result[key] = deepcopy(value)
+    _lay(over, result, "")
+    return result
+
+
+def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
+    """Set dotted keys (`data.partition.alpha`) in a tree; returns a new tree.
+
+    Raises:
+        UserError: as `merge`.
+    """
+    result = deepcopy(tree)
+    for key, value in pairs:
+        _lay(_nested(key, value), result, "")
     return result
 
 
 _COMPONENT_KEYS = frozenset(key.rsplit(".", 1)[-1] for key in COMPONENTS)
 
 
-def override(tree: Tree, key: str, value: Any) -> Tree:
-    """Set one dotted key (`data.partition.alpha`) in a tree; returns a new tree."""
-    nested: Any = value
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    return merge(tree, nested)
+def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
+    """Lay `over` on `below`, in place; `place` is the dotted key of both, with its dot."""
+    for key, value in over.items():
+        under = below.get(key)
+        if key in _COMPONENT_KEYS:
+            under = {"name": under} if isinstance(under, str) else under
+            value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, Mapping) or under is None:
+            below[key] = deepcopy(value)
+        elif not isinstance(under, dict):
+            raise _contradiction(f"{place}{key}", under, value)
+        elif value.get("name", under.get("name")) != under.get("name"):
+            below[key] = deepcopy(value)
+        else:
+            below[key] = under
+            _lay(value, under, f"{place}{key}.")
+
+
+def _contradiction(key: str, value: Any, inner: Mapping[str, Any]) -> UserError:
+    keys = ", ".join(map(str, inner)) or "keys"
+    return UserError(f"{key} is {shown(value)}, and yet {key} has {keys}; leave one of them out")
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,18 +240,88 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
     """Turn ["algorithm.lambda=7", ...] into [("algorithm.lambda", 7), ...], shorter keys first.
 
-    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order.
+    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order. Of one key with
+    several plain values the last one counts.
 
     Raises:
-        UserError: for an argument without "=" or with an empty key.
+        UserError: for an argument without "=", key or value, and when two contradict each other.
     """
     pairs = []
     for text in assignments:
         key, sign, value = text.partition("=")
-        if not sign or not all(key.split(".")):
-            raise UserError(f"'{text}' is not key=value, for example rounds=5")
+        if not sign or not is_key(key):
+            raise UserError(f"{shown(text)} is not key=value, for example rounds=5")
+        if not value.strip():
+            raise UserError(f"{key}= has no value; write {key}=null where none is meant")
         pairs.append((key, parse_yaml(value, f"the value of {key}")))
+    check_agreement(pairs)
+    return parents_first(pairs)
+
+
+def is_key(text: str) -> bool:
+    """Whether a text is a dotted key: words with a dot between them."""
+    return len(text) <= LONGEST_KEY and all(part.isidentifier() for part in text.split("."))
+
+
+def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Pairs of dotted keys and values, shorter keys first: a parent does not undo its children."""
     return sorted(pairs, key=lambda pair: pair[0].count("."))
+
+
+def check_agreement(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Refuse pairs of which one silently undoes what another one sets.
+
+    `data=abc data.clients=3` gives a section a value, `algorithm={mu: 1} algorithm.mu=2` gives a
+    key two. Only the very same key with plain values may stand twice: the last one counts.
+
+    Raises:
+        UserError: naming both.
+    """
+    values: dict[str, tuple[str, Any]] = {}
+    inside: dict[str, str] = {}
+    plain = set()
+    for key, value in pairs:
+        leaves = dict(_leaves(_nested(key, value), ""))
+        if isinstance(value, Mapping) or key not in plain:
+            for leaf, found in leaves.items():
+                _check_leaf(key, leaf, found, values, inside)
+        if not isinstance(value, Mapping):
+            plain.add(key)
+        for leaf, found in leaves.items():
+            values[leaf] = key, found
+            inside.update((parent, key) for parent in _parents(leaf))
+
+
+def _check_leaf(
+    key: str,
+    leaf: str,
+    found: Any,
+    values: Mapping[str, tuple[str, Any]],
+    inside: Mapping[str, str],
+) -> None:
+    """Refuse a value where an earlier pair has set another, or something above or below it."""
+    others = [values[parent][0] for parent in _parents(leaf) if parent in values]
+    others += [inside[leaf]] if leaf in inside else []
+    others += [values[leaf][0]] if leaf in values and values[leaf][1] != found else []
+    if others:
+        raise UserError(
+            f"{others[0]} and {key} contradict each other, both set {leaf}; leave one of them out"
+        )
+
+
+def _parents(key: str) -> Iterator[str]:
+    """Of "a.b.c": "a" and "a.b"."""
+    for index, char in enumerate(key):
+        if char == ".":
+            yield key[:index]
+
+
+def _nested(key: str, value: Any) -> Tree:
+    nested: Any = value
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    tree: Tree = nested
+    return tree
 
 
 def read_experiment(name: str) -> Tree:
@@ -176,11 +339,13 @@ def _read_extending(name: str, seen: tuple[Path, ...]) -> Tree:
         raise UserError(f"{path} extends itself")
     tree = read_mapping(path)
     base = tree.pop("extends", None)
+    if base is not None and not isinstance(base, str):
+        raise UserError(f"{path}: extends is {shown(base)}, expected an experiment's name")
     tree.setdefault("name", path.stem)
     if base is None:
         return tree
     sibling = path.parent / f"{base}.yaml"
-    below = _read_extending(str(sibling) if sibling.is_file() else str(base), (*seen, path))
+    below = _read_extending(str(sibling) if sibling.is_file() else base, (*seen, path))
     return merge(below, tree)
 
 

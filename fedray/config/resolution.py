@@ -58,12 +58,16 @@ def parameters(component: Component, kind: str, key: str) -> Frozen:
     Raises:
         UserError: as `completed`.
     """
-    params: type[Frozen] = parameters_of(registry(kind).get(component.name)) or NoParams
+    try:
+        entry = registry(kind).get(component.name)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    params: type[Frozen] = parameters_of(entry) or NoParams
     return validate(params, component.params, key)
 
 
 def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
-    asked = _override_all(tree, pairs)
+    asked = override(tree, pairs)
     chosen = asked.get("algorithm", {})
     if not isinstance(chosen, dict) or chosen.get("preset") is None:
         return asked
@@ -75,15 +79,9 @@ def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
             f"algorithm.preset: {chosen.get('name')} has no preset '{preset}'."
             f"{nearest(preset, presets)}"
         )
-    asked = _override_all(_override_all(asked, presets[preset].items()), pairs)
+    asked = override(override(asked, presets[preset].items()), pairs)
     asked["algorithm"].pop("preset")
     return asked
-
-
-def _override_all(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
-    for key, value in pairs:
-        tree = override(tree, key, value)
-    return tree
 
 
 def _at(experiment: Experiment, key: str) -> Component:

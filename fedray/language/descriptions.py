@@ -11,7 +11,11 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, ValidationError
 
 from fedray.config import Frozen
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, nearest, one_line
+from fedray.files import read_text
+
+MOST_BYTES = 100_000_000
+"""Of a file of descriptions; a thousand classes have a million."""
 
 FOLDER = Path(__file__).parent / "descriptions"
 
@@ -140,7 +144,7 @@ def find_descriptions(name_or_path: str) -> Path:
     """
     if name_or_path.endswith(".json") or "/" in name_or_path or "\\" in name_or_path:
         path = Path(name_or_path).expanduser()
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"text.descriptions: the file {path} does not exist")
         return path
     path = FOLDER / f"{name_or_path}.json"
@@ -202,10 +206,11 @@ def _read(path: Path) -> list[tuple[str, Any]]:
         entries = pairs  # the outermost object is closed last
         return dict(pairs)
 
+    text = read_text(path, "text.descriptions: the file", MOST_BYTES)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=collect)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        content = json.loads(text, object_pairs_hook=collect)
+    except (ValueError, RecursionError) as error:
+        reason = one_line(error)
         raise UserError(f"text.descriptions: {path} is no readable JSON: {reason}") from None
     if not isinstance(content, dict) or not content:
         raise UserError(

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from fedray.errors import INTERRUPTED, UserError, add_debug, guard
-from fedray.files import cache_folder, node_lock, write_json
-from fedray.language.descriptions import canonical_name, check_entry, display_name
+from fedray.command import CommandLine, as_path, run_command, say_stopped
+from fedray.errors import UserError
+from fedray.files import cache_folder, node_lock, read_text, write_json
+from fedray.language.descriptions import MOST_BYTES, canonical_name, check_entry, display_name
 
 if TYPE_CHECKING:
     import requests
@@ -257,7 +258,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     """The stored answer; None when there is none that can be read."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content
 
@@ -306,11 +307,13 @@ def read_classes(text: str) -> list[str]:
 
 def _classes_in(path: Path) -> list[str]:
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_text(path, "the file", MOST_BYTES)
         if path.suffix != ".json":
             return [line.strip() for line in content.splitlines() if line.strip()]
         found = json.loads(content)
-    except (OSError, ValueError) as error:
+    except UserError as error:
+        raise UserError(f"--classes: {error}") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"--classes: {path} cannot be read: {error}") from None
     names = found.get("class_names") if isinstance(found, dict) else found
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -323,7 +326,7 @@ def _classes_in(path: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code, 2 for what the user can mend."""
-    return guard(_main, _parser().parse_args(arguments))
+    return run_command(_parser(), _main, arguments)
 
 
 def _main(chosen: argparse.Namespace) -> int:
@@ -336,25 +339,25 @@ def _main(chosen: argparse.Namespace) -> int:
     try:
         found = generate_descriptions(classes, endpoint, chosen.dataset, log)
         write_json(out, found)
-    except KeyboardInterrupt:
-        print("interrupted; answers so far are kept", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, "answers so far are kept; ask again for what is missing")
+        raise
     except OSError as error:
         raise UserError(f"--out: {out} cannot be written: {error}") from None
     print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandLine:
+    parser = CommandLine(
         prog="python -m fedray.language.generate",
         description="Ask a large language model for descriptions of classes.",
         epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
     )
     parser.add_argument("--classes", required=True, help="cat,dog or a file: JSON, or one a line")
-    parser.add_argument("--out", required=True, type=Path, help="the JSON file to write")
+    parser.add_argument("--out", required=True, type=as_path, help="the JSON file to write")
     parser.add_argument("--dataset", help="what the pictures are, for the prompt")
-    add_debug(parser)
+    parser.add_debug()
     return parser
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import logging
+import shlex
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from fedray.command import CommandLine, as_path, run_command, say_stopped, whole_number
 from fedray.config import dump_yaml, read_mapping, validate
-from fedray.errors import RunFailed, UserError, add_debug, guard
+from fedray.errors import RunFailed, UserError
 from fedray.files import results_home, write_atomic, write_json
 from fedray.pretrain import distillation, model_card
 from fedray.pretrain.export import write_model
@@ -33,26 +35,31 @@ _CONFIG = "config.yaml"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.pretrain`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.pretrain",
         description="Train a small CLIP on labelled images whose classes get captions.",
     )
     cli.add_argument("config", nargs="?", help="a shipped name (small) or a YAML file")
     cli.add_argument("set", nargs="*", metavar="key=value", help="image.epochs=20 seed=1")
     cli.add_argument(
-        "--workers", type=int, metavar="N", help="Ray Train workers; 0: in this process"
+        "--workers",
+        type=whole_number(0, 10_000),
+        metavar="N",
+        help="Ray Train workers; 0: in this process",
     )
-    cli.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the results")
-    cli.add_argument("--resume", type=Path, metavar="DIR", help="go on with what is in this folder")
-    add_debug(cli)
+    cli.add_argument("--out", type=as_path, metavar="DIR", help="a new folder for the results")
+    cli.add_argument(
+        "--resume", type=as_path, metavar="DIR", help="go on with what is in this folder"
+    )
+    cli.add_debug()
     return cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_intermixed_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -64,15 +71,29 @@ def _main(args: argparse.Namespace) -> int:
         f"{config.text.epochs} + {config.image.epochs} epochs, seed {config.seed}, in {where}",
         flush=True,
     )
+    try:
+        _train_and_finish(config, pool.class_names, out)
+    except KeyboardInterrupt as stop:
+        begun = (out / CHECKPOINT).is_file()
+        say_stopped(
+            stop,
+            f"go on with: python -m fedray.pretrain --resume {shlex.quote(str(out))}"
+            if begun
+            else f"no checkpoint is in {out} yet, so there is nothing to go on with",
+        )
+        raise
+    return 0
+
+
+def _train_and_finish(config: PretrainConfig, class_names: tuple[str, ...], out: Path) -> None:
     with _held(out):
-        distillation.prepare(config, pool.class_names, out)
+        distillation.prepare(config, class_names, out)
         write_atomic(out / _CONFIG, dump_yaml(config.model_dump(mode="json")))
         (run_on_ray if config.workers else run_here)(config, out)
         scores = finish(config, out)
     for name, score in scores.items():
         print(f"zero-shot {name}: {score['accuracy']:.3f} (chance {score['chance']:.3f})")
     print(f"the model is in {out / MODEL}")
-    return 0
 
 
 def what_and_where(args: argparse.Namespace) -> tuple[PretrainConfig, Path]:

@@ -12,7 +12,11 @@ from pydantic import Field, StrictBool, model_validator
 
 from fedray.config import (
     Component,
+    FileName,
     Frozen,
+    PathText,
+    Seed,
+    Temperature,
     Tree,
     completed,
     find_yaml,
@@ -34,9 +38,9 @@ class ImagesConfig(Frozen):
 
     source: Component = Component(name="parquet")
     """A data source: parquet, image_folder, digits, ..."""
-    root: str | None = None
+    root: PathText | None = None
     """Its folder; a relative path is looked up below $FEDRAY_DATA, then here."""
-    repeat: int = Field(1, ge=1)
+    repeat: int = Field(1, ge=1, le=10_000)
     """Training only: how often an epoch sees every image."""
 
 
@@ -45,30 +49,30 @@ class TextConfig(Frozen):
 
     teacher: Component = Component(name="minilm")
     """The teacher: a WordPiece encoder (minilm, bert)."""
-    pieces: int = Field(9000, ge=64)
+    pieces: int = Field(9000, ge=64, le=10**6)
     """How many of the teacher's word pieces are kept, the first of its vocabulary, besides those
     that the captions need."""
-    words: int = Field(12000, ge=0)
+    words: int = Field(12000, ge=0, le=10**6)
     """How many of the teacher's whole words are distilled as texts."""
-    pairs: int = Field(4000, ge=0)
+    pairs: int = Field(4000, ge=0, le=10**7)
     """How many random pairs of these words are distilled."""
     descriptions: tuple[str, ...] = ()
     """Files of descriptions (language/descriptions) whose sentences are distilled."""
     context_length: int = Field(32, ge=8, le=512)
     """The most tokens that the tower reads."""
-    width: int = Field(128, ge=8)
+    width: int = Field(128, ge=8, le=8192)
     """Width of the text tower."""
-    layers: int = Field(3, ge=1)
+    layers: int = Field(3, ge=1, le=256)
     """Blocks of the text tower."""
-    heads: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1, le=256)
     """Attention heads of the text tower."""
-    epochs: int = Field(6, ge=1)
+    epochs: int = Field(6, ge=1, le=10_000)
     """Passes over the texts."""
-    batch_size: int = Field(256, ge=2)
+    batch_size: int = Field(256, ge=2, le=10**6)
     """Texts per step, over all workers."""
-    lr: float = Field(2e-3, gt=0)
+    lr: float = Field(2e-3, gt=0, le=1000)
     """Peak learning rate."""
-    temperature: float = Field(0.07, gt=0)
+    temperature: Temperature = 0.07
     """Of the softmax over a batch's teacher vectors."""
 
     @model_validator(mode="after")
@@ -92,19 +96,19 @@ class ImageConfig(Frozen):
 
     size: int = Field(32, ge=8, le=224)
     """Pixels per side."""
-    patch: int = Field(8, ge=2)
+    patch: int = Field(8, ge=2, le=224)
     """Pixels per side of a patch."""
-    width: int = Field(192, ge=8)
+    width: int = Field(192, ge=8, le=8192)
     """Width of the image tower."""
-    layers: int = Field(6, ge=1)
+    layers: int = Field(6, ge=1, le=256)
     """Blocks of the image tower."""
-    head_width: int = Field(64, ge=4)
+    head_width: int = Field(64, ge=4, le=8192)
     """Width of an attention head."""
-    epochs: int = Field(10, ge=1)
+    epochs: int = Field(10, ge=1, le=10_000)
     """Passes over the images."""
-    batch_size: int = Field(256, ge=2)
+    batch_size: int = Field(256, ge=2, le=10**6)
     """Images per step, over all workers."""
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(1e-3, gt=0, le=1000)
     """Peak learning rate."""
     smallest_crop: float = Field(0.5, gt=0, le=1)
     """A view shows at least this share of the image's area."""
@@ -112,9 +116,9 @@ class ImageConfig(Frozen):
     """Whether views may be mirrored."""
     colour: float = Field(0.2, ge=0, le=1)
     """Strength of random brightness, contrast and saturation."""
-    scale: float = Field(20.0, gt=0)
+    scale: float = Field(20.0, gt=0, le=1e4)
     """Factor of the cosines in the softmax; the model's logit scale."""
-    kinds: float = Field(1.0, ge=0)
+    kinds: float = Field(1.0, ge=0, le=1e6)
     """Weight of the losses over kinds; the one over names has weight 1."""
 
     @model_validator(mode="after")
@@ -129,7 +133,7 @@ class ImageConfig(Frozen):
 class PretrainConfig(Frozen):
     """One small CLIP, complete."""
 
-    name: str = "clip"
+    name: FileName = "clip"
     """What the model is called."""
     train: tuple[ImagesConfig, ...] = Field(min_length=1)
     """Data sets whose official training images are used."""
@@ -138,19 +142,19 @@ class PretrainConfig(Frozen):
     `train`, only the test images are."""
     captions: StrictBool = True
     """Whether classes are captioned by captions.json; else by their names alone."""
-    embed_dim: int = Field(256, ge=8)
+    embed_dim: int = Field(256, ge=8, le=8192)
     """Width of the joint space."""
     text: TextConfig = TextConfig()
     image: ImageConfig = ImageConfig()
-    weight_decay: float = Field(0.02, ge=0)
+    weight_decay: float = Field(0.02, ge=0, le=1000)
     """Decoupled weight decay of matrices."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Arithmetic of training; bfloat16 is autocast with float32 weights."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of every random stream."""
-    workers: int = Field(1, ge=0)
+    workers: int = Field(1, ge=0, le=10_000)
     """Ray Train workers; 0 trains in this process."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=1024)
     """Threads of one worker."""
     gpus: int = Field(0, ge=0, le=1)
     """GPUs of one worker."""
@@ -180,9 +184,7 @@ def load_config(name: str, assignments: Iterable[str]) -> PretrainConfig:
         UserError: with one sentence about the first thing that is wrong.
     """
     tree: Tree = read_mapping(find_yaml(name, [FOLDER], "configuration"))
-    for key, value in parse_assignments(assignments):
-        tree = override(tree, key, value)
-    config = validate(PretrainConfig, tree)
+    config = validate(PretrainConfig, override(tree, parse_assignments(assignments)))
     update: dict[str, Any] = {
         key: tuple(_absolute(part) for part in getattr(config, key))
         for key in ("train", "held_out")

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedray.errors import ClientError, Failure, UserError, add_debug, guard
+from fedray.command import CommandLine, run_command, whole_number
+from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.protocols import HasGlobalModel
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.files import write_atomic
@@ -36,24 +37,28 @@ from fedray.runtime.clients import ClientRuntime
 SIMILARITY = Metric("linear CKA with the global model", "index")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.report.cka`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.report.cka",
         description="Similarity by layer of the clients' models, after one more round of local "
         "training, to the global model they started from.",
     )
     add_folders(cli)
     cli.add_argument(
-        "--images", type=int, default=200, metavar="N", help="test images to compare on (200)"
+        "--images",
+        type=whole_number(2, 10**6),
+        default=200,
+        metavar="N",
+        help="test images to compare on (200)",
     )
-    add_debug(cli)
+    cli.add_debug()
     return cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _by_stage(member: Group, images: int) -> dict[str, Stat]:
@@ -67,8 +72,6 @@ def _by_stage(member: Group, images: int) -> dict[str, Stat]:
 
 
 def _main(args: argparse.Namespace) -> int:
-    if args.images < 2:
-        raise UserError(f"--images {args.images}: similarity needs at least 2 images")
     groups, notes = group(load(args.folders))
     curves = {member.label: _by_stage(member, args.images) for member in groups}
     names = list(dict.fromkeys(stage for curve in curves.values() for stage in curve))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedray.errors import UserError, add_debug, guard, nearest
+from fedray.command import CommandLine, as_path, run_command
+from fedray.errors import UserError, nearest
+from fedray.files import file_name
 from fedray.records import HEADLINE, Metric, RunFolder
 from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
 from fedray.report.runs import At, Group, differing, group, is_number, load, metric_of
@@ -17,9 +18,9 @@ from fedray.report.table import ordered, print_table, write_csv, write_markdown
 MOST_HEAT_MAPS = 12
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.report`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.report",
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
@@ -34,17 +35,24 @@ def parser() -> argparse.ArgumentParser:
         help="what the others are compared with, seed by seed: a method, or a whole label of the "
         "table; default: the best",
     )
-    add_debug(cli)
+    cli.add_debug()
     return cli
 
 
 def add_folders(cli: argparse.ArgumentParser) -> None:
     """Add what every report takes: the runs' folders, and where it writes."""
     cli.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="runs' folders, or folders of them"
+        "folders",
+        nargs="+",
+        type=as_path,
+        metavar="DIR",
+        help="runs' folders, or folders of them",
     )
     cli.add_argument(
-        "--out", type=Path, metavar="DIR", help="default: DIR/report, or ./report for several DIRs"
+        "--out",
+        type=as_path,
+        metavar="DIR",
+        help="default: DIR/report, or ./report for several DIRs",
     )
 
 
@@ -64,7 +72,7 @@ def out_folder(args: argparse.Namespace) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -132,7 +140,7 @@ def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[
         for key in keys:
             values = [row.config[key] for row in rows]
             if len(set(map(repr, values))) > 2 and all(is_number(value) for value in values):
-                path = out / f"sweep_{_safe(method)}_{_safe(key)}.png"
+                path = out / f"sweep_{file_name(method)}_{file_name(key)}.png"
                 figure_sweep(rows, key, path, metric, title=f"{method}, {at}")
                 files.append(path)
     return files
@@ -148,12 +156,8 @@ def _heat_maps(groups: Sequence[Group], out: Path) -> list[Path]:
             if len(files) == MOST_HEAT_MAPS:
                 print(f"only the first {MOST_HEAT_MAPS} heat maps are drawn")
                 return files
-            path = out / f"heatmap_{index + 1:02d}_{_safe(member.method)}_{_safe(name)}.png"
+            path = out / f"heatmap_{index + 1:02d}_{file_name(member.method)}_{file_name(name)}.png"
             title = f"{name.replace('_', ' ')}: {member.label}, seed {first.seed}"
             figure_matrix(matrix, folder.class_names(), title, path)
             files.append(path)
     return files
-
-
-def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.=-]", "_", text)

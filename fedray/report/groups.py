@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.prompts.fedmgp import FedMGP
-from fedray.errors import UserError, add_debug, guard
+from fedray.command import CommandLine, run_command, whole_number
+from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.models import Pixels
 from fedray.models.prompted import GroupedClip
@@ -85,33 +86,38 @@ class Likeness:
         return {where: float(found.mean()) for where, found in chosen.items() if len(found)}
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.report.groups`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.report.groups",
         description="Similarity of FedMGP's prompt groups within and between clients, and how "
         "often each group was drawn.",
     )
     add_folders(cli)
     cli.add_argument(
-        "--images", type=int, default=50, metavar="N", help="test images to compare on (50)"
+        "--images",
+        type=whole_number(1, 10**6),
+        default=50,
+        metavar="N",
+        help="test images to compare on (50)",
     )
     cli.add_argument(
-        "--clients", type=int, default=10, metavar="N", help="compare the first N clients (10)"
+        "--clients",
+        type=whole_number(1, 10**5),
+        default=10,
+        metavar="N",
+        help="compare the first N clients (10)",
     )
-    add_debug(cli)
+    cli.add_debug()
     return cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
-    for name in ("images", "clients"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name} {getattr(args, name)}: at least 1 is needed")
     members, notes = group(load(args.folders))
     found = {
         member.label: [likenesses(loaded, args.images, args.clients) for loaded in member.runs]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ray
 
+from fedray.command import sigterm_kept
 from fedray.errors import FedrayError, UserError
 
 QUIET = {
@@ -37,13 +38,14 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         joins = bool(os.environ.get("RAY_ADDRESS"))
         local = {} if joins else {"num_cpus": num_cpus, "num_gpus": num_gpus}
         try:
-            ray.init(
-                log_to_driver=False,
-                include_dashboard=False if not joins else None,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-                **local,
-            )
+            with sigterm_kept():
+                ray.init(
+                    log_to_driver=False,
+                    include_dashboard=False if not joins else None,
+                    logging_level=logging.ERROR,
+                    configure_logging=False,
+                    **local,
+                )
         except ConnectionError as error:
             address = os.environ.get("RAY_ADDRESS")
             raise UserError(

@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,21 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from fedray.command import (
+    INTERRUPTED,
+    RUN_ERROR,
+    CommandLine,
+    as_path,
+    run_command,
+    say_stopped,
+    whole_number,
+)
 from fedray.config import Experiment, dump_yaml, find_yaml
-from fedray.errors import INTERRUPTED, RUN_ERROR, UserError, add_debug, guard
+from fedray.errors import UserError
 from fedray.files import results_home, write_atomic
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.spec import (
+    MOST_TRIALS,
     Config,
     SweepPlan,
     check_configurations,
@@ -45,9 +56,9 @@ TUNE_ENVIRONMENT = {
 TUNE_FOLDER = "tune"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.sweep`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.sweep",
         description="Run one experiment in many configurations.",
         epilog=f"Sweeps that can be found from here: {', '.join(shipped())}.",
@@ -58,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     )
     cli.add_argument(
         "--num-samples",
-        type=_positive,
+        type=whole_number(1, MOST_TRIALS),
         metavar="N",
         help="try so many configurations; of a grid, so many evenly spread ones",
     )
@@ -67,23 +78,16 @@ def parser() -> argparse.ArgumentParser:
         "--resume", action="store_true", help="go on with this sweep's latest unfinished invocation"
     )
     cli.add_argument(
-        "--out", type=Path, metavar="DIR", help="the folder of this invocation's results"
+        "--out", type=as_path, metavar="DIR", help="the folder of this invocation's results"
     )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
-    add_debug(cli)
+    cli.add_debug()
     return cli
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_intermixed_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -295,10 +299,20 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
             ledger.status = "finished"
             ledger.write()
         return conclude(ledger, ui_hint(tracker) if tracker is not None else None)
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, how_to_go_on(ledger))
+        raise
     finally:
         if runs is not None and tracker is not None:
             runs.end()
             tracker.close()
+
+
+def how_to_go_on(ledger: Ledger) -> str:
+    """The command that runs what is left of a sweep."""
+    sweep, home = ledger.plan.sweep, ledger.home
+    where = "" if home.parent == results_home() / sweep else f" --out {shlex.quote(str(home))}"
+    return f"go on with: python -m fedray.sweep {shlex.quote(sweep)} --resume{where}"
 
 
 def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) -> None:
@@ -352,8 +366,7 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
         print(reason)
     write_csv(ledger, home / "trials.csv")
     if ledger.left:
-        where = "" if home.parent == results_home() / plan.sweep else f" --out {home}"
-        print(f"interrupted; go on with: python -m fedray.sweep {plan.sweep} --resume{where}")
+        print(f"interrupted; {how_to_go_on(ledger)}", file=sys.stderr)
         return INTERRUPTED
     best = ledger.best
     if best is None:

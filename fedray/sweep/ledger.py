@@ -18,8 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.config import validate
-from fedray.errors import UserError
+from fedray.config import Tree, validate
+from fedray.errors import UserError, named
 from fedray.files import write_json
 from fedray.sweep.seeds import MergedRound, objective_of
 from fedray.sweep.spec import Config, SweepPlan, folder_name
@@ -172,9 +172,15 @@ class Ledger:
         """
         path = home / "sweep.json"
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from None
+            return cls._of(home, json.loads(path.read_text(encoding="utf-8")))
+        except UserError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(f"{path} cannot be read: {named(error)}; start anew") from None
+
+    @classmethod
+    def _of(cls, home: Path, tree: Tree) -> Ledger:
+        path = home / "sweep.json"
         if tree["format"] != FORMAT:
             raise UserError(
                 f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
@@ -209,5 +215,5 @@ def unfinished(folder: Path) -> Path:
 def _status(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8")).get("status")
-    except (OSError, json.JSONDecodeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None

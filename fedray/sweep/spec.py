@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import re
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +17,27 @@ import fedray
 from fedray.config import (
     RESOURCE_KEYS,
     Experiment,
+    FileName,
     Frozen,
+    Seed,
     Tree,
+    check_agreement,
     find_yaml,
+    is_key,
+    parents_first,
     parse_assignments,
     read_experiment,
     read_mapping,
     resolve_root,
     validate,
 )
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, nearest, one_line, shown
+from fedray.files import check_name, file_name
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Config = dict[str, Any]
+MOST_TRIALS = 100_000
+"""Configurations of one sweep; more can neither be run nor looked at."""
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 
 
@@ -72,9 +81,9 @@ class Axis:
 class Asha(Frozen):
     """Asynchronous successive halving; its clock is the federated round."""
 
-    grace_rounds: int = Field(5, ge=1)
+    grace_rounds: int = Field(5, ge=1, le=100_000)
     """Rounds that every trial may run."""
-    reduction_factor: int = Field(3, ge=2)
+    reduction_factor: int = Field(3, ge=2, le=10_000)
     """Of so many trials at a milestone, one goes on."""
 
 
@@ -87,9 +96,9 @@ class Scale(Frozen):
     """Overrides of the experiment, for every trial."""
     seeds: list[int] | None = None
     """Replaces the sweep's seeds."""
-    num_samples: int | None = Field(None, ge=1)
+    num_samples: int | None = Field(None, ge=1, le=MOST_TRIALS)
     """Replaces the sweep's num_samples."""
-    max_concurrent: int | None = Field(None, ge=1)
+    max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Trials at a time; None: as many as the cluster holds."""
     space: Tree | None = None
     """Replaces the sweep's space."""
@@ -114,16 +123,16 @@ class Sweep(Frozen):
     """The objective: the metric's best value over rounds, or its last."""
     mode: Literal["max", "min"] = "max"
     """Whether more is better."""
-    num_samples: int = Field(16, ge=1)
+    num_samples: int = Field(16, ge=1, le=MOST_TRIALS)
     """Configurations that tpe, random and cmaes try."""
     seeds: list[int] = Field(default_factory=lambda: [0])
     """Seeds of every configuration, run in lockstep within a trial; the objective is of their
     mean."""
     asha: Asha | None = None
     """Stops bad trials early; None runs all to the end."""
-    search_seed: int = Field(0, ge=0)
+    search_seed: Seed = 0
     """Seed of the sampler."""
-    scales: dict[str, Any]
+    scales: Tree
     """laptop and paper."""
 
 
@@ -133,7 +142,7 @@ class SweepPlan(Frozen):
     It is stored whole in sweep.json, so that a resumed sweep does the same.
     """
 
-    sweep: str
+    sweep: FileName
     scale: str
     answers: str
     search: Literal["grid", "tpe", "random", "cmaes"]
@@ -176,7 +185,8 @@ class SweepPlan(Frozen):
         """
         from fedray.runtime.resolve import from_tree
 
-        return from_tree(self.base, [*self.set.items(), *config.items(), ("seed", seed)])
+        swept = parents_first(config.items())
+        return from_tree(self.base, [*self.set.items(), *swept, ("seed", seed)])
 
 
 # --- from file to plan ---------------------------------------------------------------------------
@@ -199,7 +209,7 @@ def read_sweep(path: Path) -> Sweep:
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
-    name = f"sweep {path.stem}"
+    name = f"sweep {check_name(path.stem)}"
     sweep = validate(Sweep, read_mapping(path), name)
     if not sweep.scales:
         raise UserError(f"{name}.scales is empty; give laptop: {{experiment: ...}}")
@@ -208,6 +218,9 @@ def read_sweep(path: Path) -> Sweep:
             raise UserError(f"{name}.scales: '{label}' is neither laptop nor paper")
         scale = validate(Scale, tree, f"{name}.scales.{label}")
         space = sweep.space if scale.space is None else scale.space
+        if wrong := [key for key in scale.set if not is_key(key)]:
+            raise UserError(f"{name}.scales.{label}.set: {shown(wrong[0])} is no key")
+        check_agreement(scale.set.items())
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
     return sweep
@@ -264,7 +277,7 @@ def _with_assignments(
     scale: Scale, seeds: list[int], space: Tree, assignments: Iterable[str], name: str
 ) -> tuple[Tree, list[int]]:
     """The scale's keys and the seeds, under the command line's assignments."""
-    pairs = dict(scale.set)
+    pairs = dict(parents_first(scale.set.items()))
     swept = {key for axis, tree in space.items() for key in parse_axis(axis, tree).keys}
     for key, value in parse_assignments(assignments):
         if key == "seed":
@@ -296,10 +309,12 @@ def check_seeds(seeds: Sequence[Any], name: str) -> None:
     Raises:
         UserError: with what was found.
     """
-    bad = [seed for seed in seeds if not isinstance(seed, int) or seed < 0]
+    whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
+    bad = len(whole) < len(seeds) or any(not 0 <= seed < 2**63 for seed in whole)
     if bad or not seeds or len(set(seeds)) < len(seeds):
         raise UserError(
-            f"{name}: seeds={list(seeds)}, expected different whole numbers from 0, for example [0]"
+            f"{name}: seeds={shown(list(seeds))}, expected different whole numbers from 0, for "
+            "example [0]"
         )
 
 
@@ -312,19 +327,24 @@ def parse_axis(key: str, tree: Any) -> Axis:
     Raises:
         UserError: when it is anything else, lists nothing, or its ends are not in order.
     """
-    example = f"for example {key}: {{grid: [1, 7]}}"
+    shown_key = one_line(key)[:100]
+    example = f"for example {shown_key}: {{grid: [1, 7]}}"
     if not isinstance(tree, Mapping) or len(tree) != 1:
         raise UserError(
-            f"space.{key} is {tree!r}, expected one of {', '.join(DISTRIBUTIONS)}; {example}"
+            f"space.{shown_key} is {shown(tree)}, expected one of {', '.join(DISTRIBUTIONS)}; "
+            f"{example}"
         )
+    if not all(map(is_key, Axis(key, "grid", ()).keys)):
+        raise UserError(f"space.{shown_key}: that is no key, nor keys with commas; {example}")
     distribution, values = next(iter(tree.items()))
     if distribution not in DISTRIBUTIONS:
         raise UserError(
-            f"space.{key}: there is no '{distribution}'.{nearest(str(distribution), DISTRIBUTIONS)}"
+            f"space.{shown_key}: there is no {shown(distribution)}."
+            f"{nearest(str(distribution), DISTRIBUTIONS)}"
         )
-    where = f"space.{key}.{distribution}"
+    where = f"space.{shown_key}.{distribution}"
     if not isinstance(values, list) or not values:
-        raise UserError(f"{where} is {values!r}, expected a list of values; {example}")
+        raise UserError(f"{where} is {shown(values)}, expected a list of values; {example}")
     axis = Axis(key, distribution, tuple(values))
     (_check_list if axis.is_listed else _check_range)(axis, where)
     return axis
@@ -332,14 +352,20 @@ def parse_axis(key: str, tree: Any) -> Axis:
 
 def _check_list(axis: Axis, where: str) -> None:
     values, count = axis.values, len(axis.keys)
-    if any(values.count(value) > 1 for value in values):
-        raise UserError(f"{where} lists a value twice: {list(values)}")
+    if len(set(map(_notation, values))) < len(values):
+        raise UserError(f"{where} lists a value twice: {shown(list(values))}")
     for value in values if count > 1 else ():
         if not isinstance(value, list) or len(value) != count:
             raise UserError(
-                f"{where} lists {value!r}, expected a list of {count} values, "
+                f"{where} lists {shown(value)}, expected a list of {count} values, "
                 f"one for each of {', '.join(axis.keys)}"
             )
+
+
+def _notation(value: Any) -> str:
+    """A value's notation, the same for what an experiment takes for the same: 1 and 1.0."""
+    is_float = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if is_float else value, sort_keys=True)
 
 
 def _check_range(axis: Axis, where: str) -> None:
@@ -349,12 +375,15 @@ def _check_range(axis: Axis, where: str) -> None:
         )
     values = list(axis.values)
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(values) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
-        raise UserError(f"{where} is {values}, expected [lowest, highest] with lowest < highest")
+    finite = len(values) == len(numbers) == 2 and all(map(math.isfinite, numbers))
+    if not finite or not numbers[0] < numbers[1]:
+        raise UserError(
+            f"{where} is {shown(values)}, expected [lowest, highest] with lowest < highest"
+        )
     if axis.distribution == "loguniform" and numbers[0] <= 0:
         raise UserError(f"{where} starts at {numbers[0]}, expected more than 0")
     if axis.distribution == "randint" and not all(isinstance(v, int) for v in numbers):
-        raise UserError(f"{where} is {values}, expected two whole numbers")
+        raise UserError(f"{where} is {shown(values)}, expected two whole numbers")
 
 
 def check_space(space: Tree, search: str, name: str) -> None:
@@ -374,6 +403,12 @@ def check_space(space: Tree, search: str, name: str) -> None:
         raise UserError(f"{name}.space names {twice[0]} twice; leave one of them out")
     for axis in axes:
         _check_searchable(axis, search, name)
+    points = math.prod(len(axis.values) for axis in axes)
+    if search == "grid" and points > MOST_TRIALS:
+        raise UserError(
+            f"{name}.space is a grid of {points} configurations, expected at most {MOST_TRIALS}; "
+            "list fewer values, or use search: tpe"
+        )
     if search == "cmaes" and len(axes) < 2:
         raise UserError(f"{name}: search: cmaes needs at least two swept keys; use search: tpe")
 
@@ -396,7 +431,7 @@ def _check_searchable(axis: Axis, search: str, name: str) -> None:
     if not all(v is None or isinstance(v, bool | int | float | str) for v in axis.values):
         raise UserError(
             f"{name}: search: {search} chooses between plain values, and space.{axis.key} "
-            f"lists {list(axis.values)}; use search: grid"
+            f"lists {shown(list(axis.values))}; use search: grid"
         )
     if axis.key in RESOURCE_KEYS:
         raise UserError(
@@ -469,7 +504,7 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 def show_value(value: Any) -> str:
     """A value in few characters."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else one_line(value)[:100]
 
 
 def words(config: Mapping[str, Any], between: str = " ") -> str:
@@ -480,5 +515,4 @@ def words(config: Mapping[str, Any], between: str = " ") -> str:
 
 def folder_name(number: int, config: Mapping[str, Any]) -> str:
     """The folder of a trial: "trial_00003_lambda=7"."""
-    safe = re.sub(r"[^\w.=+,-]+", "_", words(config, ","))
-    return f"trial_{number:05d}_{safe[:80]}"
+    return f"trial_{number:05d}_{file_name(words(config, ','))}"

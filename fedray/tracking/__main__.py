@@ -5,26 +5,26 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedray.errors import add_debug, guard
+from fedray.command import CommandLine, as_path, run_command
 from fedray.files import results_home
 from fedray.tracking.live import MlflowTracker
 from fedray.tracking.store import resolve_uri, ui_command
 from fedray.tracking.uploading import upload
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandLine:
     """The command line of `python -m fedray.tracking`."""
-    cli = argparse.ArgumentParser(
+    cli = CommandLine(
         prog="python -m fedray.tracking", description="Runs in MLflow, after the fact."
     )
     commands = cli.add_subparsers(dest="command", required=True)
     up = commands.add_parser("upload", help="log what MLflow is missing of runs; repeat at will")
     up.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="a run's or sweep's folder"
+        "folders", nargs="+", type=as_path, metavar="DIR", help="a run's or sweep's folder"
     )
     up.add_argument("--uri", help="default: $MLFLOW_TRACKING_URI, or the database of the results")
     up.add_argument("--experiment", help="MLflow experiment of runs that MLflow does not know")
-    add_debug(cli)
+    cli.add_debug()
     return cli
 
 
@@ -37,7 +37,7 @@ def replay_sweep(home: Path, tracker: MlflowTracker) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return guard(_main, parser().parse_args(argv))
+    return run_command(parser(), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:

@@ -48,7 +48,10 @@ def refused(tmp_path, capsys):
             "algorithm.lambda=-1",
             "algorithm.lambda: input should be greater than or equal to 0 (got -1)",
         ),
-        ("algorithm.tau=0", "algorithm.tau: input should be greater than 0 (got 0)"),
+        (
+            "algorithm.tau=0",
+            "algorithm.tau: input should be greater than or equal to 0.0001 (got 0)",
+        ),
         ("rounds=many", "rounds: input should be a valid integer"),
         ("shuffle=1", "shuffle: input should be a valid boolean"),
         ("participation=1.5", "participation: input should be less than or equal to 1 (got 1.5)"),

@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from fedray.cli import run
+from fedray.command import Terminated
 from fedray.config import read_mapping
+from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.runtime.resolve import resolve
 from fedray.tracking import NullTracker
@@ -195,8 +197,19 @@ def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys
 @pytest.mark.parametrize(
     ("error", "status", "code", "printed"),
     [
-        (KeyboardInterrupt(), "KILLED", 130, "interrupted; the last checkpoint is intact\n"),
-        (run.UserError("set this.key=2"), "FAILED", 2, "error: set this.key=2\n"),
+        (
+            KeyboardInterrupt(),
+            "KILLED",
+            130,
+            "interrupted; go on with: python -m fedray.run --resume {out}\n",
+        ),
+        (
+            Terminated(),
+            "KILLED",
+            143,
+            "terminated; go on with: python -m fedray.run --resume {out}\n",
+        ),
+        (UserError("set this.key=2"), "FAILED", 2, "error: set this.key=2\n"),
     ],
 )
 def test_a_run_that_is_stopped_says_so_and_goes_on_later(
@@ -213,7 +226,7 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
 
     monkeypatch.setattr(run, "_rounds", stop_after_round_1)
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
-    assert capsys.readouterr().err == printed
+    assert capsys.readouterr().err == printed.format(out=out)
     assert notes.log == ["start", 0, 1, status, "closed"]
     before = result_of(out)
 

@@ -416,7 +416,7 @@ def test_the_order_of_the_paper_and_of_the_code(run):
 def test_official_code_sets_exactly_the_documented_switches(assemble):
     def switched(tree):
         plain = from_tree(tree).tree()
-        official = from_tree(override(tree, "algorithm.preset", "official_code")).tree()
+        official = from_tree(override(tree, [("algorithm.preset", "official_code")])).tree()
         return dict(_differences(plain, official))
 
     tree = assemble("fedtsp").experiment.tree()
@@ -429,7 +429,7 @@ def test_official_code_sets_exactly_the_documented_switches(assemble):
         "drop_last": True,
     }
     assert switched(tree) == {**expected, "text.encoder.bert_compat": True}
-    assert switched(override(tree, "text.encoder", {"name": "orthogonal"})) == expected
+    assert switched(override(tree, [("text.encoder", {"name": "orthogonal"})])) == expected
 
 
 def _differences(a, b, place=""):

@@ -46,7 +46,7 @@ def write_run(
     tree: Tree = {"name": folder.name, "rounds": max(planned, 1), "algorithm": "fedtsp"}
     tree["data"] = {"partition": "fedtsp_dirichlet"}
     for key, value in (changes or {}).items():
-        tree = override(tree, key, value)
+        tree = override(tree, [(key, value)])
     experiment = Experiment.model_validate(tree)
     info = RunInfo(
         name=experiment.name,
@@ -126,7 +126,7 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
     assert set(EXECUTION_KEYS) < NOT_COMPARED
     base = Experiment(gpus=1.0)
     for index, (key, value) in enumerate(others.items()):
-        changed = Experiment.model_validate(override(base.tree(), key, value))
+        changed = Experiment.model_validate(override(base.tree(), [(key, value)]))
         assert changed.tree() != base.tree(), key
         assert changed.identity() == base.identity(), key
         write_run(tmp_path / str(index), [0.1], {"gpus": 1.0, key: value, "seed": index})

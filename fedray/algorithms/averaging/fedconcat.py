@@ -127,15 +127,15 @@ class FedConcat(FedAvg):
     class HParams(FedAvg.HParams):
         """FedConcat's hyper-parameters; one cluster in every round is FedAvg."""
 
-        clusters: int = Field(2, ge=1)
+        clusters: int = Field(2, ge=1, le=100_000)
         """G, clusters; 1 is FedAvg, then a classifier. Not in FedGLCL's comparison; try 2 to 5."""
-        largest: float | None = Field(None, ge=1)
+        largest: float | None = Field(None, ge=1, le=100_000)
         """The largest cluster, in N/G clients; null: no bound. Official code: 1.2 for CIFAR-100 and
         Tiny-ImageNet."""
-        cluster_rounds: int | None = Field(None, ge=1)
+        cluster_rounds: int | None = Field(None, ge=1, le=100_000)
         """Rounds inside the clusters, the first ones; null: half of `rounds`. As many as `rounds`
         leave the classifier out. FedGLCL's comparison: 50 of 1050."""
-        head_batches: int = Field(3, ge=1)
+        head_batches: int = Field(3, ge=1, le=10_000)
         """Batches of each client in a round of the classifier. Paper: 3."""
         head_init: Literal["clusters", "random"] = "clusters"
         """The classifier's initial weights: the clusters' heads, or random."""

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.config import Epochs, LearningRate
 from fedray.core import (
     Batch,
     Client,
@@ -70,15 +71,15 @@ class FedETF(ExtraParameters):
     class HParams(FedAvg.HParams):
         """FedETF's hyper-parameters."""
 
-        scale: float = Field(1.0, gt=0)
+        scale: float = Field(1.0, gt=0, le=1e6)
         """s, its initial value: the logits are s times cosines. Official code: 1."""
         learn_scale: StrictBool = True
         """Whether s is trained and averaged (paper); false: it is constant and not sent."""
-        per_epochs: int = Field(3, ge=1)
+        per_epochs: Epochs = 3
         """FedETF-Per: epochs of each half of an alternation. Official code: 3."""
-        per_simplex_lr: float = Field(0.1, gt=0)
+        per_simplex_lr: LearningRate = 0.1
         """FedETF-Per: learning rate of the simplex, plain SGD. Official code: 0.1."""
-        per_head_lr: float = Field(0.05, gt=0)
+        per_head_lr: LearningRate = 0.05
         """FedETF-Per: learning rate of the head, with the experiment's momentum and weight decay.
         Official code: 0.05."""
 

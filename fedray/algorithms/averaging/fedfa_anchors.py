@@ -30,6 +30,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, client_weights
+from fedray.config import LossWeight
 from fedray.core import (
     Batch,
     Client,
@@ -74,9 +75,9 @@ class FedFAAnchors(FedAvg):
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
 
-        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the anchor loss; 0 leaves it out. FedTSP's comparison: 1; code: 0.1."""
-        calibration_lr: float = Field(0.001, ge=0)
+        calibration_lr: float = Field(0.001, ge=0, le=1000)
         """Adam's learning rate in the calibration; 0 leaves it out. Official code: 0.001."""
         anchor_momentum: float = Field(0.5, ge=0, le=1)
         """Momentum of an anchor's mean over epochs; 1 fixes the anchors. Official code: 0.5."""

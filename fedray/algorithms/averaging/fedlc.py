@@ -37,7 +37,7 @@ class FedLC(FedAvg):
     class HParams(FedAvg.HParams):
         """FedLC's hyper-parameters."""
 
-        tau: float = Field(1.0, ge=0)
+        tau: float = Field(1.0, ge=0, le=1e6)
         """τ, weight of the margins; 0 is FedAvg, unless `exclude_target`. Usual: 1."""
         exclude_target: StrictBool = False
         """Leave the label's class out of the sum (paper)."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.config import LossWeight
 from fedray.core import Batch, LocalContext, Requires, algorithms
 from fedray.models import ClassifierOutput
 
@@ -30,7 +30,7 @@ class FedProx(FedAvg):
     class HParams(FedAvg.HParams):
         """FedProx's hyper-parameters."""
 
-        mu: float = Field(0.001, ge=0)
+        mu: LossWeight = 0.001
         """μ, weight of the proximal term; 0 is FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 
     hp: HParams

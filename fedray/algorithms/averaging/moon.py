@@ -17,11 +17,11 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, ClientState, LocalContext, Trained, algorithms
 from fedray.models import Classifier, ClassifierOutput, Inputs
 
@@ -37,9 +37,9 @@ class Moon(FedAvg):
     class HParams(FedAvg.HParams):
         """MOON's hyper-parameters."""
 
-        mu: float = Field(1.0, ge=0)
+        mu: LossWeight = 1.0
         """μ, weight of the contrast; 0 is FedAvg. FedGLCL's comparison: 1; paper: 0.1 to 10."""
-        tau_moon: float = Field(0.5, gt=0)
+        tau_moon: Temperature = 0.5
         """τ, temperature of the contrast. Paper: 0.5."""
 
     hp: HParams

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fednova import effective_steps
+from fedray.config import LearningRate
 from fedray.core import (
     Batch,
     Client,
@@ -77,7 +77,7 @@ class Scaffold(FedAvg):
 
         weights: Literal["samples", "uniform"] = "uniform"
         """Weights of the mean: equal (paper), or n_k/n (NIID-Bench)."""
-        lr_server: float = Field(1.0, gt=0)
+        lr_server: LearningRate = 1.0
         """η_g, step of the server; 1 takes the mean of the clients' models. Paper: 1."""
 
     hp: HParams

@@ -27,6 +27,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedray.algorithms.losses import cosine_matrix
+from fedray.config import LossWeight, Temperature
 from fedray.core import (
     Batch,
     Client,
@@ -83,16 +84,16 @@ class AlignFed(LocalTraining):
     class HParams(HyperParameters):
         """AlignFed's hyper-parameters."""
 
-        lambda_start: float = Field(20.0, ge=0)
+        lambda_start: LossWeight = 20.0
         """λ_0, weight of the alignment in the first round; 0: heads are averaged and nothing is
         aligned."""
-        lambda_end: float = Field(2.0, ge=0)
+        lambda_end: LossWeight = 2.0
         """λ_T, weight in the last round, reached geometrically."""
-        temperature: float = Field(1.0, gt=0)
+        temperature: Temperature = 1.0
         """Temperature of the alignment's cosines."""
-        target_temperature: float = Field(0.5, gt=0)
+        target_temperature: Temperature = 0.5
         """Temperature of the uniformity energy."""
-        target_steps: int = Field(2000, ge=1)
+        target_steps: int = Field(2000, ge=1, le=10**6)
         """SGD steps that spread the targets (repository: 100,000)."""
         softmax: Literal["class", "batch"] = "class"
         """What the alignment's softmax runs over: the classes (text), or the batch (repository)."""

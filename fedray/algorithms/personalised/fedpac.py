@@ -39,6 +39,7 @@ from fedray.algorithms.averaging.fedavg import select
 from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 from fedray.algorithms.prototypes.fedproto import prototype_loss
 from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging, PrototypedUpdate
+from fedray.config import LearningRate, LossWeight
 from fedray.core import (
     Batch,
     Call,
@@ -98,12 +99,12 @@ class FedPAC(PrototypeAveraging):
     class HParams(PrototypeAveraging.HParams):
         """FedPAC's hyper-parameters."""
 
-        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the alignment; 0: only the heads are combined. Official code: 1."""
-        head_epochs: int = Field(1, ge=0)
+        head_epochs: int = Field(1, ge=0, le=10_000)
         """Epochs that train the head alone, before the extractor's E; 0 leaves it untrained.
         Paper: 1."""
-        head_lr: float = Field(0.1, gt=0)
+        head_lr: LearningRate = 0.1
         """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
         min_weight: float = Field(0.001, ge=0, lt=1)
         """Heads of at most this weight are left out of a mixture; 0: all of positive weight are

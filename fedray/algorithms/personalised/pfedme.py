@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.algorithms.averaging.fedprox import proximal_term
+from fedray.config import Epochs, LearningRate
 from fedray.core import (
     Batch,
     Client,
@@ -59,11 +60,11 @@ class PFedMe(FedAvg):
 
         weights: Literal["samples", "uniform"] = "uniform"
         """Weights of the mean: equal (paper), or n_k/n."""
-        lambda_: float = Field(15.0, gt=0, alias="lambda")
+        lambda_: float = Field(15.0, gt=0, le=1e6, alias="lambda")
         """λ, how strongly personal models are held; large keeps them at w. Paper: 15."""
-        inner_steps: int = Field(5, ge=1)
+        inner_steps: Epochs = 5
         """K, steps of the personal model on a batch. Paper: 5."""
-        eta: float = Field(0.005, gt=0)
+        eta: LearningRate = 0.005
         """η, step of the local global model, η λ <= 1; the inner one is the experiment's `lr`.
         Paper: 0.005."""
         beta: float = Field(1.0, gt=0, le=2)

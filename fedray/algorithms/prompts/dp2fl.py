@@ -147,7 +147,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
     class HParams(CoupledPrompts.HParams):
         """DP2FL's hyper-parameters, and those of the prompts."""
 
-        alpha: float = Field(1.2, ge=1)
+        alpha: float = Field(1.2, ge=1, le=1e6)
         """α: a client whose prompts raise the loss to less than α times is retained; 1: FedFomo's
         rule."""
         beta: float = Field(0.2, ge=0, le=1)

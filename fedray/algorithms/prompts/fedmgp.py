@@ -41,7 +41,7 @@ from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import client_weights
-from fedray.config import Tree
+from fedray.config import LossWeight, Temperature, Tree
 from fedray.core import (
     Batch,
     Call,
@@ -122,9 +122,9 @@ class FedMGP(PromptMethod, LocalTraining):
         """l_v, tokens of a visual prompt; 0: none (Table 7)."""
         selected: int = Field(2, ge=1, le=64)
         """s, groups that are uploaded and averaged. Table 4: 1 to 4."""
-        tau: float = Field(1.0, gt=0)
+        tau: Temperature = 1.0
         """τ of Eq. (8), temperature of the selection; large: uniform draws. Table 14."""
-        diversity: float = Field(1.0, ge=0)
+        diversity: LossWeight = 1.0
         """λ, weight of Eq. (4) in Eq. (5); 0: cross-entropy alone. Table 8."""
         measure: Measure = "l1"
         """How groups are compared in Eq. (4). Table 16: l1, l2, cos."""
@@ -145,7 +145,7 @@ class FedMGP(PromptMethod, LocalTraining):
         inference: Inference = "logits"
         """logits: mean over groups (code); prob: mean of probabilities (Eq. 6); max_logits: the
         group with the largest logit; features: averaged features; group: only one. Table 15."""
-        group: int = Field(0, ge=0)
+        group: int = Field(0, ge=0, le=63)
         """Which group answers with inference=group."""
         keep_visual: StrictBool = True
         """false: visual prompts restart from their initial values in every round and evaluation,

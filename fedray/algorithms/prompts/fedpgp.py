@@ -27,6 +27,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextHParams, PromptAveraging
+from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import Classifier, ClassifierOutput
 from fedray.models.clip import FrozenClip
@@ -46,11 +47,11 @@ class FedPGP(PromptAveraging):
     class HParams(PromptAveraging.HParams, ContextHParams):
         """FedPGP's hyper-parameters."""
 
-        rank: int = Field(8, ge=1)
+        rank: int = Field(8, ge=1, le=65_536)
         """b, rank of the correction. Official script: 8, command line 4."""
-        mu: float = Field(0.5, ge=0)
+        mu: LossWeight = 0.5
         """μ, weight of the contrast; 0 is cross-entropy alone. Official script: 0.5."""
-        temperature: float = Field(0.5, gt=0)
+        temperature: Temperature = 0.5
         """t, temperature of the contrast. Official: 0.5."""
         copies: int = Field(1, ge=1, le=8)
         """N, prompts; those after the first are wrong classes and nothing else. Official: 2."""

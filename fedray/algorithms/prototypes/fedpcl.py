@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -35,6 +34,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     aggregate,
     no_prototypes,
 )
+from fedray.config import Temperature
 from fedray.core import (
     Batch,
     Client,
@@ -78,7 +78,7 @@ class FedPCL(LocalTraining):
     class HParams(HyperParameters):
         """FedPCL's hyper-parameters."""
 
-        tau: float = Field(0.07, gt=0)
+        tau: Temperature = 0.07
         """τ, temperature of both contrasts. Paper and FedTSP's comparison: 0.07."""
 
     hp: HParams

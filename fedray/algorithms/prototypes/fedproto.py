@@ -31,6 +31,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     no_prototypes,
     prototype_distance,
 )
+from fedray.config import LossWeight
 from fedray.core import (
     Batch,
     Downlinks,
@@ -56,7 +57,7 @@ class FedProto(PrototypeSharing):
     class HParams(HyperParameters):
         """FedProto's hyper-parameters."""
 
-        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 is Local. Paper: 1; FedTSP's comparison: 1."""
         proto_agg: Aggregation = "weighted"
         """Eq. (6): weighted by samples (paper); uniform over holders (HtFLlib);

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
@@ -35,6 +34,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     no_prototypes,
     prototype_distance,
 )
+from fedray.config import LossWeight
 from fedray.core import (
     Batch,
     ClientState,
@@ -115,7 +115,7 @@ class FedProtoGlobal(PrototypeAveraging):
     class HParams(PrototypeAveraging.HParams):
         """Global FedProto's hyper-parameters."""
 
-        mu: float = Field(1.0, ge=0)
+        mu: LossWeight = 1.0
         """μ, weight of the prototype term; 0 is FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
 
     hp: HParams

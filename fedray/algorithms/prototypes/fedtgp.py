@@ -31,6 +31,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     no_prototypes,
 )
 from fedray.algorithms.prototypes.fedproto import prototype_loss
+from fedray.config import Epochs, LearningRate, LossWeight
 from fedray.core import (
     Batch,
     Client,
@@ -58,15 +59,15 @@ class FedTGP(PrototypeSharing):
     class HParams(HyperParameters):
         """FedTGP's hyper-parameters."""
 
-        lambda_: float = Field(1.0, ge=0, alias="lambda")
+        lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; original: 10."""
-        server_epochs: int = Field(100, ge=1)
+        server_epochs: Epochs = 100
         """Passes over the uploaded prototypes per round (official code: 100)."""
-        server_batch_size: int = Field(100, ge=1)
+        server_batch_size: int = Field(100, ge=1, le=10**6)
         """Uploaded prototypes per server step."""
-        server_lr: float = Field(0.01, gt=0)
+        server_lr: LearningRate = 0.01
         """SGD learning rate of the server (official code: the clients')."""
-        margin_threshold: float = Field(100.0, ge=0)
+        margin_threshold: float = Field(100.0, ge=0, le=1e6)
         """Upper bound of the margin; 0 is the ordinary distance softmax."""
         stale: StrictBool = False
         """Upload the prototypes of the weights before training, as the official code does."""

@@ -28,7 +28,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
@@ -36,6 +35,7 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.algorithms.averaging.moon import Moon
 from fedray.algorithms.losses import cosine_matrix, softmax_loss
+from fedray.config import Temperature
 from fedray.core import (
     Batch,
     Client,
@@ -74,7 +74,7 @@ class FedGLCL(FedAvg):
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
 
-        tau: float = Field(0.07, gt=0)
+        tau: Temperature = 0.07
         """τ of Eq. (7), temperature. Paper: 0.07; Fig. 4 sweeps 0.01 to 1."""
         denominator: Denominator = "all"
         """Eq. (7)'s sum: over all classes (code), or over the negatives alone (as printed)."""

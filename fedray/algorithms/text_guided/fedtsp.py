@@ -40,7 +40,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     aggregate,
     local_prototypes,
 )
-from fedray.config import Tree
+from fedray.config import LearningRate, LossWeight, Temperature, Tree
 from fedray.core import (
     Batch,
     Client,
@@ -91,18 +91,18 @@ class FedTSP(PrototypeSharing):
     class HParams(HyperParameters):
         """FedTSP's hyper-parameters."""
 
-        lambda_: float = Field(7.0, ge=0, alias="lambda")
+        lambda_: LossWeight = Field(7.0, alias="lambda")
         """λ of Eq. (2), weight of the alignment; 0: no alignment. Paper: 7, swept over 1..10."""
-        tau: float = Field(0.01, gt=0)
+        tau: Temperature = 0.01
         """τ of Eqs. (7) and (8), temperature; not in the paper, the official code's start."""
         learn_tau: StrictBool = False
         """Whether 1/τ is trained with the prompts, as in the official code."""
-        prompt_length: int = Field(1, ge=0)
+        prompt_length: int = Field(1, ge=0, le=512)
         """m of Eq. (4), context tokens a class; 0 freezes the text. Paper: 1 for 10 classes, 10
         for 100 and 200."""
-        server_epochs: int = Field(1, ge=0)
+        server_epochs: int = Field(1, ge=0, le=10_000)
         """E_s, prompt steps per round. Paper: 1 for 10 classes, 20 for 100 and 200."""
-        prompt_lr: float = Field(0.01, gt=0)
+        prompt_lr: LearningRate = 0.01
         """SGD learning rate of the prompts (official code)."""
         keep_special: StrictBool = False
         """Keep the [CLS]/[SOS] token; Eq. (4) and the code replace it."""

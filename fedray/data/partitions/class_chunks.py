@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from pydantic import Field
 
-from fedray.config import Frozen
+from fedray.config import Frozen, Seed
 from fedray.data.partitions import Annotations, Indices, Partition, collect, partitions
 from fedray.errors import UserError
 
@@ -13,7 +12,7 @@ from fedray.errors import UserError
 class ClassChunksParams(Frozen):
     """Parameters of `class_chunks`."""
 
-    class_seed: int = Field(2023, ge=0)
+    class_seed: Seed = 2023
     """What the classes are shuffled with; independent of the experiment's seed, as in the official
     code (with another generator), so that all seeds share one assignment."""
 

@@ -15,7 +15,7 @@ from fedray.errors import UserError
 class ClassesParams(Frozen):
     """Parameters of `classes`."""
 
-    classes_per_client: int = Field(2, ge=1)
+    classes_per_client: int = Field(2, ge=1, le=10**6)
     """k: the number of classes that every client holds."""
 
 

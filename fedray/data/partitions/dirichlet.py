@@ -15,9 +15,9 @@ class DirichletParams(Frozen):
 
     alpha: float = Field(0.5, gt=0, le=1e6)
     """Concentration: large is near uniform, small gives each class to few clients."""
-    min_samples: int = Field(10, ge=1)
+    min_samples: int = Field(10, ge=1, le=10**9)
     """Least images of every client, training and test in sum."""
-    max_draws: int = Field(10_000, ge=1)
+    max_draws: int = Field(10_000, ge=1, le=10**6)
     """How often the whole partition is redrawn to reach `min_samples`."""
 
 

@@ -24,7 +24,7 @@ from fedray.errors import UserError
 class DominantClassParams(Frozen):
     """Parameters of `dominant_class`."""
 
-    shots: int = Field(16, ge=1)
+    shots: int = Field(16, ge=1, le=10**6)
     """Images of a class in a client's pool, at most; what the dominant class keeps."""
     excluded: float = Field(0.2, ge=0, lt=1)
     """Share of the classes that a client has no image of."""

@@ -19,9 +19,9 @@ class FedTSPDirichletParams(Frozen):
     """Concentration (FedTSP: 0.1): large is near uniform, small gives few classes a client."""
     variant: Literal["exact", "official"] = "exact"
     """exact: "evenly distributed", as in the paper; official: as in its code."""
-    min_samples: int | None = Field(None, ge=1)
+    min_samples: int | None = Field(None, ge=1, le=10**9)
     """Least images of every client. None: 40, or n/N/2 if less, where sizes are drawn."""
-    max_draws: int | None = Field(None, ge=1)
+    max_draws: int | None = Field(None, ge=1, le=10**6)
     """How often `official` redraws the partition to reach `min_samples`. None: 10,000."""
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from fedray.errors import UserError
 class ShardsParams(Frozen):
     """Parameters of `shards`."""
 
-    shards_per_client: int = Field(2, ge=1)
+    shards_per_client: int = Field(2, ge=1, le=10**6)
     """S: shards that each client gets; about as many classes, each shard one or two."""
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, StrictBool, model_validator
+from pydantic import StrictBool, model_validator
 from torch import Tensor
 
-from fedray.config import Frozen
+from fedray.config import Frozen, PathText
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
@@ -78,9 +78,9 @@ class WordPieceChoice(EncoderChoice[P]):
 class BertParams(Frozen):
     """Which BERT, and how its output is read."""
 
-    model: str | None = Field(None, min_length=1)
+    model: PathText | None = None
     """A name on the hub; default bert-base-uncased."""
-    path: str | None = Field(None, min_length=1)
+    path: PathText | None = None
     """A folder with config, tokenizer and weights, instead of the hub."""
     pooling: Literal["cls", "mean"] = "cls"
     """Read the first position (FedTSP), or the mean of all."""

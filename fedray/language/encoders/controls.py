@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.config import Frozen
+from fedray.config import Frozen, Seed
 from fedray.errors import UserError
 from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
 
@@ -21,7 +21,7 @@ class ControlParams(Frozen):
 
     dim: int = Field(384, ge=2, le=8192)
     """Width of the vectors."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """What the numbers are drawn from."""
 
 

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from fedray.config import Frozen
+from fedray.config import Frozen, PathText, Seed
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
@@ -186,14 +186,14 @@ class OpenClipText(TextEncoder):
 class OpenClipParams(Frozen):
     """Which CLIP's text tower."""
 
-    model: str | None = Field(None, min_length=1)
+    model: PathText | None = None
     """An architecture of open_clip, default ViT-B-32-quickgelu, or hf-hub:ORGANISATION/NAME."""
-    path: str | None = Field(None, min_length=1)
+    path: PathText | None = None
     """A file of weights, or a folder with open_clip_config.json, instead of the hub."""
-    pretrained: str | None = Field(None, min_length=1)
+    pretrained: PathText | None = None
     """A tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn from
     `seed`, which know no language."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """With pretrained=random: what the weights are drawn from."""
 
     @model_validator(mode="after")

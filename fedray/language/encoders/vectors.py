@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from fedray.config import Frozen
+from fedray.config import Frozen, PathText
 from fedray.errors import UserError
 from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
 from fedray.language.encoders.weights import digest
@@ -24,7 +24,7 @@ _AROUND_WORDS = "\"'.,:;!?()[]"
 class VectorsParams(Frozen):
     """Which word vectors."""
 
-    path: str = Field(min_length=1)
+    path: PathText
     """A file in GloVe's or word2vec's text format, .gz or not."""
 
     @model_validator(mode="before")

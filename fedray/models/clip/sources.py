@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from fedray.config import Component, Frozen, NoParams, parameters
+from fedray.config import Component, Frozen, NoParams, PathText, Seed, parameters
 from fedray.language.encoders.openclip_weights import WeightSource, locate
 from fedray.registry import Registry
 
@@ -65,13 +65,13 @@ clips: Registry[type[ClipChoice[Any]]] = Registry("CLIP", "fedray.models.clip.so
 class OpenClipParams(Frozen):
     """Which of open_clip's models, with which weights."""
 
-    model: str | None = Field(None, min_length=1)
+    model: PathText | None = None
     """An architecture, default ViT-B-16-quickgelu, or hf-hub:ORGANISATION/NAME."""
-    pretrained: str | None = Field(None, min_length=1)
+    pretrained: PathText | None = None
     """A tag (openai, laion2b_s34b_b88k, ...), or random for weights from `seed`."""
-    path: str | None = Field(None, min_length=1)
+    path: PathText | None = None
     """A file of weights (OpenAI's too), or a folder with open_clip_config.json."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """With pretrained=random: what the weights are drawn from."""
 
     @model_validator(mode="after")

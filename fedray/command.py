@@ -1,0 +1,180 @@
+"""How every command reads its words, is stopped, and says in one line what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
+from types import FrameType
+from typing import NoReturn
+
+from fedray.errors import FedrayError, UserError, named, one_line, shown
+from fedray.files import check_path
+
+USER_ERROR = 2
+RUN_ERROR = 1
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+NOBODY_READS = 128 + signal.SIGPIPE
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which `ray job stop` and batch systems send; what stops for Ctrl-C stops for it."""
+
+
+class CommandLine(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the words.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{message}; {self.prog} --help lists what there is")
+
+    def add_debug(self) -> None:
+        """Add the flag that `run_command` reads."""
+        self.add_argument(
+            "--debug",
+            action="store_true",
+            help="raise errors with their traceback, not as one line",
+        )
+
+
+def as_path(text: str) -> Path:
+    """A folder's path on the command line.
+
+    Raises:
+        argparse.ArgumentTypeError: for what can be no folder.
+    """
+    try:
+        return Path(check_path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """What reads a whole number on the command line, `low` and `high` included."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(
+                f"{shown(text)} is no whole number from {low} to {high}"
+            )
+        return int(text)
+
+    return read
+
+
+def run_command(
+    cli: CommandLine, action: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
+) -> int:
+    """Parse the words and act; what is raised becomes one line on stderr and an exit code.
+
+    With `--debug` only what the user can mend is one line; anything else is raised.
+
+    Returns:
+        The action's exit code; 2 for what the user can mend, 1 for a run that failed and for an
+        error in the code, 130 after Ctrl-C, 143 after SIGTERM, 141 when nobody reads the output.
+    """
+    debug = False
+    try:
+        with sigterm_raised():
+            args = cli.parse_intermixed_args(argv) if _intermixed(cli) else cli.parse_args(argv)
+            debug = args.debug
+            code = action(args)
+            sys.stdout.flush()
+            return code
+    except UserError as error:
+        _say(f"error: {one_line(error)}")
+        return USER_ERROR
+    except KeyboardInterrupt as stop:
+        say_stopped(stop)
+        return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return NOBODY_READS
+        if debug:
+            raise
+        _say(f"failed: {_described(error)}")
+        return RUN_ERROR
+
+
+@contextmanager
+def sigterm_raised() -> Iterator[None]:
+    """Raise SIGTERM as `Terminated`, so that what is open is closed; in the main thread alone."""
+    with sigterm_kept():
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminate)
+        yield
+
+
+@contextmanager
+def sigterm_kept() -> Iterator[None]:
+    """Put the handler of SIGTERM back after code that sets its own, as Ray does when it starts."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not stop the closing
+    raise Terminated
+
+
+def _intermixed(cli: CommandLine) -> bool:
+    """Whether flags may stand between key=value words; commands with commands cannot have that."""
+    return not any(isinstance(action, argparse._SubParsersAction) for action in cli._actions)
+
+
+def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
+    """Say at once that the command was stopped: who stopped it may not wait until all is closed.
+
+    Args:
+        stop: what was raised; it is said of it once.
+        how_to_go_on: what there is to do about it.
+    """
+    if getattr(stop, "said", False):
+        return
+    what = "terminated" if isinstance(stop, Terminated) else "interrupted"
+    _say("; ".join(filter(None, (what, one_line(how_to_go_on)))))
+    stop.said = True  # type: ignore[attr-defined]
+
+
+def _described(error: Exception) -> str:
+    """What happened; of what was not raised on purpose, also where."""
+    if isinstance(error, FedrayError):
+        return one_line(error)
+    last = extract_tb(error.__traceback__)[-1]
+    where = f"({last.filename}, line {last.lineno})"
+    return f"{named(error)} {where}; --debug shows the traceback"
+
+
+def _nobody_reads() -> bool:
+    """Whether who read stdout has closed it; then what is left in it is let go."""
+    try:
+        output = sys.stdout.fileno()
+    except OSError:  # in a notebook or a test it is no file
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,93 @@
+"""A run that is stopped from outside ends with one line: what happened and how to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedray.cli import run
+
+TINY = ["rounds=100000", "data.samples=240", "data.clients=4", "local_epochs=1"]
+NOT_OURS = ("Token authentication is enabled",)
+"""Lines that Ray itself may print when it starts."""
+
+
+def stopped(
+    number: int, out: Path, *words: str, executor: str = "serial"
+) -> tuple[int, list[str], list[str]]:
+    """Start a long run, stop it after round 2; its exit code and what it said since."""
+    command = [sys.executable, "-m", "fedray.run", "fedavg_digits", *TINY, *words]
+    process = subprocess.Popen(
+        [*command, "--out", str(out), "--executor", executor],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FEDRAY_RESULTS": str(out.parent / "results")},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round 2/"):
+            break
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=240)
+    lines = [line for line in errors.splitlines() if not line.startswith(NOT_OURS)]
+    return process.returncode, said.splitlines(), lines
+
+
+def check_goes_on(out: Path) -> None:
+    """The folder holds whole files, and the run that they describe."""
+    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    assert [each["round"] for each in rounds] == list(range(len(rounds)))
+    assert len(rounds) >= 3
+    assert not list(out.glob("*.tmp*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "what"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_serial_run(tmp_path, number, code, what):
+    out = tmp_path / "out"
+    found, said, errors = stopped(number, out, "--no-track")
+    assert (found, errors) == (
+        code,
+        [f"{what}; go on with: python -m fedray.run --resume {out}"],
+    )
+    assert all(line.startswith("round ") for line in said)
+    check_goes_on(out)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_on_ray_and_in_mlflow(tmp_path):
+    import mlflow
+
+    out = tmp_path / "out"
+    code, said, errors = stopped(signal.SIGTERM, out, "workers=1", executor="ray")
+    line = f"terminated; go on with: python -m fedray.run --resume {out}"
+    assert (code, errors) == (143, [line])
+    assert all(each.startswith("round ") for each in said)
+    check_goes_on(out)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'results' / 'mlflow.db'}")
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    assert [each.info.status for each in client.search_runs(experiments)] == ["KILLED"]
+
+
+def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path, capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+        yield
+
+    out = tmp_path / "out"
+    monkeypatch.setattr(run, "_rounds", stop)
+    assert run.main(["fedavg_digits", "--out", str(out), "--no-track"]) == 130
+    assert capsys.readouterr().err == (
+        f"interrupted; no checkpoint is in {out} yet, so there is nothing to go on with\n"
+    )

@@ -1,0 +1,165 @@
+"""What every command has in common: its words, its one line, its exit codes, how it is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fedray.command import CommandLine, as_path, run_command, sigterm_kept, whole_number
+from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
+
+NOISY = "first\nsecond\r\x1b[31mred\x00 \ud800 " + "x" * 100_000
+
+
+class Unsayable(Exception):
+    def __str__(self):
+        raise KeyError("no message")
+
+
+def ended(action, capsys, argv=()):
+    """The exit code and what was said on stderr."""
+    cli = CommandLine(prog="prog")
+    cli.add_argument("--out", type=as_path)
+    cli.add_argument("--number", type=whole_number(1, 9))
+    cli.add_debug()
+    code = run_command(cli, action, list(argv))
+    return code, capsys.readouterr().err
+
+
+def raising(error):
+    def action(args):
+        raise error
+
+    return action
+
+
+def deep(args):
+    return deep(args)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError(NOISY), 2),
+        (ValueError(NOISY), 1),
+        (CodeError(Failure(NOISY)), 1),
+        (ClientError(3, 1, "client_update", Failure(NOISY)), 1),
+        (Unsayable(), 1),
+        (MemoryError(), 1),
+        (UnicodeDecodeError("utf-8", b"\xff" * 10_000, 0, 1, "bad\nbyte"), 1),
+        (OSError(28, "No space left on device", "/x/y\n"), 1),
+        (BrokenPipeError(32, "a server has gone"), 1),
+        (ExceptionGroup("several\nat once", [ValueError("a"), KeyError("b")]), 1),
+    ],
+)
+def test_one_line_for_whatever_is_raised(error, code, capsys):
+    found, said = ended(raising(error), capsys)
+    assert found == code
+    assert said.startswith("error: " if code == 2 else "failed: ")
+    assert said.count("\n") == 1
+    assert said.endswith("\n")
+    assert said[:-1].isprintable()
+    assert len(said) < 1500
+
+
+def test_what_has_no_message_is_named(capsys):
+    assert "there is not enough memory" in ended(raising(MemoryError()), capsys)[1]
+    assert "RecursionError: maximum recursion depth" in ended(deep, capsys)[1]
+    assert "cannot be read (KeyError)" in ended(raising(Unsayable()), capsys)[1]
+
+
+def test_a_failure_is_one_line_too():
+    assert Failure.of(ValueError(NOISY)).cause.isprintable()
+    assert len(Failure.of(ValueError(NOISY)).cause) < 1500
+    assert one_line("a\n b\x07") == "a b\\x07"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--out", ""], "error: argument --out: a path is expected, found an empty text"),
+        (["--out", "a\0b"], "error: argument --out: the path 'a\\x00b' has a character that"),
+        (["--out", "x" * 300], "is too long; a part may have 255 bytes"),
+        (["--number", "10"], "error: argument --number: '10' is no whole number from 1 to 9"),
+        (["--number", "9" * 5000], "is no whole number from 1 to 9"),
+        (["--zzz"], "error: unrecognized arguments: --zzz; prog --help lists what there is"),
+    ],
+)
+def test_wrong_words_are_one_sentence(argv, said, capsys):
+    code, found = ended(lambda args: 0, capsys, argv)
+    assert code == 2
+    assert said in found
+    assert found.count("\n") == 1
+
+
+def test_debug_raises_what_is_no_fault_of_the_user_s(capsys):
+    with pytest.raises(KeyError):
+        ended(raising(KeyError("x")), capsys, ["--debug"])
+    assert ended(raising(UserError("x")), capsys, ["--debug"])[0] == 2
+
+
+# --- stopped ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")],
+)
+def test_a_signal_closes_what_is_open(number, code, said, capsys):
+    closed = []
+
+    def action(args):
+        try:
+            os.kill(os.getpid(), number)
+            signal.pause()
+        finally:
+            closed.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert ended(action, capsys) == (code, said)
+    assert closed
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_sigterm_does_not_stop_the_closing(capsys):
+    closed = []
+
+    def action(args):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            closed.append(True)
+
+    assert ended(action, capsys) == (143, "terminated\n")
+    assert closed
+
+
+def test_who_sets_a_handler_of_its_own_does_not_keep_it():
+    before = signal.getsignal(signal.SIGTERM)
+    with sigterm_kept():
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_nobody_reads_the_output():
+    program = (
+        "from fedray.command import CommandLine, run_command\n"
+        "cli = CommandLine(); cli.add_debug()\n"
+        "def action(args):\n"
+        "    for _ in range(100_000): print('a line')\n"
+        "    return 0\n"
+        "raise SystemExit(run_command(cli, action, []))\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
