@@ -15,6 +15,7 @@ from fedray.config.experiment import (
     FaultConfig,
     JoinConfig,
     ModelConfig,
+    PrivacyConfig,
     TextConfig,
     WireConfig,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "MissingRoot",
     "ModelConfig",
     "NoParams",
+    "PrivacyConfig",
     "RESOURCE_KEYS",
     "TextConfig",
     "Tree",

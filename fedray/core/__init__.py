@@ -6,6 +6,7 @@ client.py     what a client step sees
 server.py     what a server step sees, and a round's exchanges
 state.py      state as nested mappings of tensors
 payload.py    what travels, declared field by field
+privacy.py    clipping and noise of what clients upload
 gate.py       the gate that checks, counts and transforms what travels
 """
 
@@ -16,6 +17,7 @@ from fedray.core.algorithm import (
     PromptMethod,
     Requires,
     algorithms,
+    takes_a_mean,
 )
 from fedray.core.client import (
     Batch,
@@ -27,7 +29,8 @@ from fedray.core.client import (
     TrainingConfig,
 )
 from fedray.core.gate import BadPayload, Gate
-from fedray.core.payload import KINDS, Kind, Payload, payload_field
+from fedray.core.payload import KINDS, Kind, Payload, PayloadTypes, payload_field
+from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.training import LocalTraining, Trained, fit, with_extra
@@ -48,6 +51,9 @@ __all__ = [
     "LocalContext",
     "LocalTraining",
     "Payload",
+    "PayloadTypes",
+    "Privacy",
+    "PrivacyMode",
     "PromptMethod",
     "Requires",
     "Samples",
@@ -63,5 +69,6 @@ __all__ = [
     "algorithms",
     "fit",
     "payload_field",
+    "takes_a_mean",
     "with_extra",
 ]

@@ -60,6 +60,8 @@ class Payload:
     the tensors in place: one download is handed to many clients.
     """
 
+    reveals: ClassVar[str] = ""
+    """What whoever reads it learns of clients, half a sentence; for docs/privacy.md."""
     types: ClassVar[dict[str, type[Payload]]] = {}
     """Every kind of payload, by its full name; two methods may use one short name."""
 
@@ -103,6 +105,8 @@ class Payload:
         }
         return dataclasses.replace(self, **changed)
 
+
+PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 _DECLARED: dict[type[Payload], tuple[Declared, ...]] = {}
 

@@ -35,6 +35,7 @@ class RunInfo:
         data_sha256: content of images and labels.
         architectures: each client's.
         metrics: what the numbers of the rounds mean.
+        privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
     """
 
     name: str
@@ -48,6 +49,7 @@ class RunInfo:
     data_sha256: str | None = None
     architectures: Sequence[str] = ()
     metrics: Sequence[Metric] = ()
+    privacy: Mapping[str, Any] | None = None
 
     @property
     def planned(self) -> int:
@@ -109,6 +111,7 @@ _PLAIN = (
     "partition_sha256",
     "data_sha256",
     "architectures",
+    "privacy",
 )
 
 FIRST_METRICS = (

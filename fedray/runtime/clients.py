@@ -64,7 +64,9 @@ class ClientRuntime:
                 uplink, after = getattr(algorithm, name)(context, before, down)
                 traffic = Traffic()
                 if uplink is not None:
-                    uplink, traffic = self.assembly.gate.up(uplink, round_=round_, client=client)
+                    uplink, traffic = self.assembly.gate.up(
+                        uplink, round_=round_, client=client, step=name, down=down
+                    )
             _check_reports(context.reports)
             after = _kept(after)
         except UserError:

@@ -21,9 +21,20 @@ from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Snapshot
 from fedray.files import write_atomic
-from fedray.records import Costs, Metric, Round, Run, RunFolder, RunInfo, RunWriter, versions
+from fedray.records import (
+    Costs,
+    Metric,
+    Release,
+    Round,
+    Run,
+    RunFolder,
+    RunInfo,
+    RunWriter,
+    versions,
+)
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
+from fedray.runtime.privacy import accountant_of, statement
 
 LOCK_SECONDS = 20  # a killed run's actors need a few seconds to end
 
@@ -51,6 +62,7 @@ class Session:
     ) -> None:
         self.experiment = experiment
         self._folder = RunFolder(out)
+        self._unwritten: list[Release] = []
         self._began = time.time() if began is None else began
         self._lock = FileLock(self._folder.lock, timeout=LOCK_SECONDS)
         with tracebacks_kept(self._folder):
@@ -71,6 +83,7 @@ class Session:
             self._assembly.plan,
             server,
             self._assembly.streams,
+            accountant_of(experiment, self._folder, self._note),
         )
         self._store = CheckpointStore(out, self._assembly.identity)
 
@@ -155,6 +168,9 @@ class Session:
             folder.write_partition(data.manifest())
         if earlier is None:
             folder.error.unlink(missing_ok=True)
+        for release in self._unwritten:
+            folder.releases.append(release)
+        self._unwritten.clear()
         return RunWriter(folder, self._info(), earlier)
 
     def _keep(self, round_: int, writer: RunWriter) -> None:
@@ -165,6 +181,13 @@ class Session:
             writer.sync()  # the rounds may be ahead of the checkpoint, never behind it
             self._store.save(federation.snapshot, self._executor.export(sorted(federation.stepped)))
             federation.stepped.clear()
+
+    def _note(self, release: Release) -> None:
+        """Write down what clients are about to release; before the first round is there, later."""
+        if self._folder.has_result:
+            self._folder.releases.append(release)
+        else:
+            self._unwritten.append(release)
 
     def _keep_tracebacks(self) -> None:
         """Write down the failures that the run has survived since this was called last."""
@@ -186,6 +209,7 @@ class Session:
             data_sha256=data.images.sha256,
             architectures=list(self._assembly.models.architectures),
             metrics=metrics_of(self._assembly.algorithm),
+            privacy=statement(experiment),
         )
 
 
