@@ -24,9 +24,11 @@ from fedray.core import (
     ServerState,
     StateTree,
 )
+from fedray.core.privacy import has_covered
 from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
+from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
 from fedray.evaluation.protocols import (
     Analysed,
@@ -36,7 +38,7 @@ from fedray.evaluation.protocols import (
     analysis_metrics,
 )
 from fedray.evaluation.score import Score
-from fedray.records import REPORTED, Event, Round, Traffic
+from fedray.records import REPORTED, Event, Release, Round, Traffic
 from fedray.streams import Streams
 
 
@@ -166,6 +168,7 @@ class Federation:
         plan: the loop's keys.
         server: the server's side, with the text tower where the method needs one.
         streams: the experiment's random streams.
+        accountant: counts what clients release, where privacy with noise was asked for.
 
     Attributes:
         snapshot: what the federation is after the last round that was yielded.
@@ -181,6 +184,7 @@ class Federation:
         plan: Plan,
         server: Server,
         streams: Streams,
+        accountant: Accountant | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.executor = executor
@@ -188,6 +192,7 @@ class Federation:
         self.plan = plan
         self.server = server
         self.streams = streams
+        self.accountant = accountant
         self.snapshot = Snapshot(0, {})
         self.stepped: set[int] = set()
         self.tracebacks: list[str] = []
@@ -256,7 +261,8 @@ class Federation:
 
     def _finish(self, exchange: RoundExchange, state: ServerState, started: float) -> Round:
         snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
-        evaluated = Evaluated(self.plan.facts, train_losses=exchange.train_losses)
+        spent = self.accountant.spent(exchange.round) if self.accountant else None
+        evaluated = Evaluated(self.plan.facts, train_losses=exchange.train_losses, spent=spent)
         analysis = Analysis()
         if self.plan.is_evaluated(exchange.round):
             evaluated = self._evaluate(exchange, state, evaluated)
@@ -389,14 +395,31 @@ class RoundExchange:
         dropped = [Event(client, "dropped") for client in sorted(absent)]
         self.events += [event for event in dropped if event not in self.events]  # once a round
         reached = {client: payload for client, payload in passed.items() if client not in absent}
+        release = self._ask(step, reached)
         replies = executor.step(step, self.round, reached) if reached else {}
+        if release is not None and not any(_tells(reply) for reply in replies.values()):
+            self._release(replace(release, void=True))
         arrived = self._due(step)
         uplinks = self._collect(step, replies)
         for client, uplink in arrived.items():
             fresh = client in uplinks
             self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
             uplinks.setdefault(client, uplink)
-        return dict(sorted(uplinks.items()))
+        return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
+
+    def _ask(self, step: str, down: Downlinks) -> Release | None:
+        """Note what clients are about to release, where somebody counts it."""
+        if self._federation.accountant is None or not down:
+            return None
+        drawn = len(self.participants) if down.keys() <= set(self.participants) else None
+        everyone = len(self.everyone)
+        release = Release(self.round, step, tuple(down), drawn or everyone, everyone)
+        self._release(release)
+        return release
+
+    def _release(self, release: Release) -> None:
+        assert self._federation.accountant is not None
+        self._federation.accountant.add(release)
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Take in what came back; uploads that the scenario delays are left for a later round."""
@@ -451,6 +474,11 @@ class RoundExchange:
         self.events.append(Event(client, f"failed: {failure.cause}"))
         if failure.traceback:
             self._federation.tracebacks.append(f"{error}\n{failure.traceback}")
+
+
+def _tells(reply: Reply) -> bool:
+    """Whether a reply holds anything that privacy covers."""
+    return reply.uplink is not None and has_covered(reply.uplink)
 
 
 def _once(

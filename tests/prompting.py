@@ -98,7 +98,7 @@ class Alone:
         method = getattr(self._assembly.algorithm, step)
         reply, self._state = method(self._client, self._state, sent)
         if reply is not None:
-            reply, traffic = gate.up(reply, round_=1, client=self._client.id)
+            reply, traffic = gate.up(reply, round_=1, client=self._client.id, step=step, down=sent)
             self.up += traffic
         return {self._client.id: reply}
 
@@ -110,7 +110,10 @@ def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
     down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
     received, traffic_down = gate.down(down) if down is not None else (None, Traffic())
     up = _untrained_upload(algorithm, client, received)
-    traffic_up = gate.up(up, round_=1, client=0)[1] if up is not None else Traffic()
+    traffic_up = Traffic()
+    if up is not None:
+        sent = {"round_": 1, "client": 0, "step": "client_update", "down": received}
+        traffic_up = gate.up(up, **sent)[1]
     return traffic_down, traffic_up
 
 

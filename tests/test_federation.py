@@ -65,7 +65,7 @@ class NoServer:
 
 def federation(rounds: int, clients: Clients | None = None, **faults: Any) -> Federation:
     plan = Plan(rounds, 3, 1.0, 1, FaultConfig(**faults))
-    gate, streams = Gate({}, Streams(0)), Streams(0)
+    gate, streams = Gate({}), Streams(0)
     return Federation(TwoSteps(), clients or Clients(), gate, plan, NoServer(), streams)
 
 

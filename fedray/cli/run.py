@@ -216,6 +216,10 @@ def print_summary(out: Path, tracker: Tracker) -> None:
             f"\nlocal accuracy: best {done.best.local_accuracy:.4f} in round {done.best.round}, "
             f"last {done.final.local_accuracy:.4f}  [{done.info.scale} scale]"
         )
+    from fedray.runtime.privacy import privacy_lines
+
+    for line in privacy_lines(done):
+        print(line)
     up = sum((each.up for each in done.rounds), Traffic())
     down = sum((each.down for each in done.rounds), Traffic())
     print(f"sent: up {megabytes(up.total_bytes)}, down {megabytes(down.total_bytes)}")

@@ -15,6 +15,7 @@ from fedray.config.experiment import (
     FaultConfig,
     JoinConfig,
     ModelConfig,
+    PrivacyConfig,
     TextConfig,
     WireConfig,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "ModelConfig",
     "NoParams",
     "PathText",
+    "PrivacyConfig",
     "RESOURCE_KEYS",
     "Seed",
     "Temperature",

@@ -203,15 +203,36 @@ class WireConfig(Frozen):
     """Bits per number of uploads; 32 sends them as they are (FedTSP supplementary G)."""
     down_bits: int = Field(32, ge=2, le=32)
     """Bits per number of downloads; 32 sends them as they are."""
+
+
+class PrivacyConfig(Frozen):
+    """Differential privacy of what clients upload (docs/privacy.md)."""
+
+    mode: Literal["none", "central", "local"] = "none"
+    """central: clients clip their updates and the trusted server adds noise to their mean; local:
+    every client clips and adds noise to its own upload."""
     clip_norm: float | None = Field(None, gt=0)
-    """S: each uploaded vector is clipped to this L2 norm (ours, not in the papers)."""
+    """S: a client's whole update, the upload minus what it was sent, has at most this L2 norm."""
     noise_multiplier: float = Field(0.0, ge=0)
-    """sigma: Gaussian noise of deviation sigma * S is added to each upload; needs clip_norm."""
+    """sigma: Gaussian noise of deviation sigma * S, on the sum of the updates (central) or on each
+    upload (local); 0 only clips, which protects nobody."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """The delta that epsilon is reported at; it should be far below 1 / data.clients."""
+    noise_seed: int | None = Field(None, ge=0)
+    """None draws the noise from the operating system, anew in every run; a seed repeats it, so
+    that a run can be repeated, and then it protects nobody."""
 
     @model_validator(mode="after")
-    def _noise_needs_clip(self) -> WireConfig:
-        if self.noise_multiplier > 0 and self.clip_norm is None:
-            raise ValueError("noise_multiplier > 0 needs wire.clip_norm, the sensitivity it scales")
+    def _mode_has_a_norm(self) -> PrivacyConfig:
+        if self.mode != "none" and self.clip_norm is None:
+            raise ValueError(
+                f"mode={self.mode} needs privacy.clip_norm, the norm that the noise is scaled by"
+            )
+        if self.mode == "none" and (self.clip_norm is not None or self.noise_multiplier > 0):
+            raise ValueError(
+                "clip_norm and noise_multiplier do nothing with mode=none; set privacy.mode to "
+                "central or local, or leave them out"
+            )
         return self
 
 
@@ -252,6 +273,7 @@ class Experiment(Frozen):
     join: JoinConfig = JoinConfig()
     faults: FaultConfig = FaultConfig()
     wire: WireConfig = WireConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Evaluate every so many rounds, and at the start and the end; 0: only at the end."""
     finetune_epochs: int = Field(0, ge=0, le=10_000)

@@ -8,6 +8,7 @@ state.py      state as nested mappings of tensors
 payload.py    what travels, declared field by field
 contract.py   what an upload must be, checked where the client runs
 signals.py    interruptions from outside, told from a step's own
+privacy.py    clipping and noise of what clients upload
 gate.py       the gate that checks, counts and transforms what travels
 """
 
@@ -18,6 +19,7 @@ from fedray.core.algorithm import (
     PromptMethod,
     Requires,
     algorithms,
+    takes_a_mean,
 )
 from fedray.core.client import (
     Batch,
@@ -36,7 +38,8 @@ from fedray.core.contract import (
     training_samples,
 )
 from fedray.core.gate import Gate
-from fedray.core.payload import KINDS, Kind, Payload, payload_field
+from fedray.core.payload import KINDS, Kind, Payload, PayloadTypes, payload_field
+from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.training import LocalTraining, Trained, fit, with_extra
@@ -58,6 +61,9 @@ __all__ = [
     "LocalContext",
     "LocalTraining",
     "Payload",
+    "PayloadTypes",
+    "Privacy",
+    "PrivacyMode",
     "PromptMethod",
     "Requires",
     "Samples",
@@ -76,5 +82,6 @@ __all__ = [
     "last_class",
     "payload_field",
     "training_samples",
+    "takes_a_mean",
     "with_extra",
 ]

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedray.config import Frozen, Tree
 from fedray.core.client import Client, Setting
-from fedray.core.payload import Payload
+from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState
 from fedray.models import Classifier, ClassifierOutput
@@ -105,6 +105,9 @@ class Algorithm:
     travels: ClassVar[str]
     """One phrase: what is sent."""
     requires: ClassVar[Requires] = Requires()
+    uploads: ClassVar[PayloadTypes] = ()
+    downloads: ClassVar[PayloadTypes] = ()
+    """Every payload that travels, client to server and server to client."""
 
     class HParams(HyperParameters):
         """Hyper-parameters; a method without any has these."""
@@ -116,6 +119,15 @@ class Algorithm:
         super().__init_subclass__(**kwargs)
         if "requires" not in vars(cls):
             cls.requires = replace(cls.requires, dense=False)
+
+    @classmethod
+    def means_equally(cls, hparams: HyperParameters) -> bool:
+        """Whether the server's step sees uploads only through their mean with equal weights.
+
+        Central privacy adds its noise to that mean. A class with a server step of its own has to
+        say it again, see `takes_a_mean`.
+        """
+        return False
 
     def __init__(self, hparams: HyperParameters, setting: Setting) -> None:
         self.hp = hparams
@@ -169,6 +181,17 @@ class Algorithm:
             local: the client, its model, its state and what it was sent.
         """
         return output.logits
+
+
+def takes_a_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
+    """Whether central privacy can be stated of a method: `means_equally`, said of its own step."""
+    steps = min(_height(method, name) for name in ("round", "server_update"))
+    return _height(method, "means_equally") <= steps and method.means_equally(hparams)
+
+
+def _height(method: type[Algorithm], name: str) -> int:
+    """How far up a method's bases an attribute was defined."""
+    return next(height for height, base in enumerate(method.__mro__) if name in vars(base))
 
 
 class PromptMethod(Algorithm):

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedray.core.contract import BadPayload, check_fields
 from fedray.core.payload import Kind, Payload
+from fedray.core.privacy import Privacy, is_covered
 from fedray.records import Traffic
-from fedray.streams import Streams
 
 SCALE_BYTES = 4  # a quantised vector travels with one float32 scale
 
@@ -28,19 +28,15 @@ class Gate:
 
     Args:
         axes: known axis sizes, {"C": number of classes, "d": feature width}.
-        streams: source of the noise.
         up_bits: bits per number of uploads; 32 leaves them alone.
         down_bits: bits per number of downloads.
-        clip_norm: L2 bound of each uploaded vector, or None.
-        noise_multiplier: sigma; noise of deviation sigma * clip_norm is added to uploads.
+        privacy: clipping and noise of uploads, or None.
     """
 
     axes: Mapping[str, int]
-    streams: Streams
     up_bits: int = 32
     down_bits: int = 32
-    clip_norm: float | None = None
-    noise_multiplier: float = 0.0
+    privacy: Privacy | None = None
 
     def down(self, payload: Payload) -> tuple[Payload, Traffic]:
         """Check, transform and count one download; the result shares no memory with its source.
@@ -50,34 +46,40 @@ class Gate:
         """
         return self._pass(payload, self.down_bits), self._count(payload, self.down_bits)
 
-    def up(self, payload: Payload, *, round_: int, client: int) -> tuple[Payload, Traffic]:
+    def up(
+        self, payload: Payload, *, round_: int, client: int, step: str, down: Payload | None
+    ) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count one upload; shares no memory with its source.
+
+        Args:
+            payload: what the client uploads.
+            round_: the round.
+            client: the client's id.
+            step: the client step that made it.
+            down: what the client was sent for this step; an update is the difference to it.
 
         Raises:
             BadPayload: for a wrong shape or a value that is not finite.
         """
-        if self.clip_norm is not None:
+        if self.privacy is not None:
             self._check(payload)
-            noise = self.streams.torch("wire_noise", round_=round_, client=client)
-            payload = payload.map(lambda kind, tensor: self._privatise(kind, tensor, noise))
+            payload = self.privacy.uploaded(payload, down, round_=round_, client=client, step=step)
         return self._pass(payload, self.up_bits), self._count(payload, self.up_bits)
 
-    def _privatise(self, kind: Kind, tensor: Tensor, noise: torch.Generator) -> Tensor:
-        if not _is_vectors(kind, tensor):
-            return tensor
-        assert self.clip_norm is not None
-        clipped = clip_vectors(tensor.detach().cpu(), self.clip_norm)
-        if self.noise_multiplier == 0:
-            return clipped
-        draw = torch.randn(tensor.shape, generator=noise, dtype=tensor.dtype)
-        return clipped + self.noise_multiplier * self.clip_norm * draw
+    def together(
+        self, uploads: Mapping[int, Payload], *, round_: int, step: str
+    ) -> dict[int, Payload]:
+        """What the server's step is given of what arrived: as it came, or with central noise."""
+        if self.privacy is None:
+            return dict(uploads)
+        return dict(self.privacy.released(uploads, round_=round_, step=step))
 
     def _pass(self, payload: Payload, bits: int) -> Payload:
         self._check(payload)
 
         def carry(kind: Kind, tensor: Tensor) -> Tensor:
             tensor = tensor.detach()
-            if bits < 32 and _is_vectors(kind, tensor):
+            if bits < 32 and is_covered(kind, tensor):
                 return quantise(tensor.cpu(), bits)
             return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
@@ -112,12 +114,6 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
 
 
-def _is_vectors(kind: Kind, tensor: Tensor) -> bool:
-    """Whether codecs and privacy apply: real numbers that are neither pixels nor statistics."""
-    exempt = kind in ("images", "statistics")
-    return tensor.is_floating_point() and not exempt and tensor.numel() > 0
-
-
 def _rows(tensor: Tensor) -> Tensor:
     """A view as vectors [rows, width]: matrices by row, everything else as one vector."""
     return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() == 2 else tensor.reshape(1, -1)
@@ -125,7 +121,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 def wire_bytes(kind: Kind, tensor: Tensor, bits: int) -> int:
     """Bytes of one tensor on the wire: numbers at `bits` bits, plus a scale per vector."""
-    if bits >= 32 or not _is_vectors(kind, tensor):
+    if bits >= 32 or not is_covered(kind, tensor):
         return tensor.numel() * tensor.element_size()
     return math.ceil(tensor.numel() * bits / 8) + SCALE_BYTES * len(_rows(tensor))
 
@@ -151,11 +147,3 @@ def quantise(tensor: Tensor, bits: int) -> Tensor:
     codes = torch.round(rows / safe).clamp(-levels, levels)
     values: Tensor = codes * step
     return values.to(tensor.dtype).reshape(tensor.shape)
-
-
-def clip_vectors(tensor: Tensor, norm: float) -> Tensor:
-    """Scale every vector down to an L2 norm of at most `norm`; a matrix row by row."""
-    rows = _rows(tensor)
-    length = rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    clipped: Tensor = rows * (norm / length).clamp(max=1.0)
-    return clipped.reshape(tensor.shape)

@@ -115,6 +115,8 @@ class Payload:
     A field is a tensor, a mapping of named tensors, or a plain number.
     """
 
+    reveals: ClassVar[str] = ""
+    """What whoever reads it learns of clients, half a sentence; for docs/privacy.md."""
     types: ClassVar[dict[str, type[Payload]]] = {}
     """Every kind of payload, by its full name; two methods may use one short name."""
 
@@ -169,6 +171,8 @@ class Payload:
         }
         return dataclasses.replace(self, **changed)
 
+
+PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
 _DECLARED: dict[type[Payload], tuple[Declared, ...]] = {}
 _FORMS: Mapping[Any, Form] = {Tensor: "tensor", int: "int", float: "float"}

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from fedray.errors import FedrayError
+from fedray.evaluation.accountant import Spent
 from fedray.evaluation.score import Score
 from fedray.records import Metric
 from fedray.registry import Registry
@@ -43,6 +44,7 @@ class Evaluated:
         cross_evaluations: by name, for each model its scores on clients' test splits.
         fine_tuned: for each client its scores before and after each epoch of fine-tuning.
         train_losses: of the clients that trained.
+        spent: epsilon after the round, where privacy was asked for.
     """
 
     facts: DataFacts
@@ -52,6 +54,7 @@ class Evaluated:
     cross_evaluations: Mapping[str, Sequence[Sequence[Score]]] = field(default_factory=dict)
     fine_tuned: Sequence[Sequence[Score]] = ()
     train_losses: Sequence[float] = ()
+    spent: Spent | None = None
 
     @cached_property
     def tested(self) -> dict[int, Score]:

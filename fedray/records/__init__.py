@@ -4,6 +4,7 @@ metric.py   what a number means: unit, direction, what it was measured on
 traffic.py  parameters and bytes by kind
 round.py    one round
 run.py      a run: what determined it, its rounds, best and final
+release.py  what clients released under differential privacy
 folder.py   the run's folder and its files
 writer.py   writes them while a run is going
 claim.py    keeps others out of the folder, and proves that it can be written
@@ -14,6 +15,7 @@ versions.py versions of what makes the numbers
 from fedray.records.claim import FolderClaim, prove_writable
 from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, find_runs
 from fedray.records.metric import REPORTED, Direction, Metric, best_of, find_metric, undeclared
+from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import Event, Round, rounds_checksum
 from fedray.records.run import HEADLINE, SCHEMA, Costs, Run, RunInfo, Status, Summary
 from fedray.records.sealed import checksum, parse_json, sealed, unsealed
@@ -31,6 +33,8 @@ __all__ = [
     "Metric",
     "REPORTED",
     "RESULT",
+    "Release",
+    "ReleaseLog",
     "Round",
     "Run",
     "RunFolder",
@@ -52,4 +56,5 @@ __all__ = [
     "undeclared",
     "unsealed",
     "versions",
+    "without_void",
 ]

@@ -5,6 +5,7 @@ result.json      what determined the numbers, every round, best and final
 rounds.jsonl     one line per round while the run is going: a round costs the same at any length
 partition.json   who owns which image, with its hash; partition.png shows it
 matrices.json    the last analyses of a method, [C, C] each, and their round
+releases.jsonl   what clients have released under differential privacy, where it was asked for
 error.txt        tracebacks of what failed
 checkpoints/     the latest federated checkpoint
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from fedray.errors import UserError
 from fedray.files import replace_whole, write_json
+from fedray.records.release import ReleaseLog
 from fedray.records.round import Round, rounds_checksum
 from fedray.records.run import Costs, Run
 from fedray.records.sealed import (
@@ -58,6 +60,7 @@ class RunFolder:
         self.partition = path / "partition.json"
         self.partition_plot = path / "partition.png"
         self.matrices = path / "matrices.json"
+        self.releases = ReleaseLog(path / "releases.jsonl")
         self.error = path / "error.txt"
         self.lock = path / ".lock"
 

@@ -40,6 +40,7 @@ class RunInfo:
         data_sha256: content of images and labels.
         architectures: each client's.
         metrics: what the numbers of the rounds mean.
+        privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RunInfo:
     data_sha256: str | None = None
     architectures: Sequence[str] = ()
     metrics: Sequence[Metric] = ()
+    privacy: Mapping[str, Any] | None = None
 
     @property
     def planned(self) -> int:
@@ -130,6 +132,7 @@ _PLAIN = (
     "partition_sha256",
     "data_sha256",
     "architectures",
+    "privacy",
 )
 
 FIRST_METRICS = (

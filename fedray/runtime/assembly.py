@@ -30,6 +30,7 @@ from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
 from fedray.models import is_dense
 from fedray.runtime.models import ModelProvider, model_provider
+from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
@@ -124,14 +125,8 @@ class Assembly:
             "height": height,
             "width": width,
         }
-        return Gate(
-            axes,
-            self.streams,
-            up_bits=wire.up_bits,
-            down_bits=wire.down_bits,
-            clip_norm=wire.clip_norm,
-            noise_multiplier=wire.noise_multiplier,
-        )
+        privacy = privacy_of(self.experiment)
+        return Gate(axes, up_bits=wire.up_bits, down_bits=wire.down_bits, privacy=privacy)
 
     @cached_property
     def plan(self) -> Plan:

@@ -90,7 +90,9 @@ class ClientRuntime:
         check_type(uplink, call)
         if uplink is not None:
             check_upload(uplink, call, gate.axes)
-            uplink, traffic = gate.up(uplink, round_=context.round, client=context.id)
+            uplink, traffic = gate.up(
+                uplink, round_=context.round, client=context.id, step=name, down=down
+            )
         loss = context.train_losses[-1] if context.train_losses else None
         check_numbers(context.reports, loss)
         return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)

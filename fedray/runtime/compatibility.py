@@ -6,6 +6,7 @@ from fedray.config import Experiment
 from fedray.core import Algorithm, algorithms
 from fedray.errors import UserError
 from fedray.models import assign_architectures, check_pretrained, is_dense
+from fedray.runtime.privacy import check_privacy
 
 
 def check(experiment: Experiment) -> None:
@@ -26,6 +27,7 @@ def check(experiment: Experiment) -> None:
             "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
     _check_models(experiment, method)
+    check_privacy(experiment, method)
 
 
 def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:

@@ -24,6 +24,7 @@ from fedray.records import (
     Costs,
     FolderClaim,
     Metric,
+    Release,
     Round,
     Run,
     RunFolder,
@@ -34,6 +35,7 @@ from fedray.records import (
 )
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
+from fedray.runtime.privacy import accountant_of, statement
 
 
 class Session:
@@ -62,6 +64,7 @@ class Session:
     ) -> None:
         self.experiment = experiment
         self._folder = RunFolder(out)
+        self._unwritten: list[Release] = []
         self._began = time.time() if began is None else began
         self._claim = FolderClaim(self._folder)
         self._claim.acquire()
@@ -88,6 +91,7 @@ class Session:
             self._assembly.plan,
             server,
             self._assembly.streams,
+            accountant_of(experiment, self._folder, self._note),
         )
         self._store = CheckpointStore(out, self._assembly.identity)
 
@@ -170,6 +174,9 @@ class Session:
         folder.write_partition(data.manifest())
         if earlier is None:
             folder.error.unlink(missing_ok=True)
+        for release in self._unwritten:
+            folder.releases.append(release)
+        self._unwritten.clear()
         return RunWriter(folder, self._info(), earlier)
 
     def _keep(self, round_: int, writer: RunWriter) -> None:
@@ -194,6 +201,13 @@ class Session:
             self._executor.revert()
             self._save(writer)
 
+    def _note(self, release: Release) -> None:
+        """Write down what clients are about to release; before the first round is there, later."""
+        if self._folder.has_result:
+            self._folder.releases.append(release)
+        else:
+            self._unwritten.append(release)
+
     def _keep_tracebacks(self) -> None:
         """Write down the failures that the run has survived since this was called last."""
         for traceback in self._federation.tracebacks:
@@ -214,6 +228,7 @@ class Session:
             data_sha256=data.images.sha256,
             architectures=list(self._assembly.models.architectures),
             metrics=metrics_of(self._assembly.algorithm),
+            privacy=statement(experiment),
         )
 
 

@@ -76,7 +76,7 @@ def refused(tmp_path, capsys):
             "data.clients to 89 or lower data.partition.min_samples",
         ),
         ("server_gpus=1", "server_gpus=1 leaves nothing of gpus=0 to the workers"),
-        ("wire.noise_multiplier=1", "noise_multiplier > 0 needs wire.clip_norm"),
+        ("privacy.mode=central", "mode=central needs privacy.clip_norm"),
     ],
 )
 def test_a_wrong_key_or_value(refused, words, sentence):

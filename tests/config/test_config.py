@@ -48,7 +48,7 @@ def asked(*assignments: str) -> Experiment:
         ("data.partition.alhpa=1", r"unknown key 'alhpa' in data\.partition\. .*'alpha'\?"),
         ("algorithm.lamda=1", r"unknown key 'lamda' in algorithm\. Did you mean 'lambda'\?"),
         ("text.encoder.polling=mean", r"unknown key 'polling' in text\.encoder\. .*'pooling'\?"),
-        ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: clip_norm, down_bits, "),
+        ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: down_bits, up_bits"),
         ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
         ("algorithm.lambda=-1", r"algorithm\.lambda: .*greater than or equal to 0 \(got -1\)"),
@@ -62,7 +62,11 @@ def asked(*assignments: str) -> Experiment:
         ),
         ("rounds=2.5", r"rounds: .*valid integer.*\(got 2\.5\)"),
         ("lr=fast", r"lr: .*valid number.*\(got 'fast'\)"),
-        ("wire.noise_multiplier=1", r"wire: noise_multiplier > 0 needs wire\.clip_norm"),
+        ("privacy.mode=local", r"privacy: mode=local needs privacy\.clip_norm"),
+        (
+            "privacy.noise_multiplier=1",
+            r"privacy: clip_norm and noise_multiplier do nothing with mode=none",
+        ),
         ("server_gpus=1", r"server_gpus=1 leaves nothing of gpus=0 to the workers"),
         ("algorithm.preset=official", r"preset 'official'\. Did you mean 'official_code'\?"),
     ],
@@ -85,7 +89,7 @@ def test_false_is_false():
 
 
 @pytest.mark.parametrize(
-    "key", ["rounds", "seed", "lr", "wire.clip_norm", "algorithm.lambda", "data.partition.alpha"]
+    "key", ["rounds", "seed", "lr", "privacy.clip_norm", "algorithm.lambda", "data.partition.alpha"]
 )
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_a_number_is_no_switch(key, value):
@@ -94,7 +98,7 @@ def test_a_number_is_no_switch(key, value):
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
-@pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "wire.clip_norm"])
+@pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "privacy.clip_norm"])
 def test_a_number_is_finite(key, value):
     with pytest.raises(UserError, match=f"{key}: .*finite number"):
         asked(f"{key}={value}")

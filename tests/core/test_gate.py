@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray.core import BadPayload, Gate, Payload, payload_field
-from fedray.core.gate import clip_vectors, quantise, wire_bytes
+from fedray.core import BadPayload, Gate, Payload, Privacy, payload_field
+from fedray.core.gate import quantise, wire_bytes
 from fedray.records import Traffic
-from fedray.streams import Streams
 
 C, D = 5, 8
+SENT = {"round_": 1, "client": 0, "step": "client_update", "down": None}
+CLIP = Privacy("local", 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def mixed(**changes) -> Mixed:
 
 
 def gate(**config) -> Gate:
-    return Gate({"C": C, "d": D}, Streams(0), **config)
+    return Gate({"C": C, "d": D}, **config)
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -80,17 +79,17 @@ def gate(**config) -> Gate:
     ],
 )
 def test_a_bad_payload_passes_in_neither_direction(payload, message):
-    for config in ({}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1.0}):
+    for config in ({}, {"up_bits": 8, "down_bits": 8}, {"privacy": CLIP}):
         with pytest.raises(BadPayload, match=message):
-            gate(**config).up(payload, round_=1, client=0)
+            gate(**config).up(payload, **SENT)
         with pytest.raises(BadPayload, match=message):
             gate(**config).down(payload)
 
 
 def test_what_is_no_payload_does_not_travel():
-    for knobs in ({}, {"clip_norm": 1.0}):
+    for knobs in ({}, {"privacy": CLIP}):
         with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
-            gate(**knobs).up({"weights": gaussian(3)}, round_=1, client=0)
+            gate(**knobs).up({"weights": gaussian(3)}, **SENT)
         with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
             gate(**knobs).down({"weights": gaussian(3)})
 
@@ -115,23 +114,23 @@ def test_what_cannot_be_counted_does_not_pass(smuggled):
         (mixed(weights={"layer": {"bias": smuggled}}), "a tensor"),
     ):
         with pytest.raises(BadPayload, match=rf"is a {kind}, expected {expected}"):
-            gate().up(payload, round_=1, client=0)
+            gate().up(payload, **SENT)
 
 
 def test_nested_mappings_are_checked_and_counted_leaf_by_leaf():
     nested = {"0": {"weight": gaussian(2, 3), "bias": gaussian(3)}, "1": {"bias": gaussian(4)}}
-    received, traffic = gate().up(mixed(weights=nested), round_=1, client=0)
+    received, traffic = gate().up(mixed(weights=nested), **SENT)
     assert traffic.params["weights"] == 6 + 3 + 4
     assert traffic.bytes["weights"] == 4 * (6 + 3 + 4)
     assert torch.equal(received.weights["1"]["bias"], nested["1"]["bias"])
     nested["0"]["bias"] = gaussian(3) / 0
     with pytest.raises(BadPayload, match=r"Mixed\.weights\.0\.bias holds a NaN or an infinity"):
-        gate().up(mixed(weights=nested), round_=1, client=0)
+        gate().up(mixed(weights=nested), **SENT)
 
 
 def test_a_good_payload_passes_unchanged():
     sent = mixed()
-    for received in (gate().down(sent)[0], gate().up(sent, round_=1, client=0)[0]):
+    for received in (gate().down(sent)[0], gate().up(sent, **SENT)[0]):
         assert torch.equal(received.vectors, sent.vectors)
         assert torch.equal(received.counts, sent.counts)
         assert torch.equal(received.weights["layer"], sent.weights["layer"])
@@ -139,10 +138,12 @@ def test_a_good_payload_passes_unchanged():
         assert received.tau == 0.5
 
 
-@pytest.mark.parametrize("config", [{}, {"up_bits": 8, "down_bits": 8}, {"clip_norm": 1e9}])
+@pytest.mark.parametrize(
+    "config", [{}, {"up_bits": 8, "down_bits": 8}, {"privacy": Privacy("local", 1e9, 0.0)}]
+)
 def test_no_memory_is_shared(config):
     sent = mixed(vectors=gaussian(3, D).requires_grad_())
-    for received in (gate(**config).down(sent)[0], gate(**config).up(sent, round_=1, client=0)[0]):
+    for received in (gate(**config).down(sent)[0], gate(**config).up(sent, **SENT)[0]):
         assert not received.vectors.requires_grad
         before = sent.vectors.detach().clone(), sent.weights["layer"].clone(), sent.counts.clone()
         received.vectors.zero_()
@@ -169,7 +170,7 @@ def test_numbers_and_bytes_by_kind():
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_bytes_of_quantised_tensors(bits):
-    _, traffic = gate(up_bits=bits).up(mixed(), round_=1, client=0)
+    _, traffic = gate(up_bits=bits).up(mixed(), **SENT)
     assert traffic.params == gate().down(mixed())[1].params
     assert traffic.bytes["prototypes"] == 3 * D * bits // 8 + 3 * 4  # a scale a vector
     assert traffic.bytes["weights"] == 24 * bits // 8 + 4 + 8  # one tensor, one scale; steps
@@ -183,8 +184,8 @@ class Pictures(Payload):
 
 def test_images_are_counted_by_their_bytes_and_stay_as_they_are():
     pixels = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
-    strict = gate(up_bits=2, clip_norm=0.1, noise_multiplier=1.0)
-    received, traffic = strict.up(Pictures(pixels), round_=1, client=0)
+    strict = gate(up_bits=2, privacy=Privacy("local", 0.1, 1.0))
+    received, traffic = strict.up(Pictures(pixels), **SENT)
     assert torch.equal(received.images, pixels)
     assert traffic.bytes == {"images": pixels.numel()}
 
@@ -197,12 +198,10 @@ def test_bytes_are_rounded_up():
 def test_directions_have_bits_of_their_own():
     up_only = gate(up_bits=2)
     assert torch.equal(up_only.down(mixed())[0].vectors, mixed().vectors)
-    assert torch.equal(
-        up_only.up(mixed(), round_=1, client=0)[0].vectors, quantise(mixed().vectors, 2)
-    )
+    assert torch.equal(up_only.up(mixed(), **SENT)[0].vectors, quantise(mixed().vectors, 2))
     down_only = gate(down_bits=2)
     assert torch.equal(down_only.down(mixed())[0].vectors, quantise(mixed().vectors, 2))
-    assert torch.equal(down_only.up(mixed(), round_=1, client=0)[0].vectors, mixed().vectors)
+    assert torch.equal(down_only.up(mixed(), **SENT)[0].vectors, mixed().vectors)
 
 
 def test_traffic_adds_up_by_kind():
@@ -222,84 +221,15 @@ def test_a_zero_vector_is_quantised_to_itself():
     assert torch.equal(quantise(torch.zeros(2, 3), 4), torch.zeros(2, 3))
 
 
-# --- clipping and noise --------------------------------------------------------------------------
-
-
-@given(st.floats(0.01, 100), st.integers(0, 1000))
-def test_no_vector_is_longer_than_the_clip_norm(norm, seed):
-    rows = gaussian(4, D, seed=seed) * torch.tensor([[0.0], [1e-3], [1.0], [1e3]])
-    clipped = clip_vectors(rows, norm)
-    assert bool((clipped.norm(dim=1) <= norm * (1 + 1e-6)).all())
-    short = rows.norm(dim=1) <= norm * (1 - 1e-6)
-    assert torch.equal(clipped[short], rows[short])
-    directions = torch.nn.functional.cosine_similarity(clipped[1:], rows[1:])
-    torch.testing.assert_close(directions, torch.ones(3))
-
-
-def test_matrices_are_clipped_by_row_and_other_tensors_as_one_vector():
-    rows = clip_vectors(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
-    torch.testing.assert_close(rows, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
-    kernel = clip_vectors(torch.full((2, 2, 2), 3.0), 1.0)
-    assert float(kernel.norm()) == pytest.approx(1.0)
-
-
-def test_clipping_is_for_uploads_and_spares_statistics():
-    clipping = gate(clip_norm=0.5)
-    received, _ = clipping.up(mixed(), round_=1, client=0)
-    assert bool((received.vectors.norm(dim=1) <= 0.5 + 1e-6).all())
-    assert float(received.weights["layer"].norm()) == pytest.approx(0.5)
-    assert received.counts.tolist() == [4, 5, 6]
-    assert int(received.weights["steps"]) == 7
-    assert torch.equal(clipping.down(mixed())[0].vectors, mixed().vectors)
-
-
-def noise(sigma: float, norm: float, *, round_: int = 1, client: int = 0, seed: int = 0) -> Tensor:
-    noisy = Gate({}, Streams(seed), clip_norm=norm, noise_multiplier=sigma)
-    zeros = mixed(vectors=torch.zeros(100, 200), counts=torch.zeros(100, dtype=torch.int64))
-    return noisy.up(zeros, round_=round_, client=client)[0].vectors
-
-
-def test_noise_has_deviation_sigma_times_the_clip_norm():
-    drawn = noise(sigma=0.7, norm=3.0)
-    assert float(drawn.std()) == pytest.approx(2.1, rel=0.02)  # 20,000 numbers: 0.5 % is 1 sd
-    assert float(drawn.mean()) == pytest.approx(0, abs=0.06)
-    assert float(torch.corrcoef(drawn[:2])[0, 1]) == pytest.approx(0, abs=0.3)
-
-
-def test_noise_is_added_after_clipping():
-    clipped = gate(clip_norm=0.5).up(mixed(), round_=1, client=0)[0].vectors
-    noisy = gate(clip_norm=0.5, noise_multiplier=1e-3).up(mixed(), round_=1, client=0)[0].vectors
-    assert 0 < float((noisy - clipped).abs().max()) < 5 * 0.5e-3
-
-
-def test_noise_is_a_function_of_seed_round_and_client():
-    first = noise(1.0, 1.0, round_=3, client=2, seed=5)
-    assert torch.equal(first, noise(1.0, 1.0, round_=3, client=2, seed=5))
-    for other in ({"round_": 4}, {"client": 1}, {"seed": 6}):
-        changed = noise(1.0, 1.0, **{"round_": 3, "client": 2, "seed": 5, **other})
-        assert not torch.equal(first, changed)
-        assert (
-            abs(float(torch.corrcoef(torch.stack([first.ravel(), changed.ravel()]))[0, 1])) < 0.05
-        )
-
-
-def test_noise_in_a_run_is_reproducible(run):
-    noisy = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}
-    first, repeated, plain = (run("fedproto", c) for c in (noisy, noisy, {"wire.clip_norm": 1.0}))
-    assert first.same_clients_as(repeated)
-    assert torch.equal(first.servers[-1]["vectors"], repeated.servers[-1]["vectors"])
-    assert not torch.equal(first.servers[1]["vectors"], plain.servers[1]["vectors"])
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_what_comes_from_a_gpu_arrives_on_the_cpu():
     def on_gpu(kind, tensor):
         return tensor.cuda()
 
-    for config in ({}, {"up_bits": 8}, {"clip_norm": 1.0, "noise_multiplier": 0.1}):
-        here, _ = gate(**config).up(mixed(), round_=1, client=0)
-        there, _ = gate(**config).up(mixed().map(on_gpu), round_=1, client=0)
+    for config in ({}, {"up_bits": 8}, {"privacy": Privacy("local", 1.0, 0.1, noise_seed=0)}):
+        here, _ = gate(**config).up(mixed(), **SENT)
+        there, _ = gate(**config).up(mixed().map(on_gpu), **SENT)
         assert there.vectors.device.type == "cpu"
         assert torch.equal(here.vectors, there.vectors)
         assert there.weights["layer"].device.type == "cpu"

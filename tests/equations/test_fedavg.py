@@ -105,7 +105,8 @@ def test_several_architectures_are_refused(run):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fednova", "fedproto_global"])
 def test_noise_on_the_wire_spares_running_statistics(run, method):
-    wire = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 1.0, "wire.up_bits": 4}
+    privacy = {"privacy.mode": "local", "privacy.clip_norm": 1.0, "privacy.noise_multiplier": 1.0}
+    wire = {**privacy, "privacy.noise_seed": 0, "wire.up_bits": 4}
     done = run(method, {"model.group": "cnn3", "rounds": 2, "lr": 0.001, **wire})
     for state in (server["model"] for server in done.servers):
         variances = [tensor for name, tensor in state.items() if name.endswith("running_var")]
@@ -117,7 +118,7 @@ def test_noise_on_the_wire_spares_running_statistics(run, method):
 
 def test_noise_reaches_every_parameter_and_no_buffer(run):
     changes = {"model.group": "cnn3", "rounds": 1}
-    wire = {"wire.clip_norm": 1.0, "wire.noise_multiplier": 0.1}
+    wire = {"privacy.mode": "local", "privacy.clip_norm": 1.0, "privacy.noise_multiplier": 0.1}
     quiet = run("fedavg", changes).servers[1]["model"]
     loud = run("fedavg", {**changes, **wire}).servers[1]["model"]
     for name, tensor in quiet.items():

@@ -103,7 +103,7 @@ class NoServer:
 
 def federation(rounds: int, **faults: Any) -> Federation:
     plan = Plan(rounds, 3, 1.0, 1, FaultConfig(**faults))
-    gate = Gate({}, Streams(0))
+    gate = Gate({})
     return Federation(Notes(), Prompt(), gate, plan, NoServer(), Streams(0))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -20,7 +20,9 @@ from fedray.core import (
     Client,
     ClientState,
     Downlinks,
+    HyperParameters,
     LocalContext,
+    PayloadTypes,
     Server,
     ServerState,
     Trained,
@@ -34,6 +36,7 @@ from fedray.core import (
 class ExtendedModel(GlobalModel):
     """The global model and the extra parameters."""
 
+    reveals = "the mean of the participants' models; with two of them, each knows the other's"
     extra: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -41,6 +44,10 @@ class ExtendedModel(GlobalModel):
 class ExtendedUpdate(TrainedModel):
     """A trained model and trained extra parameters."""
 
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how "
+        "many images it has"
+    )
     extra: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -49,6 +56,9 @@ class ExtraParameters(FedAvg):
 
     A loss finds them in `local.extra`.
     """
+
+    uploads: ClassVar[PayloadTypes] = (ExtendedUpdate,)
+    downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Their initial values, by names that no model has; the only hook a method overrides."""
@@ -72,6 +82,11 @@ class ExtraParameters(FedAvg):
         update, kept = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
         return ExtendedUpdate(**vars(update), extra=extra), kept
+
+    @classmethod
+    def means_equally(cls, hparams: HyperParameters) -> bool:
+        """As FedAvg: the extra parameters are averaged with the same weights."""
+        return super().means_equally(hparams)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """The means of models and of extra parameters, with the same weights."""

@@ -29,6 +29,7 @@ from fedray.core import (
     LocalContext,
     LocalTraining,
     Payload,
+    PayloadTypes,
     Requires,
     Server,
     ServerState,
@@ -45,6 +46,7 @@ from fedray.models import Classifier, buffer_names, tensor_names
 class GlobalModel(Payload):
     """The shared part of a model: its parameters, and running statistics and counters."""
 
+    reveals = "the mean of the participants' models; with two of them, each knows the other's"
     weights: Mapping[str, Tensor] = payload_field("weights")
     buffers: Mapping[str, Tensor] = payload_field("statistics")
 
@@ -71,6 +73,10 @@ class GlobalModel(Payload):
 class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and how many images trained it."""
 
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how many "
+        "images it has"
+    )
     samples: int = payload_field("statistics", low=1, high=training_samples)
 
 
@@ -83,6 +89,8 @@ class FedAvg(LocalTraining):
     paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     travels = "models"
     requires = Requires(dense=True)
+    uploads: ClassVar[PayloadTypes] = (TrainedModel,)
+    downloads: ClassVar[PayloadTypes] = (GlobalModel,)
     one_model: ClassVar[bool] = True
     """Whether all clients predict with the global model."""
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
@@ -96,6 +104,11 @@ class FedAvg(LocalTraining):
         """Weights of the mean: n_k/n (paper), or equal."""
 
     hp: HParams
+
+    @classmethod
+    def means_equally(cls, hparams: HyperParameters) -> bool:
+        """With equal weights."""
+        return isinstance(hparams, FedAvg.HParams) and hparams.weights == "uniform"
 
     # --- what a method may say of itself ---------------------------------------------------------
 

@@ -88,6 +88,7 @@ STEPS = 100
 class LabelDistribution(Payload):
     """The share of each class among a client's training images [C]."""
 
+    reveals = "which classes the client holds, and in what proportions"
     shares: Tensor = payload_field("statistics", "C", dtype=torch.float64, low=0, high=1)
 
 
@@ -95,6 +96,7 @@ class LabelDistribution(Payload):
 class Encoders(Payload):
     """The clusters' encoders: weights and buffers by cluster and name."""
 
+    reveals = "the mean encoder of each cluster; a cluster of one client is that client's own"
     weights: Mapping[str, Mapping[str, Tensor]] = payload_field("weights")
     buffers: Mapping[str, Mapping[str, Tensor]] = payload_field("statistics")
 
@@ -103,12 +105,15 @@ class Encoders(Payload):
 class Receipt(Payload):
     """The encoders have arrived, and so many images have features now."""
 
+    reveals = "how many images the client has"
     images: int = payload_field("statistics", low=1)
 
 
 @dataclass(frozen=True)
 class ConcatenatedHead(GlobalModel):
     """The classifier on concatenated features: weight [C, G d] and bias [C]."""
+
+    reveals = "the mean of the participants' classifiers"
 
 
 @algorithms.add
@@ -123,6 +128,8 @@ class FedConcat(FedAvg):
     title = "FedConcat"
     paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
     travels = "label distributions once; models in clusters; encoders once; classifiers"
+    uploads = (LabelDistribution, TrainedModel, Receipt)
+    downloads = (GlobalModel, Encoders, ConcatenatedHead)
 
     class HParams(FedAvg.HParams):
         """FedConcat's hyper-parameters; one cluster in every round is FedAvg."""

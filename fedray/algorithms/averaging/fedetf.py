@@ -56,6 +56,7 @@ from fedray.models import ClassifierOutput, head_tensors
 class Simplex(Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
+    reveals = "nothing: a random rotation of a fixed simplex"
     vectors: Tensor = payload_field("prototypes", "C C")
 
 
@@ -67,6 +68,7 @@ class FedETF(ExtraParameters):
     title = "FedETF"
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
     travels = "models and a scale; the simplex once"
+    downloads = (*ExtraParameters.downloads, Simplex)
 
     class HParams(FedAvg.HParams):
         """FedETF's hyper-parameters."""

@@ -53,6 +53,7 @@ Divisor = Literal["all", "own"]
 class AnchoredModel(GlobalModel):
     """The global model and the anchors a [C, d]."""
 
+    reveals = "the means of the participants' models and of their classes' features"
     anchors: Tensor = payload_field("prototypes", "C d")
 
 
@@ -60,6 +61,11 @@ class AnchoredModel(GlobalModel):
 class AnchoredUpdate(TrainedModel):
     """A trained model and the client's anchors [C, d]."""
 
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how "
+        "many images it has; which classes it holds, by the anchors that moved, and their "
+        "mean features"
+    )
     anchors: Tensor = payload_field("prototypes", "C d")
 
 
@@ -71,6 +77,8 @@ class FedFAAnchors(FedAvg):
     title = "FedFA (anchors)"
     paper = "Zhou et al., IEEE TMC 2024, arXiv:2211.09299"
     travels = "models and feature anchors"
+    uploads = (AnchoredUpdate,)
+    downloads = (AnchoredModel,)
 
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""

@@ -55,6 +55,7 @@ EPS = 1e-6
 class VariedModel(GlobalModel):
     """The global model, and V of every stage's means and deviations [channels]; none at first."""
 
+    reveals = "the mean of the participants' models, and how much their channel statistics differ"
     variances: Mapping[str, Tensor] = payload_field("statistics")
 
 
@@ -77,6 +78,11 @@ def _stage_statistics(call: Call) -> dict[str, Tensor]:
 class VariedUpdate(TrainedModel):
     """A trained model, and the running means of every stage's statistics [channels]."""
 
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how "
+        "many images it has; means and deviations of its images in every stage, in the "
+        "clear even under privacy"
+    )
     running: Mapping[str, Tensor] = payload_field(
         "statistics", like=_stage_statistics, partial=True
     )
@@ -90,6 +96,8 @@ class FedFAAugmentation(FedAvg):
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
+    uploads = (VariedUpdate,)
+    downloads = (VariedModel,)
 
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters."""

@@ -50,6 +50,10 @@ def _most_steps(call: Call) -> float:
 class NormalisedModel(TrainedModel):
     """A trained model, and a_i, by which its update is divided."""
 
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how "
+        "many images it has; how many steps it took"
+    )
     steps: float = payload_field("statistics", low=1, high=_most_steps)
 
 
@@ -61,6 +65,7 @@ class FedNova(FedAvg):
     title = "FedNova"
     paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
     requires = Requires(dense=True)
+    uploads = (NormalisedModel,)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
         """As FedAvg, with the number of effective steps."""

@@ -35,6 +35,7 @@ from fedray.core import (
     Client,
     ClientState,
     Downlinks,
+    HyperParameters,
     LocalContext,
     Requires,
     Server,
@@ -52,6 +53,7 @@ from fedray.models import ClassifierOutput
 class ControlledModel(GlobalModel):
     """The global model, and c, the server's control variate."""
 
+    reveals = "the mean of the participants' models and the mean gradient of all clients"
     control: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -59,7 +61,11 @@ class ControlledModel(GlobalModel):
 class ControlledUpdate(TrainedModel):
     """A trained model, and c_i+ - c_i, by how much the client's variate moved."""
 
-    control: Mapping[str, Tensor] = payload_field("weights")
+    reveals = (
+        "the client's update and, in its variate, its mean gradient of the round: what gradient "
+        "inversion starts from"
+    )
+    moved: Mapping[str, Tensor] = payload_field("weights")
 
 
 @algorithms.add
@@ -71,6 +77,8 @@ class Scaffold(FedAvg):
     paper = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     travels = "models and control variates"
     requires = Requires(dense=True)
+    uploads = (ControlledUpdate,)
+    downloads = (ControlledModel,)
 
     class HParams(FedAvg.HParams):
         """SCAFFOLD's hyper-parameters."""
@@ -113,8 +121,13 @@ class Scaffold(FedAvg):
             for name, c in local.down.control.items()
         }
         moved = {name: control - c_i[name] for name, control in new.items()}
-        update = ControlledUpdate(**vars(sent), control=moved)
+        update = ControlledUpdate(**vars(sent), moved=moved)
         return update, ClientState(kept.model, {**kept.memory, "control": new})
+
+    @classmethod
+    def means_equally(cls, hparams: HyperParameters) -> bool:
+        """As FedAvg; of the control variates the sum is taken."""
+        return super().means_equally(hparams)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """X + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
@@ -124,7 +137,7 @@ class Scaffold(FedAvg):
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
-            moved = sum(upload.control[name] for upload in uplinks.values())
+            moved = sum(upload.moved[name] for upload in uplinks.values())
             control[name] = c + moved / self.setting.clients
         return {**state, "model": model, "control": control}
 

@@ -53,6 +53,7 @@ from fedray.models import ClassifierOutput
 class Targets(Payload):
     """The fixed targets [C, d], sent once."""
 
+    reveals = "nothing: they are drawn from the seed"
     vectors: Tensor = payload_field("prototypes", "C d")
 
 
@@ -60,6 +61,7 @@ class Targets(Payload):
 class SharedHead(Payload):
     """The averaged head and this round's weight of the alignment."""
 
+    reveals = "the mean of the participants' heads"
     head: Mapping[str, Tensor] = payload_field("weights")
     weight: float = payload_field("statistics")
 
@@ -68,6 +70,10 @@ class SharedHead(Payload):
 class Head(Payload):
     """A client's classifier head and how many images trained it."""
 
+    reveals = (
+        "which classes the client holds, by the rows of its head that moved, and how many "
+        "images it has; the extractor stays"
+    )
     head: Mapping[str, Tensor] = payload_field("weights")
     samples: int = payload_field("statistics", low=1, high=training_samples)
 
@@ -80,6 +86,8 @@ class AlignFed(LocalTraining):
     title = "AlignFed"
     paper = "Zhu et al., 2024 (FedTSP supplementary C.4)"
     travels = "classifier heads"
+    uploads = (Head,)
+    downloads = (Targets, SharedHead)
 
     class HParams(HyperParameters):
         """AlignFed's hyper-parameters."""

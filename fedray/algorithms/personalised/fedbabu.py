@@ -38,6 +38,7 @@ from fedray.models import Classifier, head_tensors, tensor_names
 class FixedHead(Payload):
     """The head that all clients keep: its weight [C, d] and bias [C] by their names."""
 
+    reveals = "nothing: initial weights"
     weights: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -50,6 +51,7 @@ class FedBABU(FedAvg):
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     travels = "models without the head; the head once"
     requires = Requires(dense=True)
+    downloads = (GlobalModel, FixedHead)
 
     def shared(self, model: Classifier) -> Collection[str]:
         """The body: all but the head (Algorithm 1)."""

@@ -38,7 +38,11 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import select
 from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 from fedray.algorithms.prototypes.fedproto import prototype_loss
-from fedray.algorithms.prototypes.fedproto_global import PrototypeAveraging, PrototypedUpdate
+from fedray.algorithms.prototypes.fedproto_global import (
+    PrototypeAveraging,
+    PrototypedModel,
+    PrototypedUpdate,
+)
 from fedray.config import LearningRate, LossWeight
 from fedray.core import (
     Batch,
@@ -74,6 +78,11 @@ class PersonalUpdate(PrototypedUpdate):
         variance: V, of the client's features before training.
     """
 
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how "
+        "many images it has; which classes it holds, how many images of each, their mean "
+        "features before and after training, and its head"
+    )
     head: Mapping[str, Tensor] = payload_field("weights", like=_head)
     means: Tensor = payload_field("prototypes", "C d")
     variance: float = payload_field("statistics", low=0)
@@ -83,6 +92,7 @@ class PersonalUpdate(PrototypedUpdate):
 class PersonalHead(Payload):
     """The head that the server has combined for one client."""
 
+    reveals = "a mixture of clients' heads, in which those of similar clients weigh most"
     head: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -94,6 +104,8 @@ class FedPAC(PrototypeAveraging):
     title = "FedPAC"
     paper = "Xu et al., ICLR 2023, arXiv:2306.11867"
     travels = "extractors, class prototypes and heads"
+    uploads = (PersonalUpdate,)
+    downloads = (PrototypedModel, PersonalHead)
     one_model = False
 
     class HParams(PrototypeAveraging.HParams):

@@ -35,6 +35,7 @@ from fedray.core import (
     Batch,
     Client,
     ClientState,
+    HyperParameters,
     LocalContext,
     Server,
     ServerState,
@@ -84,6 +85,11 @@ class PFedMe(FedAvg):
     hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
+
+    @classmethod
+    def means_equally(cls, hparams: HyperParameters) -> bool:
+        """As FedAvg: the step is taken towards the mean."""
+        return super().means_equally(hparams)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """(1 - beta) w + beta mean(w_c); buffers are the mean's."""

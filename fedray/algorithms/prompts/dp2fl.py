@@ -82,6 +82,7 @@ BATCH = 100
 class ValidationImages(Payload):
     """A client's validation images V_k, uint8, and their labels."""
 
+    reveals = "the client's validation images themselves, with their labels"
     images: Tensor = payload_field("images", "v channels height width", dtype=torch.uint8)
     labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, low=0, high=last_class)
 
@@ -90,6 +91,7 @@ class ValidationImages(Payload):
 class ValidationSets(Payload):
     """Several clients' validation images and labels, by the owner's id."""
 
+    reveals = "other clients' validation images themselves, with their labels and owners"
     images: Mapping[str, Tensor] = payload_field("images")
     labels: Mapping[str, Tensor] = payload_field("statistics")
 
@@ -107,6 +109,9 @@ class ValidationSets(Payload):
 class DualPrompts(Payload):
     """A task prompt and a data prompt, each as one vector."""
 
+    reveals = (
+        "the mean task prompt, and a mixture of the data prompts of clients whose images are alike"
+    )
     task: Tensor = payload_field("prompts", "t", like=as_sent("task"))
     data: Tensor = payload_field("prompts", "p", like=as_sent("data"))
 
@@ -120,6 +125,10 @@ class TrainedDualPrompts(DualPrompts):
         initial_loss: own, the loss on V_k of the prompts that training started from.
     """
 
+    reveals = (
+        "the client's trained prompts, and how well they do on the images of every client "
+        "that it holds"
+    )
     losses: Tensor = payload_field("statistics", "N", low=NOT_MEASURED)
     initial_loss: float = payload_field("statistics", low=0)
 
@@ -139,6 +148,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
     paper = "arXiv:2504.16357"
     travels = "task and data prompts, losses, and validation images once"
     requires = Requires(prompts=True, head=False, validation=True)
+    uploads = (ValidationImages, TrainedDualPrompts)
+    downloads = (ValidationSets, DualPrompts)
     analysis_metrics = tuple(
         Metric(f"share_{relation}", "share", None, None)
         for relation in ("helpful", "retained", "dropped")

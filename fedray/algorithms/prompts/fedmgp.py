@@ -77,6 +77,7 @@ Reduction = Literal["mean", "sum"]
 class GlobalGroups(Payload):
     """P~: the server's s groups, by modality [s, l, d]."""
 
+    reveals = "the mean of the participants' prompt groups"
     prompts: Mapping[str, Tensor] = payload_field("prompts")
 
 
@@ -91,6 +92,10 @@ def _drawn_groups(call: Call) -> dict[str, Tensor]:
 class SelectedGroups(Payload):
     """The s groups that a client drew, in the order of drawing, and how many images it has."""
 
+    reveals = (
+        "the client's trained prompts: few numbers, but of its images alone (membership, "
+        "its classes); how many images it has"
+    )
     prompts: Mapping[str, Tensor] = payload_field("prompts", like=_drawn_groups)
     samples: int = payload_field("statistics", low=1, high=training_samples)
 
@@ -99,6 +104,7 @@ class SelectedGroups(Payload):
 class WriteBackDone(Payload):
     """That a client has taken over P~."""
 
+    reveals = "that the client was there"
     done: int = payload_field("statistics", low=1, high=1)
 
 
@@ -110,6 +116,8 @@ class FedMGP(PromptMethod, LocalTraining):
     title = "FedMGP"
     paper = "Bo et al., NeurIPS 2025, arXiv:2511.00480"
     travels = "s of G groups of text and visual prompts"
+    uploads = (SelectedGroups, WriteBackDone)
+    downloads = (GlobalGroups,)
 
     class HParams(HyperParameters):
         """FedMGP's hyper-parameters; the paper calls the group count G, and m in Table 5."""

@@ -21,6 +21,7 @@ from fedray.models import Classifier
 class GlobalPrompts(GlobalModel):
     """The shared part of a model whose weights are prompts, counted as such."""
 
+    reveals = "the mean of the participants' prompts; with two of them, each knows the other's"
     weights: Mapping[str, Tensor] = payload_field("prompts")
 
 
@@ -28,6 +29,10 @@ class GlobalPrompts(GlobalModel):
 class TrainedPrompts(TrainedModel):
     """The shared part of a client's trained prompts, and how many images trained them."""
 
+    reveals = (
+        "the client's trained prompts: few numbers, but of its images alone (membership, "
+        "its classes); how many images it has"
+    )
     weights: Mapping[str, Tensor] = payload_field("prompts")
 
 
@@ -36,6 +41,8 @@ class PromptAveraging(PromptMethod, FedAvg):
 
     down_type = GlobalPrompts
     up_type = TrainedPrompts
+    uploads = (TrainedPrompts,)
+    downloads = (GlobalPrompts,)
 
 
 class ContextHParams(HyperParameters):

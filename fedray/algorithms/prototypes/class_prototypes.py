@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from fedray.core import (
     LocalContext,
     LocalTraining,
     Payload,
+    PayloadTypes,
     Server,
     Trained,
     last_class,
@@ -37,6 +38,11 @@ class LocalPrototypes(Payload):
         counts: training samples per class [c].
     """
 
+    reveals = (
+        "which classes the client holds, how many images of each, and their mean features; "
+        "of a class with one image that image's features, from which it can be "
+        "reconstructed by whoever has the model"
+    )
     classes: Tensor = payload_field(
         "statistics", "c", dtype=torch.int64, low=0, high=last_class, distinct=True
     )
@@ -55,12 +61,18 @@ class GlobalPrototypes(Payload):
         present: which classes have a prototype [C], bool.
     """
 
+    reveals = (
+        "the mean features of every class over the clients; of a class that one client "
+        "holds, that client's own"
+    )
     vectors: Tensor = payload_field("prototypes", "C d")
     present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
 
 
 class PrototypeSharing(LocalTraining):
     """Local training of personal models; only their class prototypes are uploaded."""
+
+    uploads: ClassVar[PayloadTypes] = (LocalPrototypes,)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
         """Upload the client's prototypes; keep the model."""

@@ -62,6 +62,7 @@ class PrototypeSets(GlobalPrototypes):
         sets: [N, C, d].
     """
 
+    reveals = "every client's class means, to every other client"
     sets: Tensor = payload_field("prototypes", "N C d")
 
 
@@ -74,6 +75,8 @@ class FedPCL(LocalTraining):
     paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
     travels = "class prototypes, those of all clients to each"
     requires = Requires(head=False)
+    uploads = (LocalPrototypes,)
+    downloads = (PrototypeSets,)
 
     class HParams(HyperParameters):
         """FedPCL's hyper-parameters."""

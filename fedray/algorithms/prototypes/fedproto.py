@@ -53,6 +53,7 @@ class FedProto(PrototypeSharing):
     title = "FedProto"
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
     travels = "class prototypes"
+    downloads = (GlobalPrototypes,)
 
     class HParams(HyperParameters):
         """FedProto's hyper-parameters."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -40,6 +41,7 @@ from fedray.core import (
     ClientState,
     Downlinks,
     LocalContext,
+    PayloadTypes,
     Server,
     ServerState,
     Trained,
@@ -53,16 +55,26 @@ from fedray.models import ClassifierOutput
 class PrototypedModel(GlobalModel, GlobalPrototypes):
     """The global model and the server's prototypes."""
 
+    reveals = "the mean of the participants' models, and the mean features of every class"
+
 
 @dataclass(frozen=True)
 class PrototypedUpdate(TrainedModel, LocalPrototypes):
     """A trained model and the prototypes that it makes."""
+
+    reveals = (
+        "the client's update (membership; after few steps on few images, images) and how "
+        "many images it has; which classes it holds, how many images of each, and their "
+        "mean features, which the model at hand inverts"
+    )
 
 
 class PrototypeAveraging(FedAvg):
     """FedAvg of models and of class prototypes."""
 
     travels = "models and class prototypes"
+    uploads: ClassVar[PayloadTypes] = (PrototypedUpdate,)
+    downloads: ClassVar[PayloadTypes] = (PrototypedModel,)
 
     class HParams(FedAvg.HParams):
         """How prototypes are averaged."""

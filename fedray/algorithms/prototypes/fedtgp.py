@@ -55,6 +55,7 @@ class FedTGP(PrototypeSharing):
     title = "FedTGP"
     paper = "Zhang et al., AAAI 2024, arXiv:2401.03230"
     travels = "class prototypes"
+    downloads = (GlobalPrototypes,)
 
     class HParams(HyperParameters):
         """FedTGP's hyper-parameters."""

@@ -24,14 +24,14 @@ Deviations:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
-from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.algorithms.averaging.moon import Moon
 from fedray.algorithms.losses import cosine_matrix, softmax_loss
@@ -43,6 +43,7 @@ from fedray.core import (
     Exchange,
     LocalContext,
     Payload,
+    PayloadTypes,
     Requires,
     ServerState,
     algorithms,
@@ -58,6 +59,7 @@ WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
 class TextEmbeddings(Payload):
     """T: the classes' text embeddings [C, V], of unit length."""
 
+    reveals = "nothing of clients: embeddings of the classes' names"
     vectors: Tensor = payload_field("text_embeddings", "C d")
 
 
@@ -70,6 +72,7 @@ class FedGLCL(FedAvg):
     paper = "Yan et al., ICLR 2025"
     travels = "image encoders; text embeddings once"
     requires = Requires(text=True, head=False, dense=True)
+    downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
@@ -153,6 +156,7 @@ class FedGLCLTrainedText(ExtraParameters, FedGLCL):
     title = "FedGLCL-L"
     paper = FedGLCL.paper
     travels = "image encoders and a text projection; text embeddings once"
+    downloads = (*ExtraParameters.downloads, TextEmbeddings)
     requires = Requires(text=True, head=False)
 
     def extra_parameters(self) -> dict[str, Tensor]:

@@ -50,6 +50,7 @@ from fedray.core import (
     HyperParameters,
     LocalContext,
     Payload,
+    PayloadTypes,
     Requires,
     Server,
     ServerState,
@@ -68,6 +69,7 @@ from fedray.records import Metric
 class TextPrototypes(Payload):
     """What FedTSP sends: text prototypes [C, d], not normalised, and the temperature."""
 
+    reveals = "text prototypes that were trained towards the clients' mean class features"
     vectors: Tensor = payload_field("prototypes", "C d")
     tau: float = payload_field("statistics")
 
@@ -80,6 +82,7 @@ class FedTSP(PrototypeSharing):
     title = "FedTSP"
     paper = "Wu et al., CVPR 2026, arXiv:2503.13543"
     travels = "class prototypes up, text prototypes down"
+    downloads: ClassVar[PayloadTypes] = (TextPrototypes,)
     requires = Requires(text=True)
     analysis_metrics: ClassVar[Sequence[Metric]] = (
         Metric("tau", "number", None, None),

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.prototypes.class_prototypes import local_prototypes
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
 from fedray.algorithms.prototypes.fedproto_global import PrototypedUpdate
 from fedray.algorithms.text_guided.fedtsp import FedTSP, TextPrototypes
 from fedray.core import (
@@ -42,6 +42,11 @@ from fedray.core import (
 class ModelWithText(GlobalModel, TextPrototypes):
     """The global model, the text prototypes and τ."""
 
+    reveals = (
+        "the mean of the participants' models; text prototypes that were trained towards "
+        "their class features"
+    )
+
 
 @algorithms.add
 class FedTSPGlobal(FedTSP, FedAvg):
@@ -50,6 +55,8 @@ class FedTSPGlobal(FedTSP, FedAvg):
     name = "fedtsp_global"
     title = "FedTSP, one global model"
     travels = "whole models and class prototypes up, the model and text prototypes down"
+    uploads = (LocalPrototypes, PrototypedUpdate)
+    downloads = (GlobalModel, ModelWithText)
 
     class HParams(FedTSP.HParams, FedAvg.HParams):
         """Those of both; λ = 0 is FedAvg."""

@@ -1,0 +1,202 @@
+"""Differential privacy of uploads: clipping a whole update, and Gaussian noise.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018,
+arXiv:1710.06963.
+
+    FlatClip, Section 2.1 -> clipped
+    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.released
+
+Central: clients clip, and the server, which is trusted, adds noise once, to the mean. Local: each
+client clips, and adds noise to its own upload. What `is_covered` says no to travels as it is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.core.payload import Kind, Payload, Placed
+from fedray.streams import Streams
+
+PrivacyMode: TypeAlias = Literal["central", "local"]
+
+EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
+"""Kinds that no clipping, noise or codec touches."""
+
+
+def is_covered(kind: Kind, tensor: Tensor) -> bool:
+    """Whether codecs and privacy apply: real numbers that are neither pixels nor statistics."""
+    return tensor.is_floating_point() and kind not in EXEMPT_KINDS and tensor.numel() > 0
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Clipping and noise of one experiment.
+
+    Attributes:
+        mode: who adds the noise: the server to the mean, or each client to its own upload.
+        clip_norm: S, the L2 bound of a client's whole update.
+        noise_multiplier: sigma; the noise has deviation sigma * S, on the sum or on each upload.
+        noise_seed: makes the noise repeatable, and no protection; None: the system's entropy.
+    """
+
+    mode: PrivacyMode
+    clip_norm: float
+    noise_multiplier: float
+    noise_seed: int | None = None
+
+    def uploaded(
+        self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
+    ) -> Payload:
+        """The upload as it leaves the client: clipped, with local privacy noisy too."""
+        payload = clipped(payload, down, self.clip_norm)
+        if self.mode == "central":
+            return payload
+        random = self._random(f"local/{step}", round_, client)
+        return with_noise(payload, self.noise_multiplier * self.clip_norm, random)
+
+    def released(
+        self, uploads: Mapping[int, Payload], *, round_: int, step: str
+    ) -> Mapping[int, Payload]:
+        """What the server's step is given, the uploads themselves if privacy is local.
+
+        Else every upload has the noisy mean of what is covered: nothing that is computed from it
+        can tell more. With m uploads of norm S its noise has deviation sigma * S / m.
+
+        Raises:
+            ValueError: when the uploads do not have the same names and shapes.
+        """
+        if self.mode == "local" or not any(map(has_covered, uploads.values())):
+            return uploads
+        mean = _mean(list(uploads.values()))
+        deviation = self.noise_multiplier * self.clip_norm / len(uploads)
+        mean = _noisy(mean, deviation, self._random(f"central/{step}", round_, 0))
+        return {client: _replaced(upload, mean) for client, upload in uploads.items()}
+
+    def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
+        """The noise of one upload or mean: of the system's entropy, or of the seed asked for."""
+        if self.noise_seed is None:
+            return np.random.default_rng(secrets.randbits(256))
+        streams = Streams(self.noise_seed)
+        return streams.numpy(f"privacy/{purpose}", round_=round_, client=client)
+
+
+def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
+    """R + (x - r) * min(1, S / ||x - r||), over all covered tensors together (FlatClip).
+
+    r is what was downloaded at the same place, declared with the same kind and axes, so that which
+    tensors have one never depends on data; 0 where there is none. An update within the bound stays
+    as it is, bit for bit.
+
+    Args:
+        payload: x, the upload.
+        down: r, what the client was sent.
+        norm: S.
+    """
+    origins = {} if down is None else {(p.place, p.kind, p.axes): p.value for p in down.tensors()}
+    updates, starts = [], []
+    for item in filter(_is_covered, payload.tensors()):
+        value = item.value.detach().cpu()
+        start = origins.get((item.place, item.kind, item.axes))
+        start = torch.zeros_like(value) if start is None else start.to(value)
+        if start.shape != value.shape:
+            raise ValueError(
+                f"{item.place} has shape {list(value.shape)}, but came with shape "
+                f"{list(start.shape)}, so there is no update to clip"
+            )
+        starts.append(start)
+        updates.append(value - start)
+    length = update_norm(updates)
+    if length <= norm:
+        return payload
+    pairs = zip(starts, updates, strict=True)
+    return _replaced(payload, [start + update * (norm / length) for start, update in pairs])
+
+
+def update_norm(tensors: Iterable[Tensor]) -> float:
+    """The L2 norm of all tensors as one vector, in double precision."""
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
+    return float(torch.stack(norms).norm()) if norms else 0.0
+
+
+def with_noise(payload: Payload, deviation: float, random: np.random.Generator) -> Payload:
+    """The payload with independent Gaussian noise on every number that is covered."""
+    return _replaced(payload, _noisy(_covered(payload), deviation, random))
+
+
+def has_covered(payload: Payload) -> bool:
+    """Whether a payload holds anything that is clipped and noised."""
+    return any(map(_is_covered, payload.tensors()))
+
+
+def _is_covered(item: Placed) -> bool:
+    return is_covered(item.kind, item.value)
+
+
+def _covered(payload: Payload) -> list[Tensor]:
+    """What is clipped and noised, in the payload's order, on the CPU."""
+    return [item.value.detach().cpu() for item in payload.tensors() if _is_covered(item)]
+
+
+def _replaced(payload: Payload, values: Iterable[Tensor]) -> Payload:
+    """The payload with these in place of its covered tensors, in its order."""
+    remaining: Iterator[Tensor] = iter(values)
+    return payload.map(lambda kind, old: next(remaining) if is_covered(kind, old) else old)
+
+
+def _noisy(
+    tensors: Iterable[Tensor], deviation: float, random: np.random.Generator
+) -> list[Tensor]:
+    if deviation == 0:
+        return list(tensors)
+    return [
+        tensor + torch.as_tensor(random.normal(0, deviation, tuple(tensor.shape))).to(tensor)
+        for tensor in tensors
+    ]
+
+
+def _mean(uploads: list[Payload]) -> list[Tensor]:
+    """The mean of what is covered with equal weights, summed in the order of the uploads.
+
+    Raises:
+        ValueError: when the uploads do not have the same names and shapes.
+    """
+    layouts = [
+        [(item.place, item.value.shape) for item in upload.tensors() if _is_covered(item)]
+        for upload in uploads
+    ]
+    if any(layout != layouts[0] for layout in layouts):
+        raise ValueError("uploads differ in names or shapes, so central noise has no mean to go on")
+    columns = zip(*map(_covered, uploads), strict=True)
+    return [_sum(column).div(len(uploads)).to(column[0].dtype) for column in columns]
+
+
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum in double precision."""
+    total = torch.zeros(tensors[0].shape, dtype=torch.float64)
+    for tensor in tensors:
+        total += tensor
+    return total
+
+
+class Exempt(NamedTuple):
+    """A field of an upload that privacy does not cover."""
+
+    place: str
+    kind: Kind
+
+
+def exempt_fields(uploads: Iterable[type[Payload]]) -> list[Exempt]:
+    """The declared fields of these payloads that travel as they are."""
+    return [
+        Exempt(f"{payload.__name__}.{field.name}", field.kind)
+        for payload in uploads
+        for field in payload.declared()
+        if field.kind in EXEMPT_KINDS
+    ]

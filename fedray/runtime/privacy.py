@@ -1,0 +1,182 @@
+"""Privacy of one experiment: whether it can be stated, what is claimed, and who counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from fedray.config import Experiment, parameters
+from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_a_mean
+from fedray.core.privacy import exempt_fields
+from fedray.errors import UserError
+from fedray.evaluation.accountant import Accountant
+from fedray.records import Release, Run, RunFolder
+
+ALWAYS_EXEMPT = (
+    "metrics, among them the accuracies on the clients' own test images",
+    "train_loss, and what clients report (client/...)",
+    "who takes part, drops out or fails, and how long and how many bytes each step takes",
+    "partition.json and the checkpoints, which are the experimenter's",
+)
+"""What a result holds of the clients that no noise covers, whatever the method."""
+
+
+def privacy_of(experiment: Experiment) -> Privacy | None:
+    """Clipping and noise, where the experiment asks for them."""
+    keys = experiment.privacy
+    if keys.mode == "none":
+        return None
+    assert keys.clip_norm is not None
+    return Privacy(keys.mode, keys.clip_norm, keys.noise_multiplier, keys.noise_seed)
+
+
+def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
+    """Check that what `privacy` asks for can be stated of the method and the scenario.
+
+    Raises:
+        UserError: with one sentence about the first thing that it cannot.
+    """
+    mode = experiment.privacy.mode
+    if mode == "none":
+        return
+    if experiment.privacy.noise_multiplier > 0 and find_spec("dp_accounting") is None:
+        raise UserError(
+            f"privacy.mode={mode} counts epsilon with dp-accounting, which is not installed; "
+            'pip install "fedray[privacy]"'
+        )
+    if not method.uploads:
+        raise UserError(
+            f"privacy.mode={mode} covers uploads, but algorithm={method.name} declares none "
+            "(`uploads`); set privacy.mode=none"
+        )
+    images = [e.place for e in exempt_fields(method.uploads) if e.kind == "images"]
+    if images:
+        raise UserError(
+            f"algorithm={method.name} uploads clients' images ({', '.join(images)}), so no epsilon "
+            "of the rest would mean anything; set privacy.mode=none"
+        )
+    if mode == "central":
+        _check_central(experiment, method)
+
+
+def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
+    """Central noise goes into a mean with equal weights of those that were drawn."""
+    component, faults = experiment.algorithm, experiment.faults
+    hparams = parameters(component, "algorithm", "algorithm")
+    assert isinstance(hparams, HyperParameters)
+    if not takes_a_mean(method, hparams):
+        uniform = "weights" in type(hparams).model_fields and takes_a_mean(
+            method, hparams.model_copy(update={"weights": "uniform"})
+        )
+        cure = "set algorithm.weights=uniform" if uniform else "set privacy.mode=local"
+        raise UserError(
+            "privacy.mode=central adds noise to the clients' mean with equal weights, which is not "
+            f"what the server of algorithm={component.name} takes; {cure}"
+        )
+    spoiling = {
+        f"wire.up_bits={experiment.wire.up_bits} changes updates after they were clipped; set it "
+        "to 32": experiment.wire.up_bits < 32,
+        f"faults.late={faults.late:g} brings updates of another round's sample; set it to 0": (
+            faults.late > 0
+        ),
+        "faults.on_client_error=drop lets a client's data change how many the mean is over; set it "
+        "to stop": faults.on_client_error == "drop",
+        "faults.reply_timeout_s lets a client's data change how many the mean is over; leave it "
+        "out": faults.reply_timeout_s is not None,
+    }
+    for why, spoils in spoiling.items():
+        if spoils:
+            raise UserError(f"privacy.mode=central has no epsilon here: {why}")
+
+
+def accountant_of(
+    experiment: Experiment, folder: RunFolder, note: Callable[[Release], None]
+) -> Accountant | None:
+    """Who counts what the clients release, from what an earlier run in the folder had released.
+
+    Raises:
+        UserError: when releases.jsonl lacks what result.json says was spent.
+    """
+    keys = experiment.privacy
+    if keys.mode == "none" or keys.noise_multiplier == 0:
+        return None
+    accountant = Accountant(
+        keys.mode,
+        keys.noise_multiplier,
+        keys.delta,
+        repeatable=keys.noise_seed is not None,
+        earlier=folder.releases.read(),
+        note=note,
+    )
+    rounds = folder.rounds()
+    if rounds:
+        last = rounds[-1]
+        spent, known = accountant.spent(last.round).known, "epsilon_known_participants"
+        if spent < last.metrics.get(known, 0.0):
+            raise UserError(
+                f"{folder.releases.path} comes to epsilon {spent:.4g}, but {folder.result} had "
+                f"reached {last.metrics[known]:.4g}; restore it, or start anew with another --out"
+            )
+    return accountant
+
+
+def statement(experiment: Experiment) -> dict[str, Any] | None:
+    """What is claimed, against whom, and what is exempt: for result.json; None without privacy."""
+    keys = experiment.privacy
+    if keys.mode == "none":
+        return None
+    method = algorithms.get(experiment.algorithm.name)
+    return {
+        "mode": keys.mode,
+        "clip_norm": keys.clip_norm,
+        "noise_multiplier": keys.noise_multiplier,
+        "delta": keys.delta,
+        "neighbours": "one client's data replaced by any other, what is exempt unchanged",
+        "covers": COVERS[keys.mode],
+        "noise": _noise(experiment),
+        "exempt": [
+            *(f"{place} ({kind})" for place, kind in exempt_fields(method.uploads)),
+            *ALWAYS_EXEMPT,
+        ],
+    }
+
+
+COVERS = {
+    "central": (
+        "all downloads and the final model, against everybody but the server, which is trusted; "
+        "epsilon while the seed, config.yaml and the participants in result.json stay with the "
+        "server, epsilon_known_participants when they do not"
+    ),
+    "local": (
+        "every upload, against the server, other clients and whoever listens; epsilon is that of "
+        "the client that uploaded most often, and gains nothing from sampling"
+    ),
+}
+"""What epsilon is about, by mode."""
+
+
+def _noise(experiment: Experiment) -> str:
+    keys = experiment.privacy
+    if keys.noise_multiplier == 0:
+        return "none: updates are only clipped, which is no protection, and there is no epsilon"
+    if keys.noise_seed is not None:
+        return (
+            f"from privacy.noise_seed={keys.noise_seed}, which is no protection: whoever knows it "
+            "can take the noise away; epsilon is what the same noise would give if it were secret"
+        )
+    return "from the operating system's entropy, new in every run; a resumed step counts again"
+
+
+def privacy_lines(done: Run) -> list[str]:
+    """What to print at the end of a run; nothing without privacy."""
+    said = done.info.privacy
+    if said is None:
+        return []
+    lines = [f"privacy: {said['mode']}, noise {said['noise']}"]
+    last = done.rounds[-1].metrics if done.rounds else {}
+    if "epsilon" in last:
+        known, total = last["epsilon_known_participants"], last["epsilon"]
+        more = f" ({known:.3g} if it is known who took part)" if known > total else ""
+        lines.append(f"epsilon: {total:.3g} at delta {said['delta']:g}{more}")
+    return [*lines, f"not covered: {'; '.join(said['exempt'])}"]

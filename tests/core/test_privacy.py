@@ -1,0 +1,198 @@
+"""Clipping of whole updates, noise, and what the server's step is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedray.core import Gate, Payload, Privacy, payload_field
+from fedray.core.privacy import clipped, exempt_fields, update_norm
+
+D = 8
+HERE = {"round_": 1, "client": 0, "step": "client_update"}
+
+
+@dataclass(frozen=True)
+class Model(Payload):
+    weights: Mapping[str, Tensor] = payload_field("weights")
+    buffers: Mapping[str, Tensor] = payload_field("statistics")
+
+
+@dataclass(frozen=True)
+class Update(Model):
+    samples: int = payload_field("statistics")
+
+
+@dataclass(frozen=True)
+class Means(Payload):
+    """Prototypes of the classes that a client holds."""
+
+    vectors: Tensor = payload_field("prototypes", "c d")
+    counts: Tensor = payload_field("statistics", "c")
+
+
+@dataclass(frozen=True)
+class AllMeans(Payload):
+    vectors: Tensor = payload_field("prototypes", "C d")
+
+
+def gaussian(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:
+    return Update({"a": a, "b": b}, {"mean": torch.ones(2), "steps": torch.tensor(7)}, samples)
+
+
+def moved_by(upload: Model, down: Model) -> float:
+    return update_norm(upload.weights[name] - down.weights[name] for name in down.weights)
+
+
+# --- clipping ------------------------------------------------------------------------------------
+
+
+def test_the_whole_update_is_clipped_by_hand():
+    down = Model({"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([[10.0]])}, {})
+    # the update is (3, 0) and 4, of norm 5; half of it has norm 2.5
+    up = clipped(update(torch.tensor([4.0, 1.0]), torch.tensor([[14.0]])), down, 2.5)
+    torch.testing.assert_close(up.weights["a"], torch.tensor([2.5, 1.0]))
+    torch.testing.assert_close(up.weights["b"], torch.tensor([[12.0]]))
+    assert torch.equal(up.buffers["mean"], torch.ones(2))
+    assert int(up.buffers["steps"]) == 7
+    assert up.samples == 5
+
+
+def test_large_weights_that_hardly_moved_are_left_alone_bit_for_bit():
+    down = Model({"a": gaussian(50) * 1e3, "b": gaussian(2, 2)}, {})
+    sent = update(down.weights["a"] + 0.01, down.weights["b"])
+    assert clipped(sent, down, 1.0) is sent
+
+
+def test_prototypes_are_one_vector_and_no_difference():
+    """Also where a client holds every class: which tensors have an origin depends on no data."""
+    vectors = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    sent = Means(vectors, torch.tensor([1, 2]))
+    for down in (None, AllMeans(torch.ones(2, 2))):
+        up = clipped(sent, down, 1.0)
+        torch.testing.assert_close(up.vectors, vectors / 5)
+        assert up.counts.tolist() == [1, 2]
+
+
+def test_an_update_of_another_shape_is_refused():
+    down = Model({"a": gaussian(3), "b": gaussian(2)}, {})
+    with pytest.raises(ValueError, match=r"weights\.a has shape \[1\], but came with shape \[3\]"):
+        clipped(update(gaussian(1), gaussian(2)), down, 1.0)
+
+
+@given(st.floats(0.01, 100), st.integers(0, 10_000), st.floats(1e-3, 1e3))
+def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, size):
+    """Sensitivity: whatever one client's data is replaced by, given the same download."""
+    down = Model({"a": gaussian(D, seed=seed), "b": gaussian(2, 3, seed=seed + 1)}, {})
+    uploads = [
+        clipped(
+            update(
+                down.weights["a"] + size * gaussian(D, seed=seed + 10 + i),
+                down.weights["b"] + size * gaussian(2, 3, seed=seed + 20 + i),
+            ),
+            down,
+            norm,
+        )
+        for i in range(4)
+    ]
+    assert all(moved_by(upload, down) <= norm * (1 + 1e-3) for upload in uploads)
+    central = Privacy("central", norm, 0.0)
+    ours, theirs = (
+        central.released(dict(enumerate(clients)), round_=1, step="s")[0]
+        for clients in (uploads[:3], (*uploads[:2], uploads[3]))
+    )
+    assert moved_by(ours, theirs) <= 2 * norm / 3 * (1 + 1e-3)
+
+
+# --- noise ---------------------------------------------------------------------------------------
+
+
+def noise(privacy: Privacy, **where) -> Tensor:
+    """The noise on an upload of zeros through the gate."""
+    zeros = Means(torch.zeros(100, 200), torch.zeros(100))
+    return Gate({}, privacy=privacy).up(zeros, down=None, **{**HERE, **where})[0].vectors
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    return abs(float(torch.corrcoef(torch.stack([a.ravel(), b.ravel()]))[0, 1]))
+
+
+def test_local_noise_has_deviation_sigma_s_after_clipping():
+    drawn = noise(Privacy("local", 3.0, 0.7))
+    assert float(drawn.std()) == pytest.approx(2.1, rel=0.03)  # 20,000 numbers: 0.5 % is 1 sd
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.08)
+    far = Gate({}, privacy=Privacy("local", 0.5, 1e-3)).up(
+        Means(torch.full((1, D), 9.0), torch.ones(1)), down=None, **HERE
+    )[0]
+    assert update_norm([far.vectors]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_noise_is_new_every_time_unless_a_seed_was_asked_for():
+    """Nothing in an experiment tells what the noise was: not its seed, round, client or step."""
+    secret = Privacy("local", 1.0, 1.0)
+    first, again = noise(secret), noise(secret)
+    assert not torch.equal(first, again)
+    assert correlation(first, again) < 0.05
+    seeded = Privacy("local", 1.0, 1.0, noise_seed=5)
+    assert torch.equal(noise(seeded), noise(seeded))
+
+
+def test_two_uploads_of_a_round_do_not_share_noise():
+    seeded = Privacy("local", 1.0, 1.0, noise_seed=5)
+    first = noise(seeded)
+    for other in ({"step": "second_upload"}, {"round_": 2}, {"client": 1}):
+        assert correlation(first, noise(seeded, **other)) < 0.05
+    assert correlation(first, noise(replace(seeded, noise_seed=6))) < 0.05
+
+
+def test_central_noise_is_added_once_to_the_mean():
+    central = Privacy("central", 2.0, 3.0)
+    uploads = {k: Means(torch.full((100, 200), float(k)), torch.full((100,), k)) for k in (1, 2, 6)}
+    alone = Gate({}, privacy=central).up(uploads[6], down=None, **HERE)[0]
+    assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
+    given_ = Gate({}, privacy=central).together(uploads, round_=1, step="s")
+    drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
+    assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
+    assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
+    assert [int(given_[k].counts[0]) for k in uploads] == [1, 2, 6]  # exempt: each its own
+
+
+def test_central_noise_needs_uploads_of_one_shape():
+    uploads = {k: Means(torch.ones(k, 4), torch.ones(k)) for k in (1, 2)}
+    with pytest.raises(ValueError, match="differ in names or shapes, so central noise has no mean"):
+        Privacy("central", 1.0, 1.0).released(uploads, round_=1, step="s")
+
+
+def test_what_nothing_covers_passes_as_it_is():
+    pixels = torch.rand(2, 3, 4, 4)
+
+    @dataclass(frozen=True)
+    class Pictures(Payload):
+        images: Tensor = payload_field("images")
+        labels: Tensor = payload_field("statistics")
+
+    sent = Pictures(pixels, torch.ones(2))
+    for mode in ("central", "local"):
+        gate = Gate({}, privacy=Privacy(mode, 0.1, 1.0))
+        got = gate.up(sent, down=None, **HERE)[0]
+        assert torch.equal(gate.together({0: got}, round_=1, step="s")[0].images, pixels)
+    assert [place for place, _ in exempt_fields([Pictures, Means])] == [
+        "Pictures.images",
+        "Pictures.labels",
+        "Means.counts",
+    ]
+
+
+def test_without_privacy_nothing_is_touched():
+    sent = {0: Means(gaussian(3, D), torch.ones(3))}
+    assert Gate({}).together(sent, round_=1, step="s")[0] is sent[0]
