@@ -26,10 +26,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = [
-    "rounds=500", "local_epochs=1", "workers=2", "data.clients=4", "data.samples=240",
-    "text.encoder=orthogonal", "algorithm.prompt_length=0",
-]  # fmt: skip
+SMALL = ["rounds=500", "local_epochs=1", "workers=1", "data.clients=4", "data.samples=240"]
 KINDS = {
     "run": "`python -m fedray.run`",
     "sweep": "`python -m fedray.sweep`",
@@ -151,9 +148,17 @@ def command(kind: str, folder: Path) -> tuple[list[str], dict[str, str]]:
     python = [sys.executable, "-m"]
     if kind == "run":
         out = str(folder / "results" / "run")
-        return [*python, "fedray.run", "fedtsp_digits", *SMALL, "--out", out, "--no-track"], env
+        return [*python, "fedray.run", "fedavg_digits", *SMALL, "--out", out, "--no-track"], env
     if kind == "sweep":
-        return [*python, "fedray.sweep", "fedtsp_lambda", *SMALL, "--no-track"], env
+        return [
+            *python,
+            "fedray.sweep",
+            "fedprox_mu",
+            *SMALL,
+            "--num-samples",
+            "1",
+            "--no-track",
+        ], env
     env |= {"FEDRAY_RAY_PORT": str(free_port()), "FEDRAY_DASHBOARD_PORT": str(free_port())}
     options = ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000"]
     return ["bash", str(ROOT / "clusters" / "laptop" / "start-head.sh"), *options], env
@@ -172,7 +177,7 @@ def running(kind: str, folder: Path, **extra: str) -> Iterator[int]:
     """The id of a process that runs `run`, `sweep` or `head`, until the end of the block.
 
     Raises:
-        RuntimeError: when it ends by itself, or trains nothing for five minutes.
+        RuntimeError: when it ends by itself, or trains nothing for ten minutes.
     """
     words, env = command(kind, folder)
     log = folder / f"{kind}.log"
@@ -180,7 +185,7 @@ def running(kind: str, folder: Path, **extra: str) -> Iterator[int]:
         process = psutil.Popen(words, env=env | extra, cwd=ROOT, stdout=file, stderr=file)
     family = [process]
     try:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while not is_up(kind, folder, process.pid):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{kind} does not run: {log.read_text()[-2000:]}")

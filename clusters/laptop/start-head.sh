@@ -36,7 +36,7 @@ if [[ -z "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ]]; then
   (umask 077 && ray get-auth-token --generate >/dev/null)
 fi
 token="${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"
-[[ -n "${RAY_AUTH_TOKEN:-}" || -L "$token" ]] || chmod go= "$token"
+if [[ -O "$token" && ! -L "$token" ]]; then chmod go= "$token"; fi
 
 # Without the first, Ray replaces 127.0.0.1 by this machine's address in the network and listens on
 # all of them. Without the second, each node has a port with metrics that asks for no token.
