@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python -m
-QUIET = RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=disabled MLFLOW_DISABLE_TELEMETRY=true
+QUIET = RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 
 .PHONY: demo test lint docs lock clean
 
@@ -10,7 +10,7 @@ demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM,
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
 
 test: $(VENV)/installed  ## everything that is checked without a GPU or a download
-	$(QUIET) HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .

@@ -346,7 +346,31 @@ def test_script_demands_tokens_and_hides_them(path):
     text = path.read_text()
     assert "export RAY_AUTH_MODE=token" in text
     assert "(umask 077 && ray get-auth-token --generate >/dev/null)" in text
-    assert 'chmod 600 "$HOME/.ray/auth_token"' in text
+    assert 'export RAY_enable_metrics_collection="${RAY_enable_metrics_collection:-0}"' in text
+
+
+TOKEN_LINES = re.compile(r"^if \[\[ -z .*?^if \[\[ -O [^\n]*$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["home", "path"])
+@pytest.mark.parametrize("path", SCRIPTS, ids=short)
+def test_script_takes_the_token_from_others_but_follows_no_link(stage, tmp_path, path, elsewhere):
+    (lines,) = TOKEN_LINES.findall(path.read_text())
+    token = tmp_path / "home" / ".ray" / "auth_token"
+    env = dict(stage)
+    if elsewhere:
+        token = tmp_path / "token"
+        env["RAY_AUTH_TOKEN_PATH"] = str(token)
+    token.parent.mkdir(exist_ok=True)
+    token.write_text("secret")
+    token.chmod(0o644)
+    subprocess.run(["bash", "-euc", lines], env=env, check=True, timeout=60)
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    target = token.rename(tmp_path / "target")
+    target.chmod(0o644)
+    token.symlink_to(target)
+    subprocess.run(["bash", "-euc", lines], env=env, check=True, timeout=60)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
 
 
 def put(folder: Path, name: str, text: str) -> None:
@@ -362,7 +386,7 @@ def lines_of(path: Path) -> list[str]:
 
 # A `ray` that does what the scripts need: it makes a token, and `start` stays until it is ended.
 RAY = r"""
-echo "ray $* mode=$RAY_AUTH_MODE" >> "$LOG"
+echo "ray $* mode=${RAY_AUTH_MODE:-} cluster=${RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER:-}" >> "$LOG"
 case "$1" in
   get-auth-token) mkdir -p ~/.ray; [[ -e ~/.ray/auth_token ]] || echo secret > ~/.ray/auth_token ;;
   start)
@@ -601,12 +625,22 @@ def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):
         "--head", "--block", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1",
         f"--port={port}", f"--ray-client-server-port={port + 1}",
         f"--dashboard-agent-listen-port={port + 2}", f"--temp-dir={private}/r", "--num-cpus=3",
-        "mode=token",
+        "mode=token", "cluster=0",
     ):  # fmt: skip
         assert option in start.split()
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "home/.ray/auth_token").stat().st_mode) == 0o600
     assert "RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:8265" in printed
+
+
+def test_start_head_opens_to_the_network_when_told_so(stage, tmp_path):
+    env = stage | {"FEDRAY_RAY_TMP": str(tmp_path / "ray"), "FEDRAY_RAY_HOST": "10.0.0.1"}
+    running = subprocess.Popen(["bash", START_HEAD], env=env, stdout=subprocess.DEVNULL)
+    wait_until(lambda: any("ray start" in line for line in lines_of(tmp_path / "log")))
+    running.terminate()
+    running.wait(30)
+    (start,) = [line for line in lines_of(tmp_path / "log") if line.startswith("ray start")]
+    assert {"--node-ip-address=10.0.0.1", "mode=token", "cluster="} <= set(start.split())
 
 
 def test_start_head_needs_ray(stage, tmp_path):

@@ -1,4 +1,4 @@
-"""`ray job submit` against a real head node on the loopback address, with token authentication."""
+"""`ray job submit`, and `RAY_ADDRESS`, against the head node that start-head.sh starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from benchmarks.doors import free_port
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -34,39 +35,30 @@ scales:
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A head node that asks for a token, and the environment that talks to it."""
     home = tmp_path_factory.mktemp("home")
     scratch = Path("/tmp") / f"fr{os.getpid()}"  # Ray's socket paths must stay short
-    gcs, dashboard, client, agent = (free_port() for _ in range(4))
+    dashboard = free_port()
     env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     env |= {
         "HOME": str(home),
         "RAY_AUTH_MODE": "token",
-        "RAY_USAGE_STATS_ENABLED": "0",
         "FEDRAY_RESULTS": str(home / "results"),
         "FEDRAY_CACHE": str(home / "cache"),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "HF_HUB_OFFLINE": "1",
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
-    subprocess.run(["ray", "get-auth-token", "--generate"], env=env, check=True, timeout=120)
-    assert (home / ".ray" / "auth_token").exists()
+    env |= {
+        "FEDRAY_RAY_PORT": str(free_port()),
+        "FEDRAY_DASHBOARD_PORT": str(dashboard),
+        "FEDRAY_RAY_TMP": str(scratch),
+        "RAY_TMPDIR": str(home),  # where a Ray that is started instead of joined would lie
+    }
     before = set(psutil.pids())
-    start = [
-        "ray", "start", "--head", "--block", f"--port={gcs}", "--node-ip-address=127.0.0.1",
-        f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--num-cpus=2",
-        f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}",
-        f"--temp-dir={scratch}", "--disable-usage-stats",
-    ]  # fmt: skip
+    start = ["bash", str(ROOT / "clusters" / "laptop" / "start-head.sh"), "--num-cpus=2"]
     process = subprocess.Popen(start, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     env["RAY_API_SERVER_ADDRESS"] = f"http://127.0.0.1:{dashboard}"
     try:
@@ -158,3 +150,19 @@ def test_a_job_without_the_token_is_refused(head: dict[str, str], tmp_path: Path
     )
     assert done.returncode != 0
     assert "401" in done.stdout + done.stderr or "auth" in (done.stdout + done.stderr).lower()
+
+
+def test_a_run_joins_the_head_by_its_loopback_address(head: dict[str, str], tmp_path: Path) -> None:
+    run = [
+        sys.executable, "-m", "fedray.run", "fedavg_digits", "rounds=1", "local_epochs=1",
+        "data.clients=4", "data.samples=240", "workers=1", "--no-track",
+    ]  # fmt: skip
+    for name in ("127.0.0.1", "localhost"):
+        done = subprocess.run(
+            [*run, "--out", str(tmp_path / name)],
+            env=head | {"RAY_ADDRESS": f"{name}:{head['FEDRAY_RAY_PORT']}"},
+            cwd=ROOT, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert (tmp_path / name / "result.json").exists()
+    assert not list(Path(head["HOME"]).glob("fedray-*")), "a Ray of its own was started"

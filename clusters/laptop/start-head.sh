@@ -34,8 +34,16 @@ export RAY_AUTH_MODE=token
 export RAY_USAGE_STATS_ENABLED=0
 if [[ -z "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ]]; then
   (umask 077 && ray get-auth-token --generate >/dev/null)
-  chmod 600 "$HOME/.ray/auth_token"
 fi
+token="${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"
+if [[ -O "$token" && ! -L "$token" ]]; then chmod go= "$token"; fi
+
+# Without the first, Ray replaces 127.0.0.1 by this machine's address in the network and listens on
+# all of them. Without the second, each node has a port with metrics that asks for no token.
+case "$host" in
+  127.0.0.1 | localhost | ::1) export RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="${RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER:-0}" ;;
+esac
+export RAY_enable_metrics_collection="${RAY_enable_metrics_collection:-0}"
 
 cat <<MESSAGE
 Dashboard:  http://$host:$dashboard_port   (it asks for the token: ray get-auth-token)

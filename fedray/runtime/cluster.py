@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import ray
 
 from fedray.command import sigterm_kept
 from fedray.errors import FedrayError, UserError
+from fedray.runtime.local_ray import OPEN, guard_token, is_loopback, loopback_kept, private_folder
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_enable_metrics_collection": "0",  # a port that answers without the token
 }
 
 
 def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
     """Connect to Ray: $RAY_ADDRESS or the job's cluster when there is one, else a local Ray.
+
+    A local Ray listens on the loopback address alone and, unless RAY_AUTH_MODE says otherwise,
+    answers only who has the token.
 
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
@@ -29,38 +36,57 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         Each alive node's resources.
 
     Raises:
-        UserError: when $RAY_ADDRESS is set and no cluster answers there.
+        UserError: when $RAY_ADDRESS is set and no cluster answers there, or when the token or the
+            folder of a local Ray cannot be kept from others.
         FedrayError: when a local Ray does not start.
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     if not ray.is_initialized():
-        joins = bool(os.environ.get("RAY_ADDRESS"))
-        local = {} if joins else {"num_cpus": num_cpus, "num_gpus": num_gpus}
-        try:
-            with sigterm_kept():
-                ray.init(
-                    log_to_driver=False,
-                    include_dashboard=False if not joins else None,
-                    logging_level=logging.ERROR,
-                    configure_logging=False,
-                    **local,
-                )
-        except ConnectionError as error:
-            address = os.environ.get("RAY_ADDRESS")
-            raise UserError(
-                f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start one, "
-                "or unset RAY_ADDRESS to use this machine"
-            ) from None
-        except Exception as error:  # Ray has no class of its own for a start that fails
-            if joins:
-                raise
-            cause = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise FedrayError(
-                f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
-                "run with --executor serial"
-            ) from error
+        address = os.environ.get("RAY_ADDRESS", "")
+        if address in ("", "local"):
+            _start(num_cpus, num_gpus)
+        else:
+            _join(address)
     return nodes()
+
+
+def _start(num_cpus: int | None, num_gpus: int | None) -> None:
+    """A Ray of our own, for this process."""
+    guard_token()
+    folder = private_folder()
+    try:
+        with sigterm_kept(), loopback_kept():
+            ray.init(
+                address="local",  # else Ray joins whatever was last started here, alive or not
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+                _temp_dir=str(folder / "r"),
+            )
+    except Exception as error:  # Ray has no class of its own for a start that fails
+        cause = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise FedrayError(
+            f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
+            "run with --executor serial"
+        ) from error
+    if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
+        print("warning: this Ray can be reached from the network", file=sys.stderr)
+
+
+def _join(address: str) -> None:
+    """The cluster at an address; 127.0.0.1 is this machine's loopback address there, too."""
+    try:
+        with sigterm_kept(), loopback_kept() if is_loopback(address) else nullcontext():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except ConnectionError as error:
+        raise UserError(
+            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start one, "
+            "or unset RAY_ADDRESS to use this machine"
+        ) from None
 
 
 def nodes() -> list[dict[str, float]]:

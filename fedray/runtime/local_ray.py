@@ -1,0 +1,130 @@
+"""What keeps a Ray on this machine to its user: the loopback address, the token, its folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ray._private import ray_constants
+
+from fedray.errors import UserError
+
+OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `address`, with or without a port, can be reached from this machine alone."""
+    return address in LOOPBACK or address.rpartition(":")[0].strip("[]") in LOOPBACK
+
+
+@contextmanager
+def loopback_kept() -> Iterator[None]:
+    """Let Ray take 127.0.0.1 as it is.
+
+    Where several machines may form a cluster, Ray replaces it by this machine's address in the
+    network, and its processes then listen on all addresses. The environment variable
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER says whether they may; Ray reads it once, when it is
+    imported, and takes 1 for the default on Linux.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(OPEN, False)
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def guard_token() -> None:
+    """Make Ray's token if there is none, and take it from other users if they can read it.
+
+    Ray itself would write it with the umask of the moment. Nothing is done where tokens are
+    switched off or the token is in the environment.
+
+    Raises:
+        UserError: when the token's file cannot be written or has no token.
+    """
+    mode = os.environ.get("RAY_AUTH_MODE", "token").lower()
+    if mode != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    given = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(given) if given else Path.home() / ".ray" / "auth_token"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _write_token(path)
+        _close_to_others(path)
+    except OSError as error:
+        raise UserError(
+            f"Ray's token cannot be kept in {path} ({error.strerror}); name a file that can be "
+            "written with RAY_AUTH_TOKEN_PATH, or run with --executor serial"
+        ) from None
+    if not path.is_file() or path.stat().st_size == 0:
+        raise UserError(f"{path} should be a file with Ray's token; delete it to get a new one")
+
+
+def _write_token(path: Path) -> None:
+    """A new token, readable by nobody else from the start, and there whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".auth_token.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        with suppress(FileExistsError):  # another run was faster: its token is ours
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+
+
+def _close_to_others(path: Path) -> None:
+    """Take from others what they may do with a file of ours; never through a symbolic link."""
+    if not path.is_file() or not path.stat().st_mode & OTHERS:
+        return
+    found = f"Ray's token {path} could be read by others (mode {path.stat().st_mode & 0o777:o})"
+    if path.is_symlink() or path.stat().st_uid != os.geteuid():
+        print(f"warning: {found}; it is not ours to change", file=sys.stderr)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o700)
+    finally:
+        os.close(descriptor)
+    print(
+        f"warning: {found}, and is yours alone now; if somebody may have read it, delete it when "
+        "no Ray of yours is running",
+        file=sys.stderr,
+    )
+
+
+def private_folder() -> Path:
+    """A folder for Ray's sockets and logs that only we can enter.
+
+    Ray lets everybody write into its own temporary folder, and so replace what is in there.
+
+    Raises:
+        UserError: when somebody else has made the folder.
+    """
+    default = "/tmp" if sys.platform == "darwin" else tempfile.gettempdir()  # as Ray: short paths
+    folder = Path(os.environ.get("RAY_TMPDIR") or default, f"fedray-{os.geteuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise UserError(
+            f"{folder}, for Ray's sockets, cannot be made ({error.strerror}); name a folder with "
+            "a short path that can be written with RAY_TMPDIR"
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise UserError(
+            f"{folder}, for Ray's sockets, belongs to somebody else; name a folder of yours with a "
+            "short path with RAY_TMPDIR"
+        )
+    if found.st_mode & OTHERS:
+        folder.chmod(0o700)
+    return folder

@@ -1,0 +1,244 @@
+"""What keeps a local Ray to its user: the token's file, the folder, the address."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._private import ray_constants
+
+from fedray.errors import UserError
+from fedray.runtime.cluster import connect
+from fedray.runtime.local_ray import guard_token, is_loopback, private_folder
+
+METRICS = "RAY_enable_metrics_collection"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """An empty home, tokens switched on, and files that others may read by default."""
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    before = os.umask(0o022)
+    yield tmp_path
+    os.umask(before)
+
+
+@pytest.fixture
+def asked(home, monkeypatch) -> list[dict[str, Any]]:
+    """What `connect` asks of Ray, which is not started; and what Ray then takes 127.0.0.1 for."""
+    calls: list[dict[str, Any]] = []
+
+    def init(**options):
+        calls.append({**options, "keeps_loopback": not ray_constants.ENABLE_RAY_CLUSTER})
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "nodes", list)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
+    return calls
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+# --- the token -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", [{}, {"RAY_AUTH_MODE": "token"}])
+def test_a_token_is_made_for_its_user_alone(home, monkeypatch, setting):
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    guard_token()
+    token = home / ".ray" / "auth_token"
+    assert len(token.read_text()) == 64
+    assert mode(token) == 0o600
+    assert mode(token.parent) == 0o700
+    assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
+
+
+def test_ray_reads_the_token_that_is_made(home):
+    from ray._raylet import AuthenticationTokenLoader
+
+    loader = AuthenticationTokenLoader.instance()
+    guard_token()
+    token = (home / ".ray" / "auth_token").read_text()
+    try:
+        loader.reset_cache()
+        assert loader.get_raw_token(ignore_auth_mode=True) == token
+    finally:
+        loader.reset_cache()
+
+
+def test_a_token_that_is_there_is_used_again(home, capsys):
+    guard_token()
+    before = (home / ".ray" / "auth_token").read_text()
+    guard_token()
+    assert (home / ".ray" / "auth_token").read_text() == before
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("given", [".ray/auth_token", "elsewhere/token"])
+def test_a_token_that_others_can_read_is_taken_from_them_and_said_so(
+    home, monkeypatch, capsys, given
+):
+    path = home / given
+    if given != ".ray/auth_token":
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    path.parent.mkdir()
+    path.write_text("secret")
+    path.chmod(0o644)
+    guard_token()
+    assert mode(path) == 0o600
+    assert path.read_text() == "secret"
+    assert f"{path} could be read by others (mode 644)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [0o400, 0o600, 0o440])
+def test_no_mode_is_loosened(home, before):
+    path = home / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.write_text("secret")
+    path.chmod(before)
+    guard_token()
+    assert mode(path) == before & 0o700
+
+
+def test_a_symbolic_link_is_not_followed(home, capsys):
+    target = home / "shared"
+    target.write_text("secret")
+    target.chmod(0o644)
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").symlink_to(target)
+    guard_token()
+    assert mode(target) == 0o644
+    assert "could be read by others (mode 644); it is not ours to change" in capsys.readouterr().err
+
+
+def test_a_link_that_leads_nowhere_is_not_written_through(home):
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").symlink_to(home / "planted")
+    with pytest.raises(UserError, match="should be a file with Ray's token"):
+        guard_token()
+    assert not (home / "planted").exists()
+
+
+@pytest.mark.parametrize("what", ["empty", "folder"])
+def test_a_token_file_without_a_token_is_refused(home, what):
+    path = home / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.mkdir() if what == "folder" else path.touch(0o600)
+    with pytest.raises(UserError, match=r"auth_token should be a file with Ray's token; delete it"):
+        guard_token()
+
+
+def test_a_token_that_cannot_be_written_is_refused(home):
+    (home / ".ray").write_text("a file")
+    with pytest.raises(UserError, match="name a file that can be written with RAY_AUTH_TOKEN_PATH"):
+        guard_token()
+
+
+@pytest.mark.parametrize("setting", [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "secret"}])
+def test_nothing_is_written_where_no_file_is_asked_for(home, monkeypatch, setting):
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    guard_token()
+    assert list(home.iterdir()) == []
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+def test_only_its_user_enters_the_folder(home):
+    folder = private_folder()
+    assert folder.parent == home
+    assert mode(folder) == 0o700
+    folder.chmod(0o755)
+    assert private_folder() == folder
+    assert mode(folder) == 0o700
+
+
+def test_a_folder_that_somebody_planted_is_refused(home, monkeypatch):
+    (home / "theirs").mkdir()
+    (home / f"fedray-{os.geteuid()}").symlink_to(home / "theirs")
+    with pytest.raises(UserError, match=r"belongs to somebody else; .* with RAY_TMPDIR"):
+        private_folder()
+    (home / f"fedray-{os.geteuid()}").unlink()
+    folder = private_folder()
+    owner = folder.stat().st_uid
+    folder.rename(home / f"fedray-{owner + 1}")
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(UserError, match="belongs to somebody else"):
+        private_folder()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(home, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(home / "nowhere"))
+    with pytest.raises(UserError, match=r"cannot be made \(No such file or directory\)"):
+        private_folder()
+
+
+# --- the address ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.0.0.1:6379", True), ("localhost:6379", True), ("::1", True),
+        ("[::1]:6379", True), ("10.0.0.1:6379", False), ("auto", False), ("", False),
+        ("ray://127.0.0.1:10001", False), ("localhost.example.org:6379", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_this_machine_alone_can_reach(address, loopback):
+    assert is_loopback(address) is loopback
+
+
+@pytest.mark.parametrize("address", [None, "", "local"])
+def test_a_ray_of_our_own_joins_nobody_and_keeps_to_this_machine(
+    asked, home, monkeypatch, address, capsys
+):
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    (home / "ray").mkdir()
+    (home / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379")
+    connect(num_cpus=2)
+    [options] = asked
+    assert options["address"] == "local"
+    assert options["num_cpus"] == 2
+    assert options["include_dashboard"] is False
+    assert options["keeps_loopback"]
+    assert options["_temp_dir"] == str(home / f"fedray-{os.geteuid()}" / "r")
+    assert mode(home / ".ray" / "auth_token") == 0o600
+    assert os.environ[METRICS] == "0"
+    assert ray_constants.ENABLE_RAY_CLUSTER, "left as it was"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("address", "kept"), [("127.0.0.1:6379", True), ("10.0.0.1:6379", False)])
+def test_a_cluster_s_address_is_taken_as_it_is(asked, home, monkeypatch, address, kept):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    connect(num_cpus=2)
+    [options] = asked
+    assert options["keeps_loopback"] is kept
+    assert not {"address", "num_cpus", "_temp_dir", "include_dashboard"} & set(options)
+    assert list(home.iterdir()) == []
+
+
+def test_who_opens_ray_to_the_network_on_purpose_may(asked, monkeypatch):
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
+    connect()
+    assert not asked[0]["keeps_loopback"]
+
+
+def test_a_ray_that_does_not_keep_to_this_machine_is_said(asked, monkeypatch, capsys):
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
+    connect()
+    assert capsys.readouterr().err == "warning: this Ray can be reached from the network\n"
