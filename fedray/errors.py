@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from traceback import extract_tb, format_exception
+from types import TracebackType
+
+from fedray.masking import mask
 
 USER_ERROR = 2
 RUN_ERROR = 1
@@ -42,8 +45,8 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What an exception says, its message on one line."""
-        return cls(_named(error), "".join(format_exception(error)))
+        """What an exception says, its message on one line, without secrets."""
+        return cls(mask(_named(error)), mask("".join(format_exception(error))))
 
 
 class CodeError(FedrayError):
@@ -109,7 +112,8 @@ def add_debug(cli: ArgumentParser) -> None:
 def guard(command: Callable[[Namespace], int], args: Namespace) -> int:
     """Run a command; turn what it raises into one line on stderr and an exit code.
 
-    With `args.debug` only what the user can mend is one line; anything else is raised.
+    With `args.debug` only what the user can mend is one line; anything else is raised. Secrets in
+    what is printed are masked.
 
     Returns:
         The command's exit code; 2 for what the user can mend, 1 for a run that failed and for an
@@ -118,16 +122,24 @@ def guard(command: Callable[[Namespace], int], args: Namespace) -> int:
     try:
         return command(args)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(mask(f"error: {error}"), file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print("interrupted; the last checkpoint is intact", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
         if args.debug:
+            sys.excepthook = _print_masked
             raise
-        print(f"failed: {_one_line(error)}", file=sys.stderr)
+        print(mask(f"failed: {_one_line(error)}"), file=sys.stderr)
         return RUN_ERROR
+
+
+def _print_masked(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a traceback as Python does, without secrets."""
+    print(mask("".join(format_exception(kind, error, trace))), file=sys.stderr, end="")
 
 
 def _one_line(error: Exception) -> str:

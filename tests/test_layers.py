@@ -22,7 +22,7 @@ TREES = {
 }
 
 LAYERS = [
-    ["errors", "files", "registry", "streams"],
+    ["errors", "files", "masking", "registry", "streams"],
     ["config", "records"],
     ["data"],
     ["language"],
@@ -40,6 +40,7 @@ LAYERS = [
 """The parts from below; a part imports those of the layers below it, and `BESIDE` itself."""
 
 BESIDE = {
+    ("errors", "masking"),
     ("files", "errors"),
     ("registry", "errors"),
     ("sweep", "report"),
