@@ -74,8 +74,8 @@ def resolve_uri(results: Path) -> str:
         return f"{_SQLITE}{path}"
     if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
         raise UserError(
-            f"MLFLOW_TRACKING_URI={mask(uri)} is a folder, which MLflow no longer writes to; "
-            f"set it to a server (http://host:5000) or a database ({_SQLITE}/absolute/path/mlflow.db)"
+            f"MLFLOW_TRACKING_URI={mask(uri)} is a folder, which MLflow no longer writes to; set "
+            f"it to a server (http://host:5000) or a database ({_SQLITE}/absolute/path/mlflow.db)"
         )
     return uri
 
