@@ -91,7 +91,7 @@ python -c "import psycopg2, boto3, flask_wtf" 2>/dev/null || fail 'packages are 
 started=()
 stop() {
   trap - EXIT INT TERM
-  for process in "${started[@]}"; do kill -TERM -- "-$process" 2>/dev/null || true; done
+  for process in ${started[@]+"${started[@]}"}; do kill -TERM -- "-$process" 2>/dev/null || true; done
   wait
   if [[ -f "$data/postgres/PG_VERSION" ]]; then database stop -m fast || true; fi
 }
@@ -155,4 +155,5 @@ echo "MLflow keeps its runs in $data/postgres, its log is $data/mlflow.log"
 echo "export MLFLOW_TRACKING_URI=http://$host:$port MLFLOW_TRACKING_USERNAME=admin"
 echo "the admin's first password: MLFLOW_AUTH_ADMIN_PASSWORD in $data/secrets.env"
 echo "ready; Ctrl-C stops MLflow, the store and the database"
-wait "${started[@]}"
+wait -n "${started[@]}" || true
+fail "a part has ended; see the logs in $data"

@@ -30,13 +30,13 @@ from fedray.records import Costs, Round, Run, RunInfo, Traffic
 from fedray.tracking import MlflowTracker
 
 TRIALS = ("trial_0", "trial_1")
-PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "2", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
 
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Inject `count` faults, some at a time, and look at what the server holds after each lot."""
     tally = Tally()
-    os.environ.update(PATIENCE)
     with server(folder) as port:
         for episode in range(10 * count):
             if tally.count >= count:
@@ -126,7 +126,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     with Proxy(
         port,
         lambda method, path: draw.choice(FAULTS) if draw.random() < rate else None,
-        hang_seconds=3.0,
+        hang_seconds=4.0,
     ) as proxy:
         for attempt in range(kills + 1):
             driver = spawn.Process(target=drive, args=(proxy.uri, home, name, 0.01))
@@ -140,6 +140,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 
 def drive(uri: str, home: Path, name: str, pause: float, *, live: bool = True) -> None:
     """What the driver of a sweep, and the upload of one, tell the tracker."""
+    os.environ.update(IMPATIENT if live else PATIENT)
     if live:
         sys.stderr = (home / "stderr.txt").open("a")
     tracker = MlflowTracker(uri, "faults", folder=home, live=live, retry_seconds=0.05)

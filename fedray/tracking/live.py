@@ -39,6 +39,8 @@ CLOSE_SECONDS = 30.0
 """How long `close` waits for what MLflow is still taking in."""
 CLOSE_SECONDS_DOWN = 5.0
 """How long it waits for a server that has failed before."""
+CLOSE_TRIES = 3
+"""How often it is tried, a second apart, to write what is left."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class MlflowTracker:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._runs: dict[str, _Pending] = {}
         self.failure: str | None = None
+        self._cause = ""
         self.rounds_logged = 0
         self._passed = self._settled = 0
         self._open_keys: set[str] = set()
@@ -173,7 +176,7 @@ class MlflowTracker:
         self._thread.join(wait_seconds)
         late = self._thread.is_alive() or any(run.is_behind for run in self._runs.values())
         if late and self.failure is None:
-            self.failure = f"not ready after {wait_seconds:g} s"
+            self.failure = self._cause = f"not ready after {wait_seconds:g} s"
         if self._live and self.failure is not None:
             self._say(self._missing() if late else "MLflow has taken everything after all")
 
@@ -255,7 +258,8 @@ class MlflowTracker:
         self._commands.put((what, key, value))
 
     def _fail(self, why: str) -> None:
-        """Keep why MLflow failed first, and say it."""
+        """Keep why MLflow failed, and say it the first time."""
+        self._cause = why
         if self.failure is not None:
             return
         self.failure = why
@@ -271,7 +275,7 @@ class MlflowTracker:
         parts = [f"{rounds} round(s)"] if rounds else []
         parts += [f"the end of {runs} run(s)"] if runs else []
         return (
-            f"MLflow at {mask(self.uri)} is missing {' and '.join(parts)} ({self.failure}); "
+            f"MLflow at {mask(self.uri)} is missing {' and '.join(parts)} ({self._cause}); "
             f"result.json has everything. To upload it: {self._upload_command()}"
         )
 
@@ -289,6 +293,10 @@ class MlflowTracker:
         while not closing:
             closing = self._take()
             if not self._down or closing or time.monotonic() >= self._next_try:
+                self._flush()
+        for _ in range(CLOSE_TRIES - 1):
+            if self._down:
+                time.sleep(min(self._retry, 1.0))
                 self._flush()
 
     def _take(self) -> bool:
