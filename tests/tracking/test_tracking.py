@@ -276,6 +276,10 @@ def test_environment_decides_and_becomes_absolute(
     assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/my.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert ui_command(resolve_uri(Path("results"))) == "http://host:5000"
+    assert ui_command("http://ada:secret@host:5000") == "http://ada:***@host:5000"
+    assert ui_command("postgresql://ada:secret@host/db") == (
+        'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI" --port 5000'
+    )
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns"])
