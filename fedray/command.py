@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from traceback import extract_tb
-from types import FrameType
+from traceback import extract_tb, format_exception
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 from fedray.errors import FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path
+from fedray.masking import mask
 
 USER_ERROR = 2
 RUN_ERROR = 1
@@ -81,6 +82,7 @@ def run_command(
     """Parse the words and act; what is raised becomes one line on stderr and an exit code.
 
     With `--debug` only what the user can mend is one line; anything else is raised.
+    Secrets in what is printed are masked.
 
     Returns:
         The action's exit code; 2 for what the user can mend, 1 for a run that failed and for an
@@ -104,6 +106,7 @@ def run_command(
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return NOBODY_READS
         if debug:
+            sys.excepthook = _print_masked
             raise
         _say(f"failed: {_described(error)}")
         return RUN_ERROR
@@ -151,6 +154,13 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
     what = "terminated" if isinstance(stop, Terminated) else "interrupted"
     _say("; ".join(filter(None, (what, one_line(how_to_go_on)))))
     stop.said = True  # type: ignore[attr-defined]
+
+
+def _print_masked(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a traceback as Python does, without secrets."""
+    print(mask("".join(format_exception(kind, error, trace))), file=sys.stderr, end="")
 
 
 def _described(error: Exception) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from traceback import format_exception
 
+from fedray.masking import mask
+
 LONGEST_LINE = 1000
 """Characters of an error's one line; a longer message is cut."""
 
@@ -36,8 +38,8 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What an exception says, its message on one line."""
-        return cls(named(error), "".join(format_exception(error)))
+        """What an exception says, its message on one line, without secrets."""
+        return cls(named(error), mask("".join(format_exception(error))))
 
 
 class CodeError(FedrayError):
@@ -119,9 +121,12 @@ def named(error: BaseException) -> str:
 
 
 def one_line(said: object) -> str:
-    """A text or an error's message on one line of bounded length, control characters escaped."""
+    """A text or an error's message on one line of bounded length, without secrets.
+
+    Control characters are escaped.
+    """
     try:
-        text = str(said)[: 4 * LONGEST_LINE]
+        text = mask(str(said))[: 4 * LONGEST_LINE]
     except Exception as error:  # an exception of somebody else's whose message cannot be made
         text = f"a message that cannot be read ({type(error).__name__})"
     text = "".join(

@@ -27,7 +27,9 @@ mkdir -p "$data/artifacts"
 cd "$data" && data="$PWD"     # absolute, and no mlflow.db or mlruns appears where you stand
 
 export MLFLOW_DISABLE_TELEMETRY=true
+# uvicorn's default, 5 s, kills the workers of a busy machine while they start.
 options=(--host "$host" --port "$port" --workers 2
+  --uvicorn-opts "--timeout-worker-healthcheck 60"
   --backend-store-uri "sqlite:///$data/mlflow.db"
   --artifacts-destination "$data/artifacts")
 if [[ -n "${MLFLOW_ALLOWED_HOSTS:-}" ]]; then

@@ -22,7 +22,7 @@ TREES = {
 }
 
 LAYERS = [
-    ["command", "errors", "files", "registry", "streams"],
+    ["command", "errors", "files", "masking", "registry", "streams"],
     ["config", "records"],
     ["data"],
     ["language"],
@@ -42,6 +42,8 @@ LAYERS = [
 BESIDE = {
     ("command", "errors"),
     ("command", "files"),
+    ("errors", "masking"),
+    ("command", "masking"),
     ("files", "errors"),
     ("registry", "errors"),
     ("registry", "files"),

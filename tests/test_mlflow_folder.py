@@ -27,6 +27,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "mlflow"
 SERVER = FOLDER / "server.sh"
+TEAM = FOLDER / "team.sh"
 
 
 def compose() -> dict[str, Any]:
@@ -170,21 +171,75 @@ def test_auth_config_has_only_keys_of_the_package_and_points_at_postgres():
     assert f"--backend-store-uri={ours['mlflow']['database_uri']}" in command
 
 
+# --- team.sh -------------------------------------------------------------------------------------
+
+
+def parts_of_team(tmp_path: Path) -> tuple[dict[str, str], set[str]]:
+    """With which options and variables team.sh would call `mlflow`; its other parts are mute."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("pg_ctl", "initdb", "python", "moto_server", "setpriv"):
+        (tools / name).write_text("#!/usr/bin/env bash\nexit 0\n")
+    (tools / "psql").write_text("#!/usr/bin/env bash\necho 1\n")
+    (tools / "mlflow").write_text('#!/usr/bin/env bash\nprintf "CALL %s\\n" "$@"; env\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    (tmp_path / "data" / "postgres").mkdir(parents=True)
+    (tmp_path / "data" / "postgres" / "PG_VERSION").write_text("15\n")
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "MLFLOW_DATA": str(tmp_path / "data")}
+    subprocess.run(["bash", TEAM], env=env, capture_output=True, check=False, timeout=60)
+    lines = (tmp_path / "data" / "mlflow.log").read_text().splitlines()
+    words = [line.removeprefix("CALL ") for line in lines if line.startswith("CALL ")]
+    assert words[0] == "server"
+    given = dict(word.split("=", 1) for word in words[1:])
+    return given, {line.split("=")[0] for line in lines if not line.startswith("CALL ")}
+
+
+def test_team_script_and_compose_say_the_same(tmp_path):
+    given, variables = parts_of_team(tmp_path)
+    service = compose()["services"]["mlflow"]
+    defaults = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in service["command"][2:]]
+    wanted = dict(word.split("=", 1) for word in defaults)
+    wanted["--host"] = "127.0.0.1"  # in a container it is the published port that is bound to it
+    database = wanted["--backend-store-uri"].replace("@postgres:5432/", "@127.0.0.1:5433/")
+    wanted["--backend-store-uri"] = database
+    assert given == wanted
+    assert set(service["environment"]) <= variables
+    ours, theirs = configparser.ConfigParser(), configparser.ConfigParser()
+    ours.read(tmp_path / "data" / "basic_auth.ini")
+    theirs.read(FOLDER / "basic_auth.ini")
+    assert dict(ours["mlflow"]) == {**theirs["mlflow"], "database_uri": database}
+
+
+def test_server_script_and_compose_agree_where_both_have_a_say():
+    words = compose()["services"]["mlflow"]["command"]
+    (workers,) = [word.split("=", 1)[1] for word in words if word.startswith("--uvicorn-opts")]
+    assert f'--uvicorn-opts "{workers}"' in SERVER.read_text()
+    options = set(re.findall(r"(--[a-z-]+)[ =]", SERVER.read_text().split("options=", 1)[1]))
+    of_both = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert options - {"--timeout-worker-healthcheck"} <= of_both
+
+
 # --- server.sh -----------------------------------------------------------------------------------
 
 
-def test_server_script_is_executable_bash():
-    assert SERVER.stat().st_mode & stat.S_IXUSR
-    done = subprocess.run(["bash", "-n", SERVER], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("script", [SERVER, TEAM], ids=lambda path: path.name)
+def test_scripts_are_executable_bash(script):
+    assert script.stat().st_mode & stat.S_IXUSR
+    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_server_script_has_options_that_exist():
     assert set(re.findall(r"^\s+\S*?(--[a-z-]+) \"", SERVER.read_text(), re.MULTILINE)) <= (
         server_options()
     )
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_server_script_passes_shellcheck():
-    done = subprocess.run(["shellcheck", SERVER], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("script", [SERVER, TEAM], ids=lambda path: path.name)
+def test_scripts_pass_shellcheck(script):
+    done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -207,11 +262,12 @@ def test_server_script_defaults_to_this_machine(tmp_path):
     assert where == str(data)
     assert call == [
         "server", "--host", "127.0.0.1", "--port", "5000", "--workers", "2",
+        "--uvicorn-opts", "--timeout-worker-healthcheck 60",
         "--backend-store-uri", f"sqlite:///{data}/mlflow.db",
         "--artifacts-destination", f"{data}/artifacts",
     ]  # fmt: skip
     assert (data / "artifacts").is_dir()
-    assert {word for word in call if word.startswith("--")} <= server_options()
+    assert {word for word in call if word.startswith("--") and " " not in word} <= server_options()
 
 
 def test_server_script_hands_on_what_is_set(tmp_path):
@@ -234,7 +290,7 @@ def test_server_script_hands_on_what_is_set(tmp_path):
         "--app-name": "basic-auth",
     }.items():
         assert call[call.index(option) + 1] == value
-    assert {word for word in call if word.startswith("--")} <= server_options()
+    assert {word for word in call if word.startswith("--") and " " not in word} <= server_options()
 
 
 @dataclass(frozen=True)
@@ -361,6 +417,7 @@ def test_readme_links_lead_somewhere():
 def test_readme_and_scripts_name_only_options_that_exist():
     text = "\n".join(path.read_text() for path in [FOLDER / "README.md", SERVER])
     named = set(re.findall(r"(?<![\w-])(--[a-z]+(?:-[a-z]+)*)", text))
-    of_others = {"--build", "--rm"}  # docker compose
+    # docker compose, pg_restore, uvicorn
+    of_others = {"--build", "--rm", "--clean", "--timeout-worker-healthcheck"}
     assert named - of_others <= server_options()
     assert {"--app-name", "--allowed-hosts", "--cors-allowed-origins"} <= named

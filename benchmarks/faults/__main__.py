@@ -14,6 +14,7 @@ from benchmarks.faults.tally import Tally
 KINDS = {
     "damage": "bit flips, truncations, swaps and edits in the files of a run",
     "settings": "wrong keys, values, words and files, from the types of all settings",
+    "tracker": "a tracking server that hangs, fails, dies or forgets to answer; drivers killed",
 }
 """Each module of this package that injects faults, with what it does."""
 

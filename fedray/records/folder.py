@@ -24,6 +24,7 @@ from typing import Any
 
 from fedray.errors import UserError
 from fedray.files import replace_whole, write_json
+from fedray.masking import mask
 from fedray.records.release import ReleaseLog
 from fedray.records.round import Round, rounds_checksum
 from fedray.records.run import Costs, Run
@@ -149,10 +150,10 @@ class RunFolder:
         write_json(self.partition, tree)
 
     def append_error(self, traceback: str) -> Path:
-        """Keep one more traceback in error.txt; the folder is made when missing."""
+        """Keep one more traceback in error.txt, without secrets; the folder is made if missing."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.error.open("a", encoding="utf-8") as file:
-            file.write(traceback + "\n")
+            file.write(mask(traceback) + "\n")
         return self.error
 
     def put_together(self) -> None:

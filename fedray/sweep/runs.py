@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fedray.config import Experiment
+from fedray.errors import Failure
 from fedray.records import Round, RunFolder, RunInfo, Status, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import read_merged, seed_folders
@@ -99,11 +100,12 @@ class SweepRuns:
         for trial in ledger.ordered:
             self.finish(trial)
         ends = [trial.status for trial in ledger.ordered]
-        metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
+        metrics: dict[str, float] = {}  # of an interrupted sweep they are not final
         status: Status = "KILLED"
         if ledger.status == "finished":
             status = "FAILED" if ledger.best is None else "FINISHED"
-        if ledger.best is not None and ledger.best.objective is not None:
+            metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
+        if metrics and ledger.best is not None and ledger.best.objective is not None:
             metrics |= {"best_objective": ledger.best.objective}
         files = [ledger.home / name for name in ARTIFACTS]
         self._later(lambda: self._tracker.finish_parent(status, files, metrics))
@@ -117,8 +119,9 @@ def _logged(call: Callable[[], object]) -> None:
     """Make a call whose error nobody waits for."""
     try:
         call()
-    except Exception:
-        log.warning("the tracker failed; results and sweep.json are complete", exc_info=True)
+    except Exception as error:
+        trace = Failure.of(error).traceback
+        log.warning("the tracker failed; results and sweep.json are complete\n%s", trace)
 
 
 def _info(experiment: Experiment) -> RunInfo:

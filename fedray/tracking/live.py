@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shlex
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.files import results_home
+from fedray.masking import mask
 from fedray.records import RESULT, Round, RunFolder, RunInfo, Status
 from fedray.tracking.describe import (
     IDENTITY_TAG,
@@ -37,6 +39,8 @@ CLOSE_SECONDS = 30.0
 """How long `close` waits for what MLflow is still taking in."""
 CLOSE_SECONDS_DOWN = 5.0
 """How long it waits for a server that has failed before."""
+CLOSE_TRIES = 3
+"""How often it is tried, a second apart, to write what is left."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ _Command = tuple[str, str, Any]
 class MlflowTracker:
     """Logs runs to MLflow from a thread of its own.
 
-    A server that fails is tried again now and then; the first failure is said on stderr, with the
-    command that uploads what is missing.
+    A server that fails is tried again now and then. The first failure is said on stderr, and at the
+    end what is missing; both with the command that uploads it.
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
@@ -114,7 +118,10 @@ class MlflowTracker:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._runs: dict[str, _Pending] = {}
         self.failure: str | None = None
+        self._cause = ""
         self.rounds_logged = 0
+        self._passed = self._settled = 0
+        self._open_keys: set[str] = set()
         self._down = False
         self._first_retry = self._retry = retry_seconds
         self._next_try = 0.0
@@ -135,6 +142,7 @@ class MlflowTracker:
         totals = self._totals[key]
         point = totals.point(done)
         if point is not None:
+            self._passed += 1
             self._send("point", key, (totals.first, point))
 
     def finish(
@@ -166,8 +174,11 @@ class MlflowTracker:
         if wait_seconds is None:
             wait_seconds = CLOSE_SECONDS_DOWN if self._down else CLOSE_SECONDS
         self._thread.join(wait_seconds)
-        if self._thread.is_alive() or any(run.is_behind for run in self._runs.values()):
-            self._say(f"not ready after {wait_seconds:g} s")
+        late = self._thread.is_alive() or any(run.is_behind for run in self._runs.values())
+        if late and self.failure is None:
+            self.failure = self._cause = f"not ready after {wait_seconds:g} s"
+        if self._live and self.failure is not None:
+            self._say(self._missing() if late else "MLflow has taken everything after all")
 
     # --- what sweeps call -------------------------------------------------------------------------
 
@@ -234,6 +245,7 @@ class MlflowTracker:
         texts = {valid_name(name): as_param(value) for name, value in params.items()}
         labels = {valid_name(k): str(v) for k, v in tags.items()}
         self._totals[key] = Totals()
+        self._open_keys.add(key)
         spec = RunSpec(key, name, texts, labels, parent, _now_ms())
         self._send("open", key, _Pending(spec, orphans))
 
@@ -245,19 +257,34 @@ class MlflowTracker:
             self._thread.start()
         self._commands.put((what, key, value))
 
-    def _say(self, why: str) -> None:
+    def _fail(self, why: str) -> None:
+        """Keep why MLflow failed, and say it the first time."""
+        self._cause = why
         if self.failure is not None:
             return
         self.failure = why
-        if not self._live:
-            return
-        folder = self.folder or "<the run's folder>"
-        print(
-            f"tracking: MLflow at {self.uri} failed ({why}); the run goes on, and result.json has "
-            f"everything. To upload it later: python -m fedray.tracking upload {folder}",
-            file=sys.stderr,
-            flush=True,
+        if self._live:
+            self._say(
+                f"MLflow at {mask(self.uri)} failed ({why}); the run goes on, and result.json has "
+                f"everything. To upload it later: {self._upload_command()}"
+            )
+
+    def _missing(self) -> str:
+        """What MLflow does not have at the end, and how it gets it."""
+        rounds, runs = self._passed - self._settled, len(self._open_keys)
+        parts = [f"{rounds} round(s)"] if rounds else []
+        parts += [f"the end of {runs} run(s)"] if runs else []
+        return (
+            f"MLflow at {mask(self.uri)} is missing {' and '.join(parts)} ({self._cause}); "
+            f"result.json has everything. To upload it: {self._upload_command()}"
         )
+
+    def _upload_command(self) -> str:
+        folder = shlex.quote(str(self.folder)) if self.folder else "<the run's folder>"
+        return f"python -m fedray.tracking upload {folder}"
+
+    def _say(self, what: str) -> None:
+        print(f"tracking: {what}", file=sys.stderr, flush=True)
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -266,6 +293,10 @@ class MlflowTracker:
         while not closing:
             closing = self._take()
             if not self._down or closing or time.monotonic() >= self._next_try:
+                self._flush()
+        for _ in range(CLOSE_TRIES - 1):
+            if self._down:
+                time.sleep(min(self._retry, 1.0))
                 self._flush()
 
     def _take(self) -> bool:
@@ -301,12 +332,13 @@ class MlflowTracker:
             except Exception as error:
                 failed = True
                 run.opened = None  # whatever arrived of the last request is asked for anew
-                self._say(reason(error))
+                self._fail(reason(error))
                 if not refused(error):
                     break
             else:
                 if run.end is not None:
                     del self._runs[key]
+                    self._open_keys.discard(key)
         if failed:
             self._next_try = time.monotonic() + self._retry
             self._retry = min(2 * self._retry, 600.0)
@@ -316,7 +348,7 @@ class MlflowTracker:
 
     def _update(self, run: _Pending) -> None:
         if run.opened is None:
-            run.opened = self._store.open(run.spec, reopen=self._live)
+            run.opened = self._store.open(run.spec, reopen=self._live and run.end is None)
             if run.orphans and self._live:
                 self._store.close_orphans(run.opened.run_id)
                 run.orphans = False
@@ -327,10 +359,15 @@ class MlflowTracker:
                 run.base = self._store.totals_before(run.opened, first)
             self.rounds_logged += self._store.log(run.opened, point, run.base)
             run.points.pop(0)
+            self._settled += 1
         if run.end is not None:
             self._end(run.opened, run.end)
+            if self.failure is not None:
+                self._store.delete_twins(run.opened, run.spec.key)
 
     def _end(self, run: OpenRun, end: _End) -> None:
+        """The status first: it needs no store of artifacts, and that one may be down."""
+        self._store.close_run(run, end.status, end.metrics, end.ended_ms)
         placed = _folders(end.artifacts)
         for path, folder in placed:
             self._store.add_file(run, path, folder)
@@ -347,7 +384,6 @@ class MlflowTracker:
             self._store.add_tags(run, _joined_tags([result.info for result in results]))
         else:
             self._add_per_client(run, end.per_client, None)
-        self._store.close_run(run, end.status, end.metrics, end.ended_ms)
 
     def _add_per_client(self, run: OpenRun, text: str, folder: str | None) -> None:
         if text:

@@ -1,8 +1,9 @@
 """The only place that talks to MLflow: each thing is written once, however often it is asked for.
 
-Every call may be repeated after a failure or by another process. Rounds that are there are skipped,
-and a point's time stamp follows from the run (its start and the seconds of its rounds), so that a
-request that MLflow answered too late is, when repeated, the same point and not a second one.
+Every call may be repeated after a failure or by another process. What is there is asked for before
+it is sent again, and a point's time stamp follows from the run (its start and the seconds of its
+rounds), so that a request that MLflow carried out although its answer was lost is, when repeated,
+the same point and not a second one. A run that was created twice for that reason becomes one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from fedray.errors import UserError
+from fedray.masking import mask
 from fedray.tracking.describe import MAX_TAG, TOTALS, Point, shorten
 
 T = TypeVar("T")
@@ -42,6 +44,7 @@ _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours; we have our own pauses
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -71,8 +74,8 @@ def resolve_uri(results: Path) -> str:
         return f"{_SQLITE}{path}"
     if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
         raise UserError(
-            f"MLFLOW_TRACKING_URI={uri} is a folder, which MLflow no longer writes to; set it to a "
-            f"server (http://host:5000) or a database ({_SQLITE}/absolute/path/mlflow.db)"
+            f"MLFLOW_TRACKING_URI={mask(uri)} is a folder, which MLflow no longer writes to; set "
+            f"it to a server (http://host:5000) or a database ({_SQLITE}/absolute/path/mlflow.db)"
         )
     return uri
 
@@ -83,10 +86,12 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def ui_command(uri: str) -> str:
-    """How to look at the runs: the command that opens the UI, or the server's address."""
+    """How to look at the runs, without secrets: the command that opens the UI, or the address."""
+    shown = mask(uri)
     if uri.startswith(("http://", "https://")):
-        return uri
-    return f"mlflow ui --backend-store-uri {shlex.quote(uri)} --port 5000"
+        return shown
+    store = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'
+    return f"mlflow ui --backend-store-uri {store} --port 5000"
 
 
 def check_installed() -> None:
@@ -218,17 +223,41 @@ class Store:
             key: the run's key.
             everywhere: look in all experiments, not only in this one.
         """
+        twins = self._all_with(key, everywhere)
+        if len(twins) < 2:
+            return twins[0] if twins else None
+        fullest = max(twins, key=self._fullness)
+        self._delete(set(twins) - {fullest})
+        return fullest
+
+    def delete_twins(self, run: OpenRun, key: str) -> None:
+        """Delete other runs of this key, of requests that were carried out after we gave up."""
+        self._delete(set(self._all_with(key)) - {run.run_id})
+
+    def _all_with(self, key: str, everywhere: bool = False) -> list[str]:
         self.connect()
         places = [self._experiment_id]
         if everywhere:
             places += [e.experiment_id for e in self._client.search_experiments()]
         found = self._client.search_runs(
-            sorted(set(places)),
-            filter_string=f"tags.`{KEY_TAG}` = {_quoted(key)}",
-            order_by=["attributes.start_time ASC"],
+            sorted(set(places)), filter_string=f"tags.`{KEY_TAG}` = {_quoted(key)}", max_results=100
+        )
+        return sorted(run.info.run_id for run in found)
+
+    def _fullness(self, run_id: str) -> tuple[int, int]:
+        """How much hangs on a run: its rounds and whether it is another's parent."""
+        run = self._client.get_run(run_id)
+        rounds = MARKER in run.data.metrics and self._client.get_metric_history(run_id, MARKER)
+        children = self._client.search_runs(
+            [run.info.experiment_id],
+            filter_string=f"tags.`{PARENT_TAG}` = '{run_id}'",
             max_results=1,
         )
-        return str(found[0].info.run_id) if found else None
+        return len(rounds or ()), len(children)
+
+    def _delete(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            self._client.delete_run(run_id)
 
     def open(self, spec: RunSpec, *, reopen: bool, everywhere: bool = False) -> OpenRun:
         """Find the run or create it; params and tags that are missing are added.
@@ -268,7 +297,10 @@ class Store:
             tags={name: shorten(value, MAX_TAG) for name, value in tags.items()},
             run_name=spec.name,
         )
-        made = OpenRun(run.info.run_id, spec.started_ms, True, "RUNNING", tags=tags)
+        run_id = str(run.info.run_id)
+        if sqlite_path(self.uri) is None:  # requests are repeated, so there may be two
+            run_id = self.find(spec.key) or run_id
+        made = OpenRun(run_id, spec.started_ms, True, "RUNNING", tags=tags)
         made.new_params = self._add_params(made.run_id, spec.params, {})
         return made
 
@@ -318,9 +350,16 @@ class Store:
         values[MARKER] = values.pop(MARKER)
         metrics = [Metric(name, value, stamp, point.step) for name, value in values.items()]
         for chunk in _chunks(metrics, METRICS_PER_BATCH):
-            self._client.log_batch(run.run_id, metrics=chunk)
+            whole = chunk[-1].key == MARKER
+            if run.created or whole or not self._has_point(run, chunk[0].key, point.step):
+                self._client.log_batch(run.run_id, metrics=chunk)
         run.logged.add(point.step)
         return True
+
+    def _has_point(self, run: OpenRun, name: str, step: int) -> bool:
+        """Whether a metric has a value at a step."""
+        history = self._client.get_metric_history(run.run_id, name)
+        return any(point.step == step for point in history)
 
     def totals_before(self, run: OpenRun, first: int) -> dict[str, float]:
         """What the totals were before round `first`, if earlier rounds are there but not here."""
@@ -361,7 +400,7 @@ class Store:
     def close_run(
         self, run: OpenRun, status: str, metrics: Mapping[str, float], ended_ms: int
     ) -> None:
-        """Log the final numbers, if they are new, and set the status, if it is another.
+        """Log the final numbers that are not there, and set the status, if it is another.
 
         Args:
             run: the run.
@@ -373,7 +412,11 @@ class Store:
 
         step = max(run.logged, default=0)
         there = self._client.get_run(run.run_id).data.metrics if metrics else {}
-        new = [Metric(k, v, ended_ms, step) for k, v in metrics.items() if there.get(k) != v]
+        new = [
+            Metric(name, value, ended_ms, step)
+            for name, value in metrics.items()
+            if name not in there or not self._has_point(run, name, step)
+        ]
         for chunk in _chunks(new, METRICS_PER_BATCH):
             self._client.log_batch(run.run_id, metrics=chunk)
         if run.status != status:
@@ -410,7 +453,7 @@ def _make_database(path: Path) -> None:
         _migrate(folder / path.name)
         os.replace(folder / path.name, path)
     except RuntimeError as error:
-        raise RuntimeError(f"MLflow could not make {path}: {error}") from error
+        raise RuntimeError(f"MLflow could not make {path}: {error}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -435,12 +478,23 @@ def _quoted(text: str) -> str:
     return f"{quote}{text}{quote}"
 
 
+_ANSWERS = {
+    "401": "it refuses the user or the password (401); set MLFLOW_TRACKING_USERNAME and "
+    "MLFLOW_TRACKING_PASSWORD, or ~/.mlflow/credentials",
+    "403": "this user may not do that (403)",
+}
+"""What a server's status codes mean to the user."""
+
+
 def reason(error: BaseException) -> str:
-    """The innermost cause in a few words: "ConnectionRefusedError: [Errno 111] ..."."""
+    """The innermost cause in a few words, without secrets: "ConnectionRefusedError: ..."."""
     inner = error
-    while inner.__cause__ is not None or inner.__context__ is not None:
-        inner = inner.__cause__ or inner.__context__ or inner
-    text = re.sub(r"\s+", " ", str(inner)).strip()
+    while cause := inner.__cause__ or (not inner.__suppress_context__ and inner.__context__):
+        inner = cause
+    text = re.sub(r"\s+", " ", mask(str(inner))).strip()
+    status = re.search(r"failed with error code (\d+)", text)
+    if status and status[1] in _ANSWERS:
+        return _ANSWERS[status[1]]
     text = text if len(text) <= 160 else text[:157] + "..."
     return f"{type(inner).__name__}: {text}"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.errors import FedrayError
+from fedray.masking import mask
 from fedray.records import Run, RunFolder, find_runs
 from fedray.tracking.describe import (
     Totals,
@@ -110,7 +111,7 @@ def _sweep_of(folder: Path) -> Path | None:
 
 def _failed(uri: str, folder: Path, why: str) -> FedrayError:
     return FedrayError(
-        f"MLflow at {uri} did not take {folder} ({why}); "
+        f"MLflow at {mask(uri)} did not take {folder} ({why}); "
         "start the server, or name another one with --uri, and upload again"
     )
 

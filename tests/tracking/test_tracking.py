@@ -276,6 +276,10 @@ def test_environment_decides_and_becomes_absolute(
     assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/my.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert ui_command(resolve_uri(Path("results"))) == "http://host:5000"
+    assert ui_command("http://ada:secret@host:5000") == "http://ada:***@host:5000"
+    assert ui_command("postgresql://ada:secret@host/db") == (
+        'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI" --port 5000'
+    )
 
 
 @pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns"])
@@ -507,6 +511,132 @@ def test_a_request_that_arrived_although_it_failed_is_not_logged_twice(
     assert capsys.readouterr().err.count("TimeoutError: no answer") == 1
 
 
+def test_a_run_that_was_created_twice_is_one_run(uri: str) -> None:
+    tracker = MlflowTracker(uri, "digits", retry_seconds=0.05)
+    tracker._store.connect()
+    real, calls = tracker._store._client.create_run, Counter[str]()
+
+    def create_run(*args: Any, **what: Any) -> Any:
+        calls["n"] += 1
+        if calls["n"] == 1:  # repeated by a proxy, and no answer arrived
+            for _ in range(2):
+                real(*args, **what)
+            raise TimeoutError("no answer")
+        return real(*args, **what)
+
+    tracker._store._client.create_run = create_run
+    tracker.start("k", "n", params={"a": 1}, tags={})
+    tracker.round("k", make_round(0))
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    held = Held(uri)
+    held.assert_every_metric_once_per_round(held.run(), range(1))
+
+
+def test_a_run_that_is_created_long_after_its_request_was_given_up_goes_away(uri: str) -> None:
+    tracker = MlflowTracker(uri, "digits", retry_seconds=0.05)
+    tracker._store.connect()
+    client = tracker._store._client
+    create, log = client.create_run, client.log_batch
+    late: list[Callable[[], Any]] = []
+
+    def create_run(*args: Any, **what: Any) -> Any:
+        if not late:
+            late.append(lambda: create(*args, **what))
+            raise TimeoutError("no answer")
+        return create(*args, **what)
+
+    def log_batch(*args: Any, **what: Any) -> None:
+        log(*args, **what)
+        if len(late) == 1:
+            late.append(late[0]())
+
+    client.create_run, client.log_batch = create_run, log_batch
+    tracker.start("k", "n", params={}, tags={})
+    tracker.round("k", make_round(0))
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    assert len(late) == 2
+    held = Held(uri)
+    held.assert_every_metric_once_per_round(held.run(), range(1))
+
+
+def test_twins_of_a_killed_driver_become_the_one_that_has_more(uri: str) -> None:
+    held = Held(uri)
+    place = held.client.create_experiment("digits")
+    twins = [held.client.create_run(place, tags={"fedray.key": "k"}).info.run_id for _ in range(3)]
+    held.client.log_metric(twins[1], "seconds", 2.0, step=0)
+    child = held.client.create_run(place, tags={"mlflow.parentRunId": twins[2]})
+    held.client.set_terminated(child.info.run_id)
+    store = Store(uri, "digits")
+    assert store.find("k") == twins[1]
+    assert store.find("k") == twins[1]
+    assert len(held.runs("digits")) == 2
+
+
+def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -> None:
+    many = {f"m{i}": float(i) for i in range(1500)}
+    first = replace(make_round(0), metrics=many)
+    killed = MlflowTracker(uri, "digits")
+    killed._store.connect()
+    real, calls = killed._store._client.log_batch, Counter[str]()
+
+    def log_batch(run_id: str, **what: Any) -> None:
+        calls["metrics"] += "metrics" in what
+        if calls["metrics"] > 1:
+            raise TimeoutError("killed here")
+        real(run_id, **what)
+
+    killed._store._client.log_batch = log_batch
+    killed.start("k", "n", params={}, tags={})
+    killed.round("k", first)
+    killed.close(wait_seconds=20)
+    assert Held(uri).run().data.metrics.keys() < {*many}
+
+    resumed = MlflowTracker(uri, "digits")
+    resumed.start("k", "n", params={}, tags={})
+    resumed.round("k", replace(first, seconds=9.0))  # done again, at another time
+    resumed.finish("k", "FINISHED")
+    resumed.close()
+    held = Held(uri)
+    for name in ("m0", "m999", "m1000", "m1499", "seconds"):
+        assert len(held.history(held.run(), name)) == 1, name
+
+
+def test_final_numbers_are_there_once_after_a_kill(uri: str) -> None:
+    for _ in range(2):
+        tracker = MlflowTracker(uri, "digits")
+        tracker.start("k", "n", params={}, tags={})
+        tracker.round("k", make_round(0))
+        tracker.finish("k", "FINISHED", metrics={"objective": 0.5, "objective_std": float("nan")})
+        tracker.close()
+    held = Held(uri)
+    assert len(held.history(held.run(), "objective")) == 1
+    assert len(held.history(held.run(), "objective_std")) == 1
+
+
+def test_a_store_of_artifacts_that_is_down_does_not_keep_a_run_open(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path / "run", make_run(1))
+    key = run_key(folder, make_run(1).info.identity)
+    add_file = Store.add_file
+    monkeypatch.setattr(Store, "add_file", lambda *_: 1 / 0)
+    tracker = MlflowTracker(uri, "digits", folder=folder, retry_seconds=0.05)
+    tracker.start(key, "n", params={}, tags={})
+    for r in range(2):
+        tracker.round(key, make_round(r))
+    tracker.finish(key, "FINISHED", [folder / "result.json"])
+    tracker.close(wait_seconds=5)
+    held = Held(uri)
+    assert "ZeroDivisionError" in str(tracker.failure)
+    assert held.run().info.status == "FINISHED"
+    monkeypatch.setattr(Store, "add_file", add_file)
+    (done,) = upload([folder], uri)
+    assert (done.rounds, done.files) == (0, 4)
+    assert "result.json" in held.artifacts(held.run())
+
+
 def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
     tracker = MlflowTracker(uri, "digits")
     tracker.start("a", "a", params={}, tags={})
@@ -551,9 +681,11 @@ def test_a_dead_server_costs_nothing_and_is_said_once(
     assert time.monotonic() - began < 10
     assert slowest < 1
     printed = capsys.readouterr().err
-    assert printed.count("tracking:") == 1
-    assert "Connection refused" in printed
-    assert f"python -m fedray.tracking upload {tmp_path}" in printed
+    first, last = printed.splitlines()
+    assert "failed (ConnectionRefusedError" in first
+    assert "is missing 200 round(s) and the end of 1 run(s)" in last
+    assert first.endswith(f"python -m fedray.tracking upload {tmp_path}")
+    assert last.endswith(f"python -m fedray.tracking upload {tmp_path}")
     with pytest.raises(RuntimeError, match="closed"):
         tracker.start("k", "n", params={}, tags={})
 
@@ -875,8 +1007,9 @@ def test_a_server_that_dies_and_comes_back(
     tracker.close()
     assert tracker.rounds_logged == 4
     printed = capsys.readouterr().err
-    assert printed.count("tracking:") == 1
-    assert f"python -m fedray.tracking upload {folder}" in printed
+    assert printed.count("tracking:") == 2
+    assert "is missing 6 round(s) and the end of 1 run(s)" in printed
+    assert printed.endswith(f"python -m fedray.tracking upload {folder}\n")
 
     serve(port)
     held = Held(uri)

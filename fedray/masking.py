@@ -1,0 +1,65 @@
+"""Secrets out of text: every password, key and token that a message or a file must not show.
+
+A server's address may hold them (`http://ada:secret@host:5000`), and libraries repeat an address in
+their errors. What commands print, and what a run's folder keeps of errors, goes through `mask`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+MASK = "***"
+
+_USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/?#'\"<>]*)@", re.IGNORECASE)
+_DATABASE = re.compile(
+    r"((?!https?:)\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)([^\s'\"<>]+)@", re.IGNORECASE
+)
+"""A database's password may hold a slash, which ends a web address's host."""
+_QUERY = re.compile(
+    r"([?&;][^=&\s'\"]*(?:pass|pwd|secret|token|key|credential|signature|sig|auth)[^=&\s'\"]*=)"
+    r"([^&\s'\"#;)]+)",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY)$")
+_SHORTEST = 6
+"""Characters of a value that is looked for by itself; a shorter one is part of too many words."""
+
+
+def mask(text: str) -> str:
+    """`text` with `***` in the place of every password, key and token that can be told as one.
+
+    These are the password in an address, the value of a query's parameter with a telling name, and,
+    wherever they stand, the values of environment variables with such a name
+    (MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY) and the passwords in their addresses.
+    """
+    masked = _USERINFO.sub(_hide_userinfo, text)
+    masked = _DATABASE.sub(rf"\1{MASK}@", masked)
+    masked = _QUERY.sub(rf"\1{MASK}", masked)
+    for secret in sorted(set(_in_environment()), key=len, reverse=True):
+        masked = masked.replace(secret, MASK)
+    return masked
+
+
+def _hide_userinfo(found: re.Match[str]) -> str:
+    """A user's name stays; what stands without a password may be a token, so it does not."""
+    user, colon, _ = found[2].partition(":")
+    return f"{found[1]}{user}:{MASK}@" if colon else f"{found[1]}{MASK}@"
+
+
+def _in_environment() -> Iterator[str]:
+    """Every secret of the environment, as it is written and as it is meant (%40 is @)."""
+    for name, value in os.environ.items():
+        for secret in [value] if _VARIABLE.search(name) else _in_address(value):
+            yield from (each for each in (secret, unquote(secret)) if len(each) >= _SHORTEST)
+
+
+def _in_address(value: str) -> Iterator[str]:
+    """The secrets of a value that is an address."""
+    _, scheme, rest = value.partition("://")
+    if scheme:
+        userinfo, _, _ = rest.rpartition("@")
+        yield userinfo.partition(":")[2]
+        yield from (found[2] for found in _QUERY.finditer(value))

@@ -1,0 +1,148 @@
+"""Servers that hang, fail, answer nonsense or refuse: the run goes on, and says what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults.proxy import Proxy
+from fedray.cli.run import main
+from fedray.errors import UserError
+from fedray.records import Round, RunFolder
+from fedray.tracking import MlflowTracker, resolve_uri
+from fedray.tracking.__main__ import main as upload
+
+TINY = [
+    "fedtsp_digits", "algorithm=fedavg", "model.group=mlp", "data.samples=240", "data.clients=4",
+    "rounds=2", "local_epochs=1",
+]  # fmt: skip
+REASONS = {
+    "hang": r"timed out",
+    "reset": r"Connection aborted|RemoteDisconnected|Connection reset",
+    "500": r"error code 500|too many 500|oops",
+    "429": r"error code 429|too many 429",
+    "503": r"error code 503|too many 503",
+    "401": r"it refuses the user or the password \(401\); set MLFLOW_TRACKING_USERNAME",
+    "403": r"this user may not do that \(403\)",
+    "html": r"not in a valid JSON format",
+    "garbage": r"not in a valid JSON format",
+}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+
+
+@pytest.mark.parametrize("fault", REASONS)
+def test_what_is_missing_is_said_whatever_the_server_does(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 0.5)
+    folder = tmp_path / "a run"
+    with Proxy(None, lambda *_: fault) as server:
+        tracker = MlflowTracker(server.uri, "digits", folder=folder)
+        tracker.start("k", "n", params={}, tags={})
+        for r in range(3):
+            tracker.round("k", Round(r, 1.0, {"local_accuracy": 0.1}))
+        while not tracker.failure:
+            time.sleep(0.01)
+        tracker.finish("k", "FINISHED")
+        tracker.close()
+        assert server.faults
+    first, last = capsys.readouterr().err.splitlines()
+    assert re.search(REASONS[fault], first)
+    assert "is missing 3 round(s) and the end of 1 run(s)" in last
+    assert last.endswith(f"python -m fedray.tracking upload '{folder}'")
+
+
+def test_a_server_that_hangs_changes_nothing_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 0.5)
+    runs = {}
+    with Proxy(None, lambda *_: "hang") as server:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+        for name, more in (("with", []), ("without", ["--no-track"])):
+            out = tmp_path / name
+            assert main([*TINY, "--executor", "serial", "--out", str(out), *more]) == 0
+            runs[name] = [(each.metrics, each.per_client) for each in RunFolder(out).read().rounds]
+        assert server.faults
+    assert len(runs["with"]) == 3
+    assert runs["with"] == runs["without"]
+    assert "is missing 3 round(s)" in capsys.readouterr().err
+
+
+def test_a_server_cannot_ask_for_an_hour_of_patience(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    with Proxy(None, lambda *_: "429") as server:
+        tracker = MlflowTracker(server.uri, "digits")
+        tracker.start("k", "n", params={}, tags={})
+        while tracker.failure is None:  # an hour, if the server had its way
+            time.sleep(0.05)
+        tracker.close()
+    assert "429" in str(tracker.failure)
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+SECRET = "s3cr3t-w0rd"
+
+
+def assert_nowhere(secret: str, folder: Path, *texts: str) -> None:
+    for text in texts:
+        assert secret not in text
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("uri", "more"),
+    [
+        ("http://ada:{}@127.0.0.1:{}", []),
+        ("http://ada:{}@127.0.0.1:{}", ["--debug"]),
+        ("postgresql+psycopg2://ada:{}@127.0.0.1:{}/mlflow", []),
+        ("no-such-scheme://ada:{}@127.0.0.1:{}", []),
+    ],
+)
+def test_a_password_in_the_address_is_nowhere(
+    uri: str,
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 2.0)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
+    out = tmp_path / "run"
+    with Proxy(None, lambda *_: "reset") as server:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(SECRET, server.port))
+        assert main([*TINY, "--executor", "serial", "--out", str(out), *more]) == 0
+        ran = capfd.readouterr()
+        assert upload(["upload", str(out)]) == 1
+        uploaded = capfd.readouterr()
+    assert len(json.loads((out / "result.json").read_text())["rounds"]) == 3
+    assert "is missing 3 round(s)" in ran.err
+    assert "did not take" in uploaded.err
+    assert_nowhere(SECRET, tmp_path, ran.out, ran.err, uploaded.out, uploaded.err)
+
+
+def test_a_refused_address_does_not_show_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://ada:{SECRET}@host/x")
+    assert main([*TINY, "--executor", "serial", "--out", "/nowhere"]) == 2
+    said = capsys.readouterr().err
+    assert "MLFLOW_TRACKING_URI=file://ada:***@host/x is a folder" in said
+    assert SECRET not in said
+    with pytest.raises(UserError) as raised:
+        resolve_uri(Path("results"))
+    assert SECRET not in str(raised.value)
