@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.faults.tally import Tally
 
 KINDS = {
+    "kills": "a serial run killed at random moments and resumed, again and again",
     "damage": "bit flips, truncations, swaps and edits in the files of a run",
 }
 """Each module of this package that injects faults, with what it does."""
