@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fedray.errors import RunFailed
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -27,6 +31,50 @@ def write_json(path: Path, data: Any) -> None:
         ValueError: when a number is not finite.
     """
     write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove what processes that were killed while they replaced a file in `folder` left there."""
+    for path in folder.glob(".*.tmp*"):
+        owner = re.search(r"\.(\d+)\.tmp", path.name)
+        if owner is not None and path.is_file() and not _is_alive(int(owner[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether this node has a process of that number, though it be somebody else's."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def full_disk_said(folder: Path) -> Iterator[None]:
+    """Have a disk without room end what is written to `folder` with one sentence.
+
+    Raises:
+        RunFailed: in place of the error that said so.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_full(error):
+            raise
+        where = getattr(error, "filename", None) or folder
+        raise RunFailed(
+            f"{where} cannot be written (No space left on device); make room, then go on with "
+            f"--resume {folder}, or begin again if nothing is there yet"
+        ) from error
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a disk or a quota has no room left; safetensors says so in words alone."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or "No space left on device" in str(error)
 
 
 def results_home() -> Path:

@@ -13,6 +13,8 @@ from benchmarks.faults.tally import Tally
 
 KINDS = {
     "kills": "a serial run killed at random moments and resumed, again and again",
+    "workers": "Ray workers, server actors and drivers killed in living runs",
+    "disk": "a disk that is full at a random operation of a run, then is not",
     "damage": "bit flips, truncations, swaps and edits in the files of a run",
 }
 """Each module of this package that injects faults, with what it does."""

@@ -143,7 +143,7 @@ class Chain:
 
         def work() -> int:
             sys.addaudithook(
-                lambda event, args: _changes(event, args, out) and counted.append(None)
+                lambda event, args: is_change(event, args, out) and counted.append(None)
             )
             code = command()
             (self.folder / "changes").write_text(str(len(counted)))
@@ -152,7 +152,7 @@ class Chain:
         return work
 
 
-def _changes(event: str, args: tuple[Any, ...], out: Path) -> bool:
+def is_change(event: str, args: tuple[Any, ...], out: Path) -> bool:
     """Whether an audit event is a change of something in the run's folder."""
     return event in CHANGES and any(str(out) in str(arg) for arg in args[:2])
 
@@ -163,7 +163,7 @@ def _killed_before(which: int, out: Path) -> Callable[[str, tuple[Any, ...]], No
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal left
-        if _changes(event, args, out):
+        if is_change(event, args, out):
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -9,11 +9,25 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 LIMIT_SECONDS = 180.0
 """After so long without an end a process hangs; far more than any takes on a loaded machine."""
+
+_IMPORTED = (
+    "matplotlib.pyplot",
+    "open_clip",
+    "sklearn.datasets",
+    "torch",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.bert.tokenization_bert",
+    "fedray.cli.run",
+    "fedray.runtime.resolve",
+    "fedray.runtime.serial",
+    "fedray.runtime.session",
+)
 
 
 @dataclass(frozen=True)
@@ -126,19 +140,9 @@ def _become(work: Callable[[], int], log: Path) -> NoReturn:
 
 def import_all() -> None:
     """Import in this process what the forked ones need, without computing anything."""
-    import matplotlib.pyplot
-    import open_clip
-    import sklearn.datasets
-    import torch
-    import transformers.models.bert.modeling_bert
-    import transformers.models.bert.tokenization_bert
-
-    import fedray.cli.run
-    import fedray.runtime.resolve
-    import fedray.runtime.serial
-    import fedray.runtime.session  # noqa: F401
-
-    matplotlib.use("Agg")
+    os.environ["MPLBACKEND"] = "Agg"
+    for module in _IMPORTED:
+        import_module(module)
 
 
 def run_command(words: Sequence[str]) -> Callable[[], int]:

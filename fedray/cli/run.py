@@ -12,7 +12,7 @@ from pathlib import Path
 from fedray.cli.progress import RoundProgress
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError, add_debug, guard
-from fedray.files import results_home
+from fedray.files import full_disk_said, results_home
 from fedray.records import Round, RunFolder, Status, Traffic, megabytes
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
@@ -48,7 +48,8 @@ def _main(args: argparse.Namespace) -> int:
     print(headline(experiment, args.executor), flush=True)
     rounds = _rounds(experiment, out, args.executor, began)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
-    run(experiment, out, rounds, tracker)
+    with full_disk_said(out):
+        run(experiment, out, rounds, tracker)
     print_summary(out, tracker)
     return 0
 

@@ -20,7 +20,7 @@ from fedray.errors import ClientError, CodeError, Failure, RunFailed, UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import write_atomic
+from fedray.files import full_disk_said, remove_torn, write_atomic
 from fedray.records import Costs, Metric, Round, Run, RunFolder, RunInfo, RunWriter, versions
 from fedray.runtime.assembly import Assembly, pick_device
 from fedray.runtime.memory import peak_rss
@@ -142,6 +142,7 @@ class Session:
                 f"another process is running in {self._folder.path}; wait for its end, or choose "
                 "another folder with --out"
             ) from None
+        remove_torn(self._folder.path)
         check_folder(self._folder.path, self.experiment)
 
     def _open(self, earlier: Run | None) -> RunWriter:
@@ -194,18 +195,28 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
     """Keep the traceback of what stops a run in its folder, and say so in the error.
 
     Raises:
+        RunFailed: when the disk is full.
         CodeError: in place of anything that neither the user nor the machine is to blame for.
     """
     try:
-        yield
+        with full_disk_said(folder.path):
+            yield
     except ClientError as error:
         text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
-        raise error.kept(folder.append_error(text)) from error
+        raise error.kept(_kept(folder, text)) from error
     except (UserError, RunFailed):
         raise
     except Exception as error:
         failure = Failure.of(error)
-        raise CodeError(failure, str(folder.append_error(failure.traceback))) from error
+        raise CodeError(failure, _kept(folder, failure.traceback)) from error
+
+
+def _kept(folder: RunFolder, traceback: str) -> str:
+    """The file that a traceback was added to; "" where it cannot be written."""
+    try:
+        return str(folder.append_error(traceback))
+    except OSError:
+        return ""
 
 
 def metrics_of(algorithm: Algorithm) -> tuple[Metric, ...]:
