@@ -14,6 +14,8 @@ from benchmarks.faults.tally import Tally
 KINDS = {
     "kills": "a serial run killed at random moments and resumed, again and again",
     "workers": "Ray workers, server actors and drivers killed in living runs",
+    "replies": "Ray workers that stand still for a while, with a time-out and without",
+    "nodes": "nodes of a cluster on this machine killed under a run",
     "disk": "a disk that is full at a random operation of a run, then is not",
     "damage": "bit flips, truncations, swaps and edits in the files of a run",
 }

@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks.faults.experiments import METHODS
 from benchmarks.faults.folders import difference, words_to_go_on
-from benchmarks.faults.kills import prepare
+from benchmarks.faults.kills import SERIAL, prepare
 from benchmarks.faults.processes import SERVER, WORKER, actors, below, ray_folder, still_there
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.victims import End, Victim, import_all, run_command
@@ -74,7 +74,6 @@ class Disturbed:
 
     def kill(self, count: int) -> Tally:
         """Kill so many processes, then let the run come to its end; give what came of it."""
-        undisturbed = self._undisturbed()
         killed: Counter[str] = Counter()
         wrong, end = "", None
         driver = self._start()
@@ -83,12 +82,12 @@ class Disturbed:
             end = driver.wait(self.random.uniform(*PAUSE_SECONDS))
             if end is not None or time.monotonic() > until:
                 break
-            wrong, driver = self._kill_one(driver, killed)
+            wrong, driver = self.disturb(driver, killed)
         end = end or driver.wait(max(60.0, until - time.monotonic()))
         if end is None:
             wrong = "the run has not ended"
             self._end_hanging(driver)
-        wrong = wrong or self._wrong(end, undisturbed)
+        wrong = wrong or self._wrong(end)
         tally = Tally()
         for fault, times in killed.items():
             for _ in range(times):
@@ -100,14 +99,12 @@ class Disturbed:
         shutil.rmtree(self.out, ignore_errors=True)
         return tally
 
-    def _undisturbed(self) -> Path:
-        """The run in one process, once for each method."""
+    def undisturbed(self) -> Path:
+        """The run in one process that this one must equal; once for each method."""
         out = self.experiment.with_name(f"{self.name}-undisturbed")
         if not out.exists():
             words = words_to_go_on(self.experiment, out, self.words)
-            end = Victim(
-                run_command([*words, "--executor", "serial", "--no-track"]), self._log
-            ).end()
+            end = Victim(run_command([*words, *SERIAL]), self._log).end()
             if end.code != 0:
                 raise RuntimeError(f"{self.name} does not run undisturbed: {end.errors}")
         return out
@@ -120,7 +117,7 @@ class Disturbed:
         words = words_to_go_on(self.experiment, self.out, self.words)
         return Victim(run_command([*words, *ON_RAY]), self._log)
 
-    def _kill_one(self, driver: Victim, killed: Counter[str]) -> tuple[str, Victim]:
+    def disturb(self, driver: Victim, killed: Counter[str]) -> tuple[str, Victim]:
         """Kill what is drawn, if it is there; give what is wrong, and the driver that lives."""
         what = self.random.choices([*self.shares], [*self.shares.values()])[0]
         if what == "driver":
@@ -140,10 +137,10 @@ class Disturbed:
             killed[f"{self.name}: {what.removeprefix('ray::')} killed"] += 1
         return "", driver
 
-    def _wrong(self, end: End | None, undisturbed: Path) -> str:
+    def _wrong(self, end: End | None) -> str:
         if end is None:
             return "the run has not ended"
-        return end.fault or (end.errors if end.code else difference(self.out, undisturbed))
+        return end.fault or (end.errors if end.code else difference(self.out, self.undisturbed()))
 
     def _end_hanging(self, driver: Victim) -> None:
         left = below(driver.pid)
