@@ -72,6 +72,7 @@ class Victim:
 
     def __init__(self, work: Callable[[], int], log: Path) -> None:
         self._log = log
+        self._ended: End | None = None
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -80,17 +81,19 @@ class Victim:
 
     def kill(self) -> None:
         """End it, wherever it is."""
-        os.kill(self.pid, signal.SIGKILL)
+        if self._ended is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, seconds: float = LIMIT_SECONDS) -> End | None:
         """Its end; None when there is none within `seconds`."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while self._ended is None and time.monotonic() < until:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                return self._end(os.waitstatus_to_exitcode(status))
-            time.sleep(0.002)
-        return None
+                self._ended = self._end(os.waitstatus_to_exitcode(status))
+            else:
+                time.sleep(0.002)
+        return self._ended
 
     def end(self) -> End:
         """Its end; a process that hangs is killed."""
@@ -98,7 +101,7 @@ class Victim:
         if end is None:
             self.kill()
             os.waitpid(self.pid, 0)
-            end = self._end(None)
+            end = self._ended = self._end(None)
         return end
 
     def end_or_kill(self, seconds: float) -> End:

@@ -128,13 +128,11 @@ class Disturbed:
             driver = self._start()
             remaining = still_there(left)
             return f"left by a killed driver: {remaining}" if remaining else "", driver
-        found = actors(driver.pid, what)
-        if found:
-            try:
-                self.random.choice(found).kill()
-            except psutil.Error:
-                return "", driver
-            killed[f"{self.name}: {what.removeprefix('ray::')} killed"] += 1
+        while driver.wait(self.random.uniform(*PAUSE_SECONDS)) is None:
+            found = actors(driver.pid, what)
+            if found and _kill(self.random.choice(found)):
+                killed[f"{self.name}: {what.removeprefix('ray::')} killed"] += 1
+                break
         return "", driver
 
     def _wrong(self, end: End | None) -> str:
@@ -147,3 +145,12 @@ class Disturbed:
         driver.kill()
         driver.wait()
         still_there(left)
+
+
+def _kill(process: psutil.Process) -> bool:
+    """Whether it was still there."""
+    try:
+        process.kill()
+    except psutil.Error:
+        return False
+    return True
