@@ -86,11 +86,11 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0)
     )
     actor = server.remote()
-    stream = actor.run.options(num_returns="streaming").remote(
-        experiment.model_dump_json(by_alias=True), str(out), began
-    )
     try:
         _wait_for_start(actor, experiment, out)
+        stream = actor.run.options(num_returns="streaming").remote(
+            experiment.model_dump_json(by_alias=True), str(out), began
+        )
         for ref in stream:
             yield ray.get(ref)
     except RayTaskError as error:

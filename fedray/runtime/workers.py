@@ -241,11 +241,12 @@ class WorkerPool:
         Raises:
             RunFailed: when none is left, or one cannot start.
         """
-        started, self._starting = self._starting, []
+        started = [worker for worker in self._starting if worker in self.workers]
+        self._starting = []
         if not started:
             return
         seconds = self._experiment.faults.start_timeout_s
-        pings = {worker.peak_rss.remote(): worker for worker in started if worker in self.workers}
+        pings = {worker.peak_rss.remote(): worker for worker in started}
         ready, pending = ray.wait(list(pings), num_returns=len(pings), timeout=seconds)
         for ping in pending:
             log.warning("a worker found no place within %g s; going on without it", seconds)
