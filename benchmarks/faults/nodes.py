@@ -39,7 +39,7 @@ WORDS = (
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Kill `count` nodes, in one scene after the other."""
-    import_all()
+    import_all("fedray.runtime.server")
     os.environ["FEDRAY_CACHE"] = str(folder / "cache")
     os.environ["FEDRAY_RESULTS"] = str(folder)
     experiment = prepare(folder)["scaffold"]

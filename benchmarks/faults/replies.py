@@ -33,7 +33,7 @@ LATE = f"no reply within {TIMEOUT_SECONDS:g} s"
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Stop workers `count` times, in runs with and without a time-out by turns."""
-    import_all()
+    import_all("fedray.runtime.server")
     os.environ["FEDRAY_CACHE"] = str(folder / "cache")
     files = prepare(folder)
     tally = Tally()

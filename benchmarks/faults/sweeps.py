@@ -31,7 +31,7 @@ OUTCOMES = ("config", "status", "objective", "std", "best_rounds", "final", "las
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Kill the driver of small sweeps `count` times."""
-    import_all()
+    import_all("fedray.sweep.command", "fedray.runtime.server")
     os.environ["FEDRAY_CACHE"] = str(folder / "cache")
     moments = random.Random(seed)
     sweep = _write(folder, prepare(folder)["scaffold"])

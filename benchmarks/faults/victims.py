@@ -141,10 +141,10 @@ def _become(work: Callable[[], int], log: Path) -> NoReturn:
         os._exit(code)
 
 
-def import_all() -> None:
+def import_all(*more: str) -> None:
     """Import in this process what the forked ones need, without computing anything."""
     os.environ["MPLBACKEND"] = "Agg"
-    for module in _IMPORTED:
+    for module in (*_IMPORTED, *more):
         import_module(module)
 
 

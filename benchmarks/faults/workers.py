@@ -35,7 +35,7 @@ PAUSE_SECONDS = (0.2, 3.0)
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Kill `count` processes, in runs of one method after the other."""
-    import_all()
+    import_all("fedray.runtime.server")
     os.environ["FEDRAY_CACHE"] = str(folder / "cache")
     files = prepare(folder)
     tally = Tally()

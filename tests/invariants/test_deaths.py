@@ -81,12 +81,20 @@ def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, c
     assert_same(out, small.undisturbed(*SLOW))
 
 
-def test_a_worker_that_finds_no_place_is_done_without(small, ray_nodes, tmp_path):
-    keys = ("workers=5", "cpus=5", "faults.start_timeout_s=30")
-    pool = WorkerPool(small.experiment(*keys))
+def test_a_worker_that_finds_no_place_is_done_without(small, ray_nodes, tmp_path, monkeypatch):
+    wait = ray.wait
+
+    def all_but_the_last(refs, **options):
+        ready = wait(refs, num_returns=len(refs))[0]
+        return [ref for ref in ready if ref != refs[-1]], [refs[-1]]
+
+    pool = WorkerPool(small.experiment("workers=2"))
     try:
-        on_workers(small.experiment(), tmp_path, pool, 5)
-        assert len(pool.workers) == 4
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "wait", all_but_the_last)
+            pool.wait()
+        assert len(pool.workers) == 1
+        on_workers(small.experiment(), tmp_path, pool, 2)
     finally:
         pool.close()
     assert_same(tmp_path, small.undisturbed())
