@@ -14,7 +14,7 @@ from fedray.cli.progress import RoundProgress
 from fedray.command import CommandLine, as_path, run_command, say_stopped
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
-from fedray.files import results_home
+from fedray.files import full_disk_said, results_home
 from fedray.records import Round, RunFolder, Status, Traffic, megabytes, prove_writable
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
@@ -60,7 +60,8 @@ def _main(args: argparse.Namespace) -> int:
     print(headline(experiment, args.executor), flush=True)
     rounds = _rounds(experiment, out, args.executor, began)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
-    run(experiment, out, rounds, tracker)
+    with full_disk_said(out):
+        run(experiment, out, rounds, tracker)
     print_summary(out, tracker)
     return 0
 

@@ -36,6 +36,7 @@ EXECUTION_KEYS = (
     "data.verified_since",
     "faults.max_failures",
     "faults.reply_timeout_s",
+    "faults.start_timeout_s",
 )
 """Keys that say where and how fast numbers are made, not which."""
 
@@ -185,6 +186,8 @@ class FaultConfig(Frozen):
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
     max_failures: int = Field(3, ge=0, le=1_000_000)
     """How many deaths of a worker's call or of the server a run survives."""
+    start_timeout_s: float = Field(300.0, gt=0)
+    """Seconds to wait for a worker to start, as when its node is gone; then without it."""
 
 
 class JoinConfig(Frozen):

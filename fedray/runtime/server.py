@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedray.records import Round, RunFolder
 from fedray.runtime.notices import Notices
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
-from fedray.runtime.workers import RayExecutor, WorkerPool
+from fedray.runtime.workers import RayExecutor, StatesLost, WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class ServerActor:
 
 
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
-    """Run on the connected cluster; a server that dies is replaced and goes on.
+    """Run on the connected cluster; a server that dies, or loses states, is replaced and goes on.
 
     Args:
         experiment: what to run.
@@ -75,11 +76,11 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Roun
                 last = max(last, done.round)
                 yield done
             return
-        except RayActorError as error:
+        except (RayActorError, StatesLost) as error:
             deaths += 1
             if deaths > experiment.faults.max_failures:
                 raise RunFailed(
-                    f"the server died {deaths} time(s) (faults.max_failures="
+                    f"{_what(error)} {deaths} time(s) (faults.max_failures="
                     f"{experiment.faults.max_failures}); {_how_to_go_on(out)}"
                 ) from error
         # What it had written down but not handed over; the next server begins after that.
@@ -93,6 +94,7 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
 
     Raises:
         RayActorError: when it died.
+        StatesLost: when the clients' states went with a node.
         FedrayError: whatever stopped the run in its code.
     """
     bundle = server_bundle(experiment)
@@ -100,10 +102,11 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0)
     )
     actor = server.remote()
-    stream = actor.run.options(num_returns="streaming").remote(
-        experiment.model_dump_json(by_alias=True), str(out), began
-    )
     try:
+        _wait_for_start(actor, experiment, out)
+        stream = actor.run.options(num_returns="streaming").remote(
+            experiment.model_dump_json(by_alias=True), str(out), began
+        )
         for ref in stream:
             said = ray.get(ref)
             if isinstance(said, str):
@@ -114,13 +117,39 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         raise _in_own_terms(error, out) from None
     finally:
         ray.kill(actor)
-        RunFolder(out).put_together()  # an actor that is ended cannot do it itself
+        with suppress(OSError):  # on a full disk rounds.jsonl stays, which says as much
+            RunFolder(out).put_together()  # an actor that is ended cannot do it itself
+
+
+def _wait_for_start(actor: Any, experiment: Experiment, out: Path) -> None:
+    """Wait until the server's actor has a place.
+
+    Raises:
+        RunFailed: when no node has room for it.
+    """
+    seconds = experiment.faults.start_timeout_s
+    if not ray.wait([actor.__ray_ready__.remote()], timeout=seconds)[0]:
+        raise RunFailed(
+            f"no node had room for the server within {seconds:g} s (faults.start_timeout_s); "
+            f"{_how_to_go_on(out)}"
+        )
+
+
+def _what(error: Exception) -> str:
+    return (
+        "states were lost or the server died"
+        if isinstance(error, StatesLost)
+        else "the server died"
+    )
 
 
 def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
     """What an error inside the actor means; of a fault in the code the traceback is kept."""
+    if isinstance(error.cause, StatesLost):
+        return error.cause
     if isinstance(error.cause, RunFailed):
-        return RunFailed(f"{error.cause}; {_how_to_go_on(out)}")
+        how = "" if "--resume" in str(error.cause) else f"; {_how_to_go_on(out)}"
+        return RunFailed(f"{error.cause}{how}")
     if isinstance(error.cause, FedrayError):
         return error.cause
     failure = Failure(Failure.of(error.cause).cause, str(error))

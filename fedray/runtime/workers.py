@@ -1,8 +1,8 @@
 """Ray execution: a few long-lived actors run the steps of any number of virtual clients.
 
 A client is an id, its images and a reference to its state; the state belongs to the caller, so a
-worker that dies costs one retry and can neither lose nor double a step. Each worker gets all of
-its clients of an exchange in one call.
+worker that dies can neither lose nor double a step: another starts in its place, and what it had
+not answered is asked again. Each worker gets all of its clients of an exchange in one call.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 import torch
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
@@ -82,6 +83,10 @@ def _walk(value: Any, kind: type, convert: Any) -> Any:
         }
         return dataclasses.replace(value, **changed)
     return value
+
+
+class StatesLost(RunFailed):
+    """Clients' states went with the node that held them; the last checkpoint has older ones."""
 
 
 class Share(NamedTuple):
@@ -215,19 +220,52 @@ class WorkerPool:
         experiment: says how many, and their CPU and GPU shares.
         group: the placement group of a trial, whose bundles the workers are placed in.
         first_bundle: the bundle of the first worker.
+
+    Attributes:
+        workers: those that calls may be given to; fewer than asked for once there is no room.
     """
 
     def __init__(self, experiment: Experiment, group: Any = None, first_bundle: int = 0) -> None:
         self._experiment = experiment
         self._group = group
         self._first_bundle = first_bundle
-        self.workers = [self._start(index) for index in range(experiment.workers)]
+        self._bundles = worker_bundles(experiment)
+        self._starting: list[Any] = []
+        self._place: dict[Any, int] = {}
+        self.workers: list[Any] = []
+        for index in range(experiment.workers):
+            self._start(index)
 
     def replace(self, worker: Any) -> None:
         """End a worker, with every call it was given, and start another in its place."""
-        index = self.workers.index(worker)
         ray.kill(worker)
-        self.workers[index] = self._start(index)
+        self.workers.remove(worker)
+        self._start(self._place.pop(worker))
+
+    def wait(self) -> None:
+        """Wait for the workers that are being started; do without those that find no place.
+
+        Raises:
+            RunFailed: when none is left, or one cannot start.
+        """
+        started = [worker for worker in self._starting if worker in self.workers]
+        self._starting = []
+        if not started:
+            return
+        seconds = self._experiment.faults.start_timeout_s
+        pings = {worker.peak_rss.remote(): worker for worker in started}
+        ready, pending = ray.wait(list(pings), num_returns=len(pings), timeout=seconds)
+        for ping in pending:
+            log.warning("a worker found no place within %g s; going on without it", seconds)
+            ray.kill(pings[ping])
+            self.workers.remove(pings[ping])
+        if not self.workers:
+            raise RunFailed(
+                f"no node had room for a worker within {seconds:g} s (faults.start_timeout_s); "
+                "start another node, or lower cpus or gpus"
+            )
+        for ping in ready:
+            _check_start(ping)
 
     def notices(self) -> list[str]:
         """What the workers have said, in their order; one that does not answer is left out."""
@@ -245,20 +283,37 @@ class WorkerPool:
             ray.kill(worker)
         self.workers = []
 
-    def _start(self, index: int) -> Any:
-        bundle = worker_bundles(self._experiment)[index]
+    def _start(self, index: int) -> None:
+        bundle = self._bundles[index]
         options: dict[str, Any] = {
             "num_cpus": bundle.get("CPU", 0),
             "num_gpus": bundle.get("GPU", 0),
-            "max_restarts": -1,
-            "max_task_retries": self._experiment.faults.max_failures,
         }
         if self._group is not None:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 self._group, placement_group_bundle_index=self._first_bundle + index
             )
         actor = ray.remote(Worker).options(**options)
-        return actor.remote(self._experiment.threads, bundle.get("GPU", 0))
+        worker = actor.remote(self._experiment.threads, bundle.get("GPU", 0))
+        self.workers.append(worker)
+        self._starting.append(worker)
+        self._place[worker] = index
+
+
+class Call(NamedTuple):
+    """A call that was sent to a worker.
+
+    Attributes:
+        worker: which.
+        clients: whom it is about.
+        refs: what comes back; there all at once.
+        states: references to the next states that do not come with the answers.
+    """
+
+    worker: Any
+    clients: Sequence[int]
+    refs: Sequence[Any]
+    states: Mapping[int, Any]
 
 
 class RayExecutor:
@@ -286,62 +341,110 @@ class RayExecutor:
 
         With a reply timeout it is one call per client, and what is late is dropped.
         """
-        shares = _cut_to_calls(self._shares(list(down)))
         timeout = self._faults.reply_timeout_s
-        if timeout is not None:
-            shares = [(worker, [client]) for worker, share in shares for client in share]
-            self._warm_up()  # the clock is for steps, not for a worker that starts
         distinct, position = _put_once(down)
-        calls: dict[Any, tuple[Any, list[int], list[Any], dict[int, Any]]] = {}
-        for worker, share in shares:
-            as_objects = [client for client in share if client not in self._small]
-            what, referenced = self._share(round_, share, distinct, position)
-            count = len(share) + len(as_objects)
-            refs = worker.step.options(num_returns=count).remote(
-                name, what, as_objects, *referenced
-            )
+
+        def send(worker: Any, clients: Sequence[int]) -> Call:
+            as_objects = [client for client in clients if client not in self._small]
+            what, referenced = self._share(round_, clients, distinct, position)
+            count = len(clients) + len(as_objects)
+            call = worker.step.options(num_returns=count)
+            refs = call.remote(name, what, as_objects, *referenced)
             refs = refs if count > 1 else [refs]
-            answers, states = refs[: len(share)], refs[len(share) :]
-            calls[answers[0]] = (worker, share, answers, dict(zip(as_objects, states, strict=True)))
-        late: list[Any] = []
-        if timeout is not None:
-            late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout)[1]
+            states = zip(as_objects, refs[len(clients) :], strict=True)
+            return Call(worker, clients, refs[: len(clients)], dict(states))
+
         replies: dict[int, Reply] = {}
-        for call, (_, share, answers, states) in calls.items():
-            if call in late:
-                replies |= dict.fromkeys(
-                    share, Reply(failure=Failure(f"no reply within {timeout:g} s"))
-                )
+        for call, answers in self._exchange(list(down), send, timeout):
+            if answers is None:
+                late = Reply(failure=Failure(f"no reply within {timeout:g} s"))
+                replies |= dict.fromkeys(call.clients, late)
                 continue
-            received: list[Answer] = _get(answers)
-            for client, answer in zip(share, received, strict=True):
+            for client, answer in zip(call.clients, answers, strict=True):
                 replies[client] = unpack(answer.reply)
-                self._states[client] = states.get(client, answer.state)
+                self._states[client] = call.states.get(client, answer.state)
                 (self._small.add if answer.small else self._small.discard)(client)
-            self._learn_rates(share, received)
-        for worker in {calls[call][0] for call in late}:
-            self._pool.replace(worker)  # it is busy with replies that nobody wants any more
+            self._learn_rates(call.clients, answers)
         return dict(sorted(replies.items()))
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test for every key of `down`, one call per worker."""
         distinct, position = _put_once(down)
-        shares = self._shares(list(down))
-        refs = []
-        for worker, share in shares:
-            what, referenced = self._share(round_, share, distinct, position)
-            refs.append(worker.test.remote(name, what, *referenced))
+
+        def send(worker: Any, clients: Sequence[int]) -> Call:
+            what, referenced = self._share(round_, clients, distinct, position)
+            return Call(worker, clients, [worker.test.remote(name, what, *referenced)], {})
+
         tested: dict[int, ScoreReply] = {}
-        for (_, share), ref in zip(shares, refs, strict=True):
-            tested |= zip(share, _get(ref), strict=True)
+        for call, answers in self._exchange(list(down), send):
+            tested |= zip(call.clients, answers[0], strict=True)
         return dict(sorted(tested.items()))
 
+    def _exchange(
+        self,
+        clients: Sequence[int],
+        send: Callable[[Any, Sequence[int]], Call],
+        timeout: float | None = None,
+    ) -> Iterator[tuple[Call, Any]]:
+        """Have clients' steps run; yield each call with what came back, None when it is late.
+
+        What a worker that died had not answered is asked again: steps are pure functions.
+
+        Raises:
+            RunFailed: when workers died too often under the same client's steps.
+        """
+        deaths: Counter[int] = Counter()
+        while clients:
+            self._pool.wait()
+            shares = _cut_to_calls(self._shares(clients))
+            if timeout is not None:
+                shares = [(worker, [client]) for worker, share in shares for client in share]
+                self._warm_up()  # the clock is for steps, not for a worker that starts
+            calls = [send(worker, share) for worker, share in shares]
+            late = _late(calls, timeout)
+            lost: dict[Any, list[int]] = {call.worker: [] for call in calls if call.refs[0] in late}
+            for call in calls:
+                if call.refs[0] in late:
+                    yield call, None
+                    continue
+                answers, death = _answers(call)
+                if death is None:
+                    yield call, answers
+                    continue
+                if call.worker not in lost:  # the calls behind the first had not begun
+                    self._count(deaths, call, death)
+                lost.setdefault(call.worker, []).extend(call.clients)
+            for worker in lost:
+                self._pool.replace(worker)  # nobody wants what the late ones are busy with
+            clients = [client for unanswered in lost.values() for client in unanswered]
+
+    def _count(self, deaths: Counter[int], call: Call, error: Exception) -> None:
+        """Count a worker's death against the clients whose steps it was running.
+
+        Raises:
+            RunFailed: when it is one too many, or the worker cannot even start.
+        """
+        _raise_if_unstartable(error)
+        deaths.update(call.clients)
+        if max(deaths.values()) > self._faults.max_failures:
+            raise RunFailed(
+                "a worker died again and again during one call (faults.max_failures="
+                f"{self._faults.max_failures} retries are used up): {_first_line(error)}"
+            ) from error
+
     def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
-        """Fetch the states of `clients` that have one, one by one."""
+        """Fetch the states of `clients` that have one, one by one.
+
+        Raises:
+            StatesLost: when the node that held one is gone.
+        """
         for client in clients:
             if client in self._states:
                 state = self._states[client]
-                state = unpack(_get(state) if isinstance(state, ray.ObjectRef) else state)
+                try:
+                    state = unpack(_get(state) if isinstance(state, ray.ObjectRef) else state)
+                except (RayActorError, ObjectLostError) as error:
+                    raise _states_lost(error) from error
                 if state is not None:
                     yield client, state
 
@@ -365,7 +468,8 @@ class RayExecutor:
     def _warm_up(self) -> None:
         """Wait until every worker can take calls."""
         for ref in [worker.warm_up.remote(self._experiment) for worker in self._pool.workers]:
-            _get(ref)
+            with suppress(RayActorError):  # its next call shows that it died
+                _get(ref)
 
     def _share(
         self, round_: int, clients: Sequence[int], distinct: Sequence[Any], at: Mapping[int, int]
@@ -431,17 +535,58 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     return [ref for _, ref in sorted(refs.values(), key=lambda item: item[0])], position
 
 
-def _get(ref: Any) -> Any:
-    """`ray.get` with errors in our own terms."""
+def _late(calls: Sequence[Call], timeout: float | None) -> set[Any]:
+    """The first reference of each call that has no answer after so many seconds."""
+    if timeout is None:
+        return set()
+    first = [call.refs[0] for call in calls]
+    return set(ray.wait(first, num_returns=len(first), timeout=timeout)[1])
+
+
+def _answers(call: Call) -> tuple[Any, Exception | None]:
+    """What came back from a call, or the death of its worker, or of the node with its answers."""
     try:
-        return ray.get(ref)
+        return _get(call.refs), None
+    except (RayActorError, ObjectLostError) as error:
+        return None, error
+
+
+def _get(refs: Any) -> Any:
+    """`ray.get` with errors in our own terms.
+
+    Raises:
+        RayActorError: when the worker died, or cannot be reached.
+        ObjectLostError: when the node with the answer is gone.
+        StatesLost: when the states that the worker needed are.
+    """
+    try:
+        return ray.get(refs)
     except RayTaskError as error:
+        if isinstance(error.cause, ObjectLostError):
+            raise _states_lost(error.cause) from error
         raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
+
+
+def _states_lost(error: Exception) -> StatesLost:
+    return StatesLost(f"the node that held clients' states is gone: {_first_line(error)}")
+
+
+def _check_start(ping: Any) -> None:
+    """Find out why a worker did not start; one that died since is found by its next call.
+
+    Raises:
+        RunFailed: when its start raised an error.
+    """
+    try:
+        ray.get(ping)
     except RayActorError as error:
-        lines = str(error).strip().splitlines()
-        if error.actor_init_failed:
-            raise RunFailed(f"a worker cannot start: {lines[-1]}") from error
-        raise RunFailed(
-            "a worker died again and again during one call "
-            f"(faults.max_failures retries are used up): {lines[0]}"
-        ) from error
+        _raise_if_unstartable(error)
+
+
+def _raise_if_unstartable(error: Exception) -> None:
+    if isinstance(error, RayActorError) and error.actor_init_failed:
+        raise RunFailed(f"a worker cannot start: {str(error).strip().splitlines()[-1]}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

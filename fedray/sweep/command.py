@@ -29,7 +29,7 @@ from fedray.command import (
 )
 from fedray.config import Experiment, dump_yaml, find_yaml
 from fedray.errors import UserError
-from fedray.files import results_home, write_atomic
+from fedray.files import full_disk_said, remove_torn, results_home, write_atomic
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
@@ -96,7 +96,7 @@ def _main(args: argparse.Namespace) -> int:
     prepare(ledger.plan, configs)
     print(headline(ledger), flush=True)
     concurrent = connect_cluster(ledger, configs, tracks=not args.no_track)
-    with hold(ledger.home):
+    with full_disk_said(ledger.home), hold(ledger.home):
         keep_file(args.sweep, ledger.home)
         return run(ledger, concurrent, tracks=not args.no_track)
 
@@ -165,6 +165,7 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
         lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a sweep that is still running") from None
+    remove_torn(home)
     try:
         yield
     finally:

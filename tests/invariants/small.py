@@ -95,6 +95,7 @@ class Few:
         self._pool = pool
         self._count = count
         self.replace = pool.replace
+        self.wait = pool.wait
 
     @property
     def workers(self) -> list[Any]:

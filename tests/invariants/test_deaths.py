@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulty
 import pytest
 import ray
+from ray.exceptions import ActorUnavailableError
 from small import (
     Killer,
     assert_same,
@@ -16,7 +17,8 @@ from small import (
 
 from fedray.cli import run
 from fedray.errors import RunFailed
-from fedray.runtime import server
+from fedray.runtime import server, workers
+from fedray.runtime.workers import WorkerPool
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -77,3 +79,46 @@ def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, c
     assert 1 <= last_round(out) < 3
     serially(small.experiment(*SLOW), out)
     assert_same(out, small.undisturbed(*SLOW))
+
+
+def test_a_worker_that_finds_no_place_is_done_without(small, ray_nodes, tmp_path, monkeypatch):
+    wait = ray.wait
+
+    def all_but_the_last(refs, **options):
+        ready = wait(refs, num_returns=len(refs))[0]
+        return [ref for ref in ready if ref != refs[-1]], [refs[-1]]
+
+    pool = WorkerPool(small.experiment("workers=2"))
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ray, "wait", all_but_the_last)
+            pool.wait()
+        assert len(pool.workers) == 1
+        on_workers(small.experiment(), tmp_path, pool, 2)
+    finally:
+        pool.close()
+    assert_same(tmp_path, small.undisturbed())
+
+
+def test_no_room_for_any_worker_is_one_sentence(small, ray_nodes):
+    pool = WorkerPool(small.experiment("workers=1", "cpus=9", "faults.start_timeout_s=1"))
+    with pytest.raises(RunFailed, match=r"within 1 s \(faults\.start_timeout_s\)"):
+        pool.wait()
+
+
+def test_a_worker_that_cannot_be_reached_is_replaced(small, pool, tmp_path, monkeypatch):
+    """As when its node dies: the calls are refused before the death is known."""
+    refused = iter([ActorUnavailableError("rpc error", pool.workers[0]._actor_id.binary())])
+    get = workers._get
+
+    def unreachable_once(refs):
+        error = next(refused, None)
+        if error is not None:
+            raise error
+        return get(refs)
+
+    monkeypatch.setattr(workers, "_get", unreachable_once)
+    first = pool.workers[0]
+    on_workers(small.experiment("faults.max_failures=1"), tmp_path, pool, 1)
+    assert first not in pool.workers
+    assert_same(tmp_path, small.undisturbed())

@@ -1,0 +1,86 @@
+"""What a run's folder holds, to be held against the undisturbed run's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from fedray.errors import UserError
+from fedray.records import Run, RunFolder
+
+_FILES = {
+    ".lock",
+    "checkpoints",
+    "config.yaml",
+    "error.txt",
+    "matrices.json",
+    "partition.json",
+    "partition.png",
+    "result.json",
+    "tracking.json",
+}
+
+
+def difference(out: Path, undisturbed: Path) -> str:
+    """What distinguishes a finished run from the undisturbed one; "" when nothing does."""
+    try:
+        mine, theirs = RunFolder(out).read(), RunFolder(undisturbed).read()
+    except UserError as error:
+        return str(error)
+    return (
+        _rounds_difference(mine, theirs)
+        or _tensors_difference(_tensors(out), _tensors(undisturbed))
+        or _leftovers(out)
+    )
+
+
+def _rounds_difference(mine: Run, theirs: Run) -> str:
+    numbers = [done.round for done in mine.rounds]
+    if numbers != list(range(theirs.done + 1)):
+        return f"the rounds are {numbers}"
+    for one, other in zip(mine.rounds, theirs.rounds, strict=True):
+        first, second = (replace(done, seconds=0.0).to_json() for done in (one, other))
+        differing = [key for key in second if first[key] != second[key]]
+        if differing:
+            key = differing[0]
+            return f"round {one.round}: {key} is {first[key]}, undisturbed {second[key]}"
+    for name in ("identity", "data_sha256", "partition_sha256"):
+        if getattr(mine.info, name) != getattr(theirs.info, name):
+            return f"{name} differs"
+    return ""
+
+
+def _tensors(out: Path) -> dict[str, Any]:
+    """Every tensor of the last checkpoint, by file and name."""
+    found = {}
+    for path in sorted(out.glob("checkpoints/round_*/*.safetensors")):
+        with safe_open(path, framework="np") as file:
+            for name in file.keys():  # noqa: SIM118
+                found[f"{path.parent.name}/{path.name}/{name}"] = file.get_tensor(name).tobytes()
+    return found
+
+
+def _tensors_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
+    if mine.keys() != theirs.keys():
+        return f"the checkpoints hold other tensors: {sorted(mine.keys() ^ theirs.keys())[:3]}"
+    differing = [name for name in mine if mine[name] != theirs[name]]
+    return f"tensor {differing[0]} differs" if differing else ""
+
+
+def _leftovers(out: Path) -> str:
+    """Files that nobody needs when a run has ended."""
+    left = sorted({path.name for path in out.iterdir()} - _FILES)
+    left += [path.name for path in (out / "checkpoints").iterdir()][1:]
+    left += [str(path) for path in out.rglob("*.tmp*")]
+    return f"left over: {left}" if left else ""
+
+
+def words_to_go_on(experiment: Path, out: Path, extra: Sequence[str] = ()) -> list[str]:
+    """The command that begins a run, or goes on with the one in the folder."""
+    if RunFolder(out).config.is_file():
+        return ["--resume", str(out), *extra]
+    return [str(experiment), *extra, "--out", str(out)]

@@ -1,0 +1,67 @@
+"""A full disk stops a run with one sentence: `python -m benchmarks.faults disk`."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from fedray.cli import run
+from fedray.errors import RunFailed
+from fedray.files import full_disk_said
+
+WORDS = (
+    "fedavg_digits",
+    "rounds=2",
+    "local_epochs=1",
+    "model.group=mlp",
+    "data.clients=3",
+    "data.samples=240",
+    "--executor=serial",
+    "--no-track",
+)
+
+
+@pytest.mark.slow
+def test_a_run_on_a_disk_that_fills(inject):
+    inject("disk", 6)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        RuntimeError("I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_whatever_says_that_the_disk_is_full_is_one_sentence(tmp_path, error):
+    with pytest.raises(RunFailed, match=r"cannot be written.*--resume"), full_disk_said(tmp_path):
+        raise error
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    with pytest.raises(KeyError), full_disk_said(tmp_path):
+        raise KeyError("No space")
+
+
+def test_a_checkpoint_that_finds_no_room(tmp_path, monkeypatch, capsys):
+    from fedray import checkpoint
+
+    save, full = checkpoint.save_file, True
+
+    def fails_once(*args):
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(args[1]))
+        save(*args)
+
+    monkeypatch.setattr(checkpoint, "save_file", fails_once)
+    out = tmp_path / "out"
+    assert run.main([*WORDS, "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "No space left on device" in said
+    assert f"--resume {out}" in said
+    assert not (out / "error.txt").exists()
+    full = False
+    assert run.main(["--resume", str(out), "--executor=serial", "--no-track"]) == 0
