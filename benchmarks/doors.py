@@ -194,7 +194,7 @@ def running(kind: str, folder: Path, **extra: str) -> Iterator[int]:
     finally:
         with suppress(psutil.NoSuchProcess):
             family += process.children(recursive=True)
-        process.terminate()
+            process.terminate()
         for left in psutil.wait_procs(family, timeout=30)[1]:
             left.kill()
         psutil.wait_procs(family, timeout=30)
