@@ -17,6 +17,8 @@ import pytest
 
 from benchmarks.doors import KINDS, Door, doors, free_port, running, settled
 
+pytestmark = pytest.mark.timeout(900)  # a busy machine decides nothing
+
 COUNTERS = {"_private/monitor.py", "v2/monitor.py", "dashboard/dashboard.py"}
 """Where Ray's own counters can be read without a token, as clusters/README.md says."""
 
