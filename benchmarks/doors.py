@@ -95,7 +95,7 @@ def _grpc_answer(address: str) -> str:
 
 def _title(process: psutil.Process) -> str:
     """Its script, module or the name that Ray gave it."""
-    words = process.cmdline()
+    words = process.cmdline() or [process.name()]
     if words[0].startswith("ray::"):
         return words[0].split()[0].partition(".")[0].rstrip(":") or words[0]
     for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -172,32 +172,48 @@ def is_up(kind: str, folder: Path, pid: int) -> bool:
     return {"ray::DashboardAgent", "ray::RuntimeEnvAgent", "raylet"} <= titles
 
 
+def comes_up(kind: str, folder: Path, process: psutil.Popen) -> bool:
+    """Wait until it is up; False when it ends by itself, or needs more than ten minutes."""
+    deadline = time.monotonic() + 600
+    while process.poll() is None and time.monotonic() < deadline:
+        if is_up(kind, folder, process.pid):
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def end(process: psutil.Popen) -> None:
+    """End a process and all that it has started."""
+    family = [process]
+    with suppress(psutil.NoSuchProcess):
+        family += process.children(recursive=True)
+        process.terminate()
+    for left in psutil.wait_procs(family, timeout=30)[1]:
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
+    psutil.wait_procs(family, timeout=30)
+
+
 @contextmanager
 def running(kind: str, folder: Path, **extra: str) -> Iterator[int]:
     """The id of a process that runs `run`, `sweep` or `head`, until the end of the block.
 
     Raises:
-        RuntimeError: when it ends by itself, or trains nothing for ten minutes.
+        RuntimeError: when it does not start.
     """
-    words, env = command(kind, folder)
     log = folder / f"{kind}.log"
-    with log.open("w") as file:
-        process = psutil.Popen(words, env=env | extra, cwd=ROOT, stdout=file, stderr=file)
-    family = [process]
-    try:
-        deadline = time.monotonic() + 600
-        while not is_up(kind, folder, process.pid):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{kind} does not run: {log.read_text()[-2000:]}")
-            time.sleep(0.5)
-        yield process.pid
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            family += process.children(recursive=True)
-        process.terminate()
-        for left in psutil.wait_procs(family, timeout=30)[1]:
-            left.kill()
-        psutil.wait_procs(family, timeout=30)
+    for _ in range(3):  # Ray gives itself 30 s to start, however busy the machine
+        words, env = command(kind, folder)
+        with log.open("w") as file:
+            process = psutil.Popen(words, env=env | extra, cwd=ROOT, stdout=file, stderr=file)
+        try:
+            if comes_up(kind, folder, process):
+                yield process.pid
+                return
+        finally:
+            end(process)
+        shutil.rmtree(folder / "results", ignore_errors=True)
+    raise RuntimeError(f"{kind} does not run: {log.read_text()[-2000:]}")
 
 
 def settled(pid: int) -> list[Door]:

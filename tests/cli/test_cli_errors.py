@@ -280,6 +280,7 @@ def test_a_machine_too_busy_for_ray(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(ray, "init", slow)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # no token is made in this home
     assert run.main(["local_digits", "--out", str(tmp_path / "out"), "--no-track"]) == 1
     assert capsys.readouterr().err == (
         "failed: Ray cannot start on this machine (The current node timed out during startup.); "
