@@ -13,6 +13,7 @@ from benchmarks.faults.tally import Tally
 
 KINDS = {
     "damage": "bit flips, truncations, swaps and edits in the files of a run",
+    "poison": "replies of one client that are not what they should be",
 }
 """Each module of this package that injects faults, with what it does."""
 
