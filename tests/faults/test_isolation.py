@@ -40,6 +40,10 @@ def edit_unseen(tensors: Any) -> None:
         tensor.data.numpy()[...] = 7
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def freeze(client: Client) -> None:
     for parameter in client.skeleton.model.parameters():
         parameter.requires_grad_(False)
@@ -47,9 +51,9 @@ def freeze(client: Client) -> None:
 
 def halve(client: Client) -> None:
     client.skeleton.model.register_forward_hook(
-        lambda module, inputs, output: output._replace(logits=output.logits / 2)
-        if hasattr(output, "_replace")
-        else output
+        lambda module, inputs, output: (
+            output._replace(logits=output.logits / 2) if hasattr(output, "_replace") else output
+        )
     )
     for module in client.skeleton.model.modules():
         module.register_forward_pre_hook(lambda module, inputs: None)
@@ -100,7 +104,7 @@ SPOILERS: dict[str, Callable[[Client, ClientState, Any], object]] = {
     "images": lambda c, s, d: c.train.stored.fill(0),
     "indices": lambda c, s, d: c.train.index.fill(0),
     "exits": lambda c, s, d: sys.exit(0),
-    "interrupts": lambda c, s, d: (_ for _ in ()).throw(KeyboardInterrupt),
+    "interrupts": lambda c, s, d: interrupt(),
 }
 
 
