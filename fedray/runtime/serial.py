@@ -17,7 +17,6 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
 
-
 FOR_A_CLUSTER = ("workers", "cpus", "server_cpus", "faults.max_failures")
 """Keys that share out a cluster and count its deaths: one process has neither, and says so."""
 

@@ -82,7 +82,7 @@ SPOILERS: dict[str, Callable[[Client, ClientState, Any], object]] = {
     "matmul precision": lambda c, s, d: torch.set_float32_matmul_precision("medium"),
     "anomaly": lambda c, s, d: torch.autograd.set_detect_anomaly(True),
     "torch's generator": lambda c, s, d: torch.manual_seed(3),
-    "numpy's generator": lambda c, s, d: np.random.seed(3),
+    "numpy's generator": lambda c, s, d: np.random.seed(3),  # noqa: NPY002
     "python's generator": lambda c, s, d: random.seed(3),
     "environment": lambda c, s, d: os.environ.update(SPOILED="yes", HOME="/nowhere"),
     "a variable less": lambda c, s, d: os.environ.pop("PATH"),
@@ -126,7 +126,7 @@ class Spoiling(FedAvg):
                 assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             raise ArithmeticError("spoilt")
         up, after = super().client_update(client, state, down)
-        drawn = F.dropout(torch.ones(4)).sum() + np.random.rand() + random.random()
+        drawn = F.dropout(torch.ones(4)).sum() + np.random.rand() + random.random()  # noqa: NPY002
         surroundings = [torch.get_num_threads(), os.getcwd() == "/", "SPOILED" in os.environ]
         seen = torch.cat(
             [state.memory["seen"].double() + 1, drawn.double()[None], torch.tensor(surroundings)]
@@ -144,6 +144,7 @@ class Worker(workers.Worker):
 
 @pytest.fixture(autouse=True)
 def knows(monkeypatch):
+    algorithms.names()  # all are read: what is read later would be forgotten again
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add(Spoiling)
 

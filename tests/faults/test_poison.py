@@ -22,6 +22,7 @@ FEW = [
 @pytest.fixture(autouse=True)
 def poisoned_methods(monkeypatch):
     """This process knows the poisoned methods."""
+    poison.algorithms.names()  # all are read: what is read later would be forgotten again
     monkeypatch.setattr(poison.algorithms, "_entries", dict(poison.algorithms._entries))
     poison.register()
     yield
