@@ -74,7 +74,7 @@ def test_a_method_that_uploads_something_else_is_not_registered():
             raise NotImplementedError
 
     with pytest.raises(
-        TypeError, match="client_update uploads .*; what travels is a Payload or None"
+        TypeError, match=r"client_update uploads .*; what travels is a Payload or None"
     ):
         algorithms.add(Method)
 
