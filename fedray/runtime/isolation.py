@@ -153,18 +153,18 @@ class Surroundings:
             _set(_PROCESS, process)
 
     def _own_generators(self, seed: int) -> tuple[Any, ...]:
-        """Seed the global generators; returns what they were."""
+        """Seed the global generators; returns what they were : of numpy a generator."""
         before = (
             torch.get_rng_state(),
             [torch.cuda.get_rng_state(device) for device in self._cuda],
             random.getstate(),
-            np.random.get_bit_generator(),  # ten times as fast as its state
+            np.random.get_bit_generator(),  # type: ignore[attr-defined]
         )
         torch.default_generator.manual_seed(seed)
         if self._cuda:
             torch.cuda.manual_seed(seed)
         random.seed(seed)
-        np.random.set_bit_generator(self._numpy)
+        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
         np.random.seed(seed % 2**32)  # noqa: NPY002
         return before
 
@@ -173,7 +173,7 @@ class Surroundings:
         for device, state in zip(self._cuda, cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
         random.setstate(python)
-        np.random.set_bit_generator(numpy)
+        np.random.set_bit_generator(numpy)  # type: ignore[attr-defined]
 
 
 def _set(what: tuple[_Global, ...], before: Sequence[Any]) -> None:
