@@ -20,6 +20,7 @@ KINDS = {
     "sweeps": "drivers of sweeps killed and resumed",
     "disk": "a disk that is full at a random operation of a run, then is not",
     "damage": "bit flips, truncations, swaps and edits in the files of a run",
+    "poison": "replies of one client that are not what they should be",
     "settings": "wrong keys, values, words and files, from the types of all settings",
     "tracker": "a tracking server that hangs, fails, dies or forgets to answer; drivers killed",
 }

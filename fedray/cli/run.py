@@ -130,7 +130,7 @@ def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> I
     """The rounds, from whichever executor was asked for."""
     if executor == "serial":
         from fedray.runtime.assembly import pick_device
-        from fedray.runtime.serial import SerialExecutor
+        from fedray.runtime.serial import SerialExecutor, unused_keys
         from fedray.runtime.session import Session
 
         device = pick_device(experiment.gpus)
@@ -138,6 +138,9 @@ def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> I
             raise UserError(
                 f"gpus={experiment.gpus:g}, but this machine has no CUDA device; set gpus=0"
             )
+        unused = unused_keys(experiment)
+        if unused:
+            print(unused, flush=True)
         session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
         return session.rounds()
     from fedray.runtime.cluster import check_storage, connect

@@ -238,7 +238,7 @@ def _check_entries(
     place: str, value: Tensor, field: Declared, low: float | None, high: float | None
 ) -> None:
     if not value.numel():
-        return
+        raise BadPayload(f"{place} is empty")
     least, most = (float(bound) for bound in value.aminmax())
     if low is not None and not least >= low:
         raise BadPayload(f"{place} holds {least:g}, expected at least {low:g}")

@@ -101,7 +101,7 @@ def _check_types(given: Mapping[str, Any]) -> None:
         TypeError: naming the key.
     """
     for name, value in given.items():
-        optional = name in ("partition_sha256", "data_sha256") and value is None
+        optional = name in _OPTIONAL and value is None
         if not (optional or isinstance(value, _TYPES.get(name, str))):
             raise TypeError(f"'{name}' is of type {type(value).__name__}")
     if not isinstance(given["config"].get("rounds"), int):
@@ -119,7 +119,14 @@ def _with_named_components(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, **changed}
 
 
-_TYPES: dict[str, type] = {"config": dict, "versions": dict, "seed": int, "architectures": list}
+_TYPES: dict[str, type] = {
+    "config": dict,
+    "versions": dict,
+    "seed": int,
+    "architectures": list,
+    "privacy": dict,
+}
+_OPTIONAL = ("partition_sha256", "data_sha256", "privacy")
 _NAMED = {"data": ("source", "augment"), "text": ("style",)}
 _PLAIN = (
     "name",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -93,8 +93,8 @@ class ClientRuntime:
             uplink, traffic = gate.up(
                 uplink, round_=context.round, client=context.id, step=name, down=down
             )
+        check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
-        check_numbers(context.reports, loss)
         return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)
 
     def test(
@@ -163,9 +163,8 @@ class ClientRuntime:
         shared = Unchanged(algorithm, setting, setting.training)
         whole = False
         try:
-            with self._surroundings.isolated(seed):
+            with self._surroundings.isolated(seed), shared:
                 yield context
-            shared.check()
             whole = context.skeleton.is_as_built()
         finally:
             if not whole:  # the next client of this architecture gets a new one
@@ -192,24 +191,29 @@ def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
 
     def own(tensor: Tensor) -> Tensor:
         kept = private.original(tensor).detach().cpu()
+        if kept.dtype in UNKEPT:
+            raise TypeError(f"the state holds {kept.dtype}, which is not kept; use float32")
         return kept.clone() if kept.data_ptr() in lent else kept  # the next client's weights
 
     model, memory = contiguous(state.model), contiguous(state.memory)
     return ClientState(map_tensors(own, model), map_tensors(own, memory))
 
 
+UNKEPT = (torch.bfloat16, torch.complex32)
+"""Types that NumPy has not, in which states travel."""
 REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 """What a report may be called; trackers take no other names."""
 
 
-def check_numbers(reports: Mapping[str, float], train_loss: float | None) -> None:
-    """Refuse reports and a training loss that cannot be averaged and written down.
+def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
+    """Refuse reports and training losses that cannot be averaged and written down.
 
     Raises:
         ValueError: naming the report.
     """
-    if train_loss is not None and not _is_number(train_loss):
-        raise ValueError(f"client.train_losses ends in {train_loss!r}, expected a finite number")
+    for loss in train_losses:
+        if not _is_number(loss):
+            raise ValueError(f"client.train_losses holds {loss!r}, expected a finite number")
     for name, value in reports.items():
         if not isinstance(name, str) or not REPORT.fullmatch(name):
             raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")

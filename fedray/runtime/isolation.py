@@ -153,18 +153,18 @@ class Surroundings:
             _set(_PROCESS, process)
 
     def _own_generators(self, seed: int) -> tuple[Any, ...]:
-        """Seed the global generators; returns what they were."""
+        """Seed the global generators; returns what they were : of numpy a generator."""
         before = (
             torch.get_rng_state(),
             [torch.cuda.get_rng_state(device) for device in self._cuda],
             random.getstate(),
-            np.random.get_bit_generator(),  # ten times as fast as its state
+            np.random.get_bit_generator(),  # type: ignore[attr-defined]
         )
         torch.default_generator.manual_seed(seed)
         if self._cuda:
             torch.cuda.manual_seed(seed)
         random.seed(seed)
-        np.random.set_bit_generator(self._numpy)
+        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
         np.random.seed(seed % 2**32)  # noqa: NPY002
         return before
 
@@ -173,7 +173,7 @@ class Surroundings:
         for device, state in zip(self._cuda, cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
         random.setstate(python)
-        np.random.set_bit_generator(numpy)
+        np.random.set_bit_generator(numpy)  # type: ignore[attr-defined]
 
 
 def _set(what: tuple[_Global, ...], before: Sequence[Any]) -> None:
@@ -212,25 +212,30 @@ class Unchanged:
     """
 
     def __init__(self, *shared: Any) -> None:
-        self._before = [(each, dict(vars(each))) for each in shared]
+        self._shared = shared
 
-    def check(self) -> None:
+    def __enter__(self) -> None:
+        self._before = [(each, dict(vars(each))) for each in self._shared]
+
+    def __exit__(self, kind: object, *_: object) -> None:
         """Set back what was set.
 
         Raises:
-            TypeError: naming the attribute.
+            TypeError: naming an attribute that was set, where nothing else was raised.
         """
-        found = ""
-        for each, before in self._before:
-            now = vars(each)
-            names = {**before, **now}
-            changed = [n for n in names if now.get(n, _NONE) is not before.get(n, _NONE)]
-            if changed:
-                found = f"{type(each).__name__}.{changed[0]}"
-                now.clear()
-                now.update(before)
-        if found:
+        found = [name for each, before in self._before for name in _set_back(each, before)]
+        if found and kind is None:
             raise TypeError(
-                f"a client's step has set {found}, which all clients share; what a client keeps "
+                f"a client's step has set {found[0]}, which all clients share; what a client keeps "
                 "belongs into its ClientState"
             )
+
+
+def _set_back(each: Any, before: dict[str, Any]) -> list[str]:
+    """Give an object the attributes that it had; returns the names of those that were others."""
+    now = vars(each)
+    names = [n for n in {**before, **now} if now.get(n, _NONE) is not before.get(n, _NONE)]
+    if names:
+        now.clear()
+        now.update(before)
+    return [f"{type(each).__name__}.{name}" for name in names]

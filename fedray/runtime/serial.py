@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
+from typing import Any
 
 import torch
 
+from fedray.config import Experiment
 from fedray.core import ClientState, Downlinks
 from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
+
+FOR_A_CLUSTER = ("workers", "cpus", "server_cpus", "faults.max_failures")
+"""Keys that share out a cluster and count its deaths: one process has neither, and says so."""
+
+
+def unused_keys(experiment: Experiment) -> str:
+    """One line about the keys that were set and mean nothing to one process; "" for none."""
+    now, default = experiment.tree(), Experiment().tree()
+    found = []
+    for key in FOR_A_CLUSTER:
+        value, usual = (_at(tree, key) for tree in (now, default))
+        if value != usual:
+            found.append(f"{key}={value:g}")
+    if not found:
+        return ""
+    return f"without effect in one process: {', '.join(found)}"
+
+
+def _at(tree: Any, key: str) -> Any:
+    return reduce(getitem, key.split("."), tree)
 
 
 class SerialExecutor:

@@ -111,7 +111,8 @@ def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     uplinks = {}
     runtime = ClientRuntime(done.assembly, CPU)
     for client in members:
-        down = GlobalModel(done.servers[1]["clusters"]["1"], {})
+        model = runtime.client(client, 2).skeleton.model
+        down = GlobalModel.of(model, done.servers[1]["clusters"]["1"])
         uplinks[client] = runtime.step("client_update", 2, client, None, down)[0].uplink
     total = sum(upload.samples for upload in uplinks.values())
     mean = sum(u.weights["head.weight"] * (u.samples / total) for u in uplinks.values())

@@ -64,7 +64,10 @@ def test_wrong_prompts(small, tiny_clip, ray_nodes, tmp_path, capsys, case):
     ("method", "sentence"),
     [
         ("broken", "client 1, round 2, step client_update: ArithmeticError: no such thing"),
-        ("broken_server", "ArithmeticError: no such thing"),
+        (
+            "broken_server",
+            "server, round 2, step server_update: ArithmeticError: no such thing",
+        ),
     ],
 )
 def test_a_fault_in_a_method_names_the_file_with_its_traceback(

@@ -1,0 +1,164 @@
+"""The server's own step fails: one sentence, a checkpoint of the round before, on after a cure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from benchmarks.faults import poison
+from fedray.algorithms.averaging.scaffold import Scaffold
+from fedray.core import Server, ServerState, Uplinks, algorithms
+from fedray.errors import ClientError, ServerError
+from fedray.runtime import workers
+from fedray.runtime.resolve import from_tree
+from fedray.runtime.session import Session
+
+
+def divide(state: Any) -> None:
+    raise ArithmeticError("no such thing")
+
+
+def leave(state: Any) -> None:
+    sys.exit(0)
+
+
+def spoil(state: Any) -> None:
+    for tensor in state["model"].values():
+        tensor.fill_(7)
+    raise ArithmeticError("no such thing")
+
+
+class Breaking(Scaffold):
+    """SCAFFOLD whose server fails in round 4, as long as it is not cured."""
+
+    name = "breaking"
+    fault: ClassVar[Callable[[Any], None] | None] = None
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        if server.round == 4 and Breaking.fault is not None:
+            Breaking.fault(state)
+        return super().server_update(state, uplinks, server)
+
+
+class Worker(workers.Worker):
+    """A worker that knows this file's method."""
+
+    def __init__(self, *args: Any) -> None:
+        algorithms.add(Breaking)
+        super().__init__(*args)
+
+
+@pytest.fixture(autouse=True)
+def knows(monkeypatch):
+    algorithms.names()  # all are read: what is read later would be forgotten again
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add(Breaking)
+
+
+def run(out: Path, make: poison.MakeExecutor, every: int, **keys: Any) -> list[Any]:
+    tree = {**poison.TREE, "rounds": 5, "participation": 0.5, "checkpoint_every": every, **keys}
+    experiment = from_tree({**tree, "algorithm": {"name": "breaking"}}, ())
+    return list(Session(experiment, out, make).rounds())
+
+
+def numbers(out: Path) -> list[Any]:
+    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    return [{key: value for key, value in r.items() if key != "seconds"} for r in rounds]
+
+
+def checkpointed(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "checkpoints").glob("round_*"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    algorithms.add(Breaking)
+    try:
+        out = tmp_path_factory.mktemp("undisturbed")
+        run(out, poison.serial, 1)
+        return numbers(out)
+    finally:
+        del algorithms._entries["breaking"]
+
+
+def assert_stops_and_goes_on(
+    out: Path, make: poison.MakeExecutor, every: int, undisturbed: Any, monkeypatch: Any
+) -> str:
+    """The run stops in round 4 with round 3's checkpoint; the cured one ends as the undisturbed."""
+    with pytest.raises(ServerError) as stopped:
+        run(out, make, every)
+    assert checkpointed(out) == ["round_00003"]
+    assert len(numbers(out)) == 4
+    text = (out / "error.txt").read_text()
+    assert "test_server_step.py" in text
+    monkeypatch.setattr(Breaking, "fault", None)
+    assert [done.round for done in run(out, make, every)] == [4, 5]
+    assert numbers(out) == undisturbed
+    return str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "every", "cause"),
+    [
+        (divide, 1, "ArithmeticError: no such thing"),
+        (spoil, 5, "ArithmeticError: no such thing"),
+        (leave, 2, "SystemExit: 0"),
+    ],
+)
+def test_it_stops_the_run_after_a_whole_round(
+    undisturbed, tmp_path, monkeypatch, fault, every, cause
+):
+    monkeypatch.setattr(Breaking, "fault", staticmethod(fault))
+    said = assert_stops_and_goes_on(tmp_path, poison.serial, every, undisturbed, monkeypatch)
+    kept = tmp_path / "error.txt"
+    assert said == f"server, round 4, step server_update: {cause} (traceback in {kept})"
+
+
+def test_without_checkpoints_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(Breaking, "fault", staticmethod(divide))
+    with pytest.raises(ServerError):
+        run(tmp_path, poison.serial, 0)
+    assert checkpointed(tmp_path) == []
+
+
+def test_a_client_that_stops_a_run_leaves_a_checkpoint_too(undisturbed, tmp_path, monkeypatch):
+    honest = Breaking.finish
+
+    def finish(self: Any, local: Any, trained: Any) -> Any:
+        if local.client.round == 4:
+            raise ArithmeticError("no such thing")
+        return honest(self, local, trained)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Breaking, "finish", finish)
+        with pytest.raises(ClientError):
+            run(tmp_path, poison.serial, 5)
+    assert checkpointed(tmp_path) == ["round_00003"]
+    run(tmp_path, poison.serial, 5)
+    assert numbers(tmp_path) == undisturbed
+
+
+def test_a_download_that_is_not_as_declared_is_the_server_s_fault(tmp_path, monkeypatch):
+    def nan(state: Any) -> Any:
+        return {**state, "model": {n: t * torch.nan for n, t in state["model"].items()}}
+
+    honest = Breaking.server_update
+    monkeypatch.setattr(
+        Breaking, "server_update", lambda self, s, u, server: nan(honest(self, s, u, server))
+    )
+    with pytest.raises(ServerError, match=r"^server, round 2, step round: .*holds a NaN"):
+        run(tmp_path, poison.serial, 1)
+
+
+@pytest.mark.ray
+def test_on_workers_it_is_the_same(undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(poison, "Worker", Worker)
+    monkeypatch.setattr(Breaking, "fault", staticmethod(spoil))
+    with poison.on_two_workers() as on_ray:
+        assert_stops_and_goes_on(tmp_path, on_ray, 5, undisturbed, monkeypatch)
