@@ -35,8 +35,6 @@ from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock
 
 _FORMAT = 2
-_CHECK_LASTS = 600.0
-"""Seconds for which one process's check serves the others of its node: the start of a run."""
 _log = logging.getLogger(__name__)
 
 
@@ -150,9 +148,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _trusted(folder: Path, verified_since: float) -> ImageSet | None:
     """Map what another process has just checked; None when nobody has."""
     stamp = stamp_of(folder)
-    if stamp is None or stamp.compared < verified_since:
-        return None
-    if not 0 <= time.time() - stamp.checked < _CHECK_LASTS:
+    if stamp is None or stamp.compared < verified_since or not stamp.lasts:
         return None
     try:
         found = _map(folder, read_meta(folder))

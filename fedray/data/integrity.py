@@ -13,19 +13,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import shutil
+import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedray.files import write_json
+from fedray.files import node_lock, write_json
 
 _META, _STAMP = "meta.json", "checked.json"
 _CHUNK = 1 << 20
 _MOST_THREADS = 8
+_CHECK_LASTS = 600.0
+"""Seconds for which one process's check serves the others of its node: the start of a run."""
+_log = logging.getLogger(__name__)
 
 
 class Damaged(Exception):
@@ -78,6 +86,59 @@ def check(folder: Path) -> dict[str, Any]:
     return dict(meta["content"])
 
 
+def check_or_make(folder: Path, what: str, make: Callable[[Path], None]) -> None:
+    """Have a sealed folder made by the first process of this node that needs it; check it later.
+
+    One that is damaged is made again, which is said.
+
+    Args:
+        folder: where it is wanted.
+        what: is in it, for messages.
+        make: writes the files into the folder that it is given, which then takes its place whole.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    if _just_checked(folder):
+        return
+    try:
+        with node_lock(folder):
+            if not _just_checked(folder) and not _found_whole(folder, what):
+                _replace(folder, make)
+    except OSError:
+        if not _found_whole(folder, what):  # it may be whole where nobody may write
+            raise
+
+
+def _just_checked(folder: Path) -> bool:
+    stamp = stamp_of(folder)
+    return stamp is not None and stamp.lasts
+
+
+def _found_whole(folder: Path, what: str) -> bool:
+    """Check what is there and remember it; say so when it is damaged."""
+    if not folder.exists():
+        return False
+    try:
+        check(folder)
+    except Damaged as damage:
+        _log.warning("the %s in %s are damaged: %s; making them again", what, folder, damage)
+        return False
+    Stamp(time.time(), 0.0).keep(folder)
+    return True
+
+
+def _replace(folder: Path, make: Callable[[Path], None]) -> None:
+    with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+        made = Path(temporary) / folder.name
+        made.mkdir()
+        make(made)
+        seal(made, {})
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    Stamp(time.time(), 0.0).keep(folder)
+
+
 @dataclass(frozen=True)
 class Stamp:
     """What is known of a folder's files as they are now.
@@ -89,6 +150,11 @@ class Stamp:
 
     checked: float
     compared: float
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the files need not be read again yet."""
+        return 0 <= time.time() - self.checked < _CHECK_LASTS
 
     def keep(self, folder: Path) -> None:
         """Remember it, while the files stay as they are; a folder that is read-only stays so."""

@@ -14,14 +14,16 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.data.imageset import ImageSet
+from fedray.data.integrity import check_or_make
 from fedray.errors import UserError
-from fedray.files import cache_folder, once_per_node
+from fedray.files import cache_folder
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels
 
 __all__ = ["frozen_features"]
 
 _FORMAT = 1
+_FILE = "features.npy"
 _BATCH = 128
 _STAGES: dict[type[Inputs], str] = {ImageFeatures: "features", PatchFeatures: "patches"}
 _log = logging.getLogger(__name__)
@@ -37,7 +39,8 @@ def frozen_features(
     """Features of some images under a vision tower that no prompt enters.
 
     They are stored in $FEDRAY_CACHE/features under a name made of the CLIP's identity, the images'
-    content, which of them, the kind, and what decides rounding; written once per node.
+    content, which of them, the kind, and what decides rounding; written once per node, and checked
+    when they are opened.
 
     Args:
         clip: on `device`, in float32.
@@ -52,20 +55,20 @@ def frozen_features(
     Raises:
         UserError: when the cache cannot be written.
     """
-    path = cache_folder() / "features" / f"{_key(clip, images, used, kind, device)}.npy"
+    folder = cache_folder() / "features" / _key(clip, images, used, kind, device)
 
-    def write(to: Path) -> None:
-        _log.info("computing the frozen features of %d images once into %s", len(used), path)
-        _write(to, clip, images, used, kind, device)
+    def make(inside: Path) -> None:
+        _log.info("computing the frozen features of %d images once into %s", len(used), folder)
+        _write(inside / _FILE, clip, images, used, kind, device)
 
     try:
-        once_per_node(path, write)
+        check_or_make(folder, "frozen features", make)
     except OSError as error:
         raise UserError(
             f"frozen features cannot be written below {cache_folder()} ({error}); set "
             "FEDRAY_CACHE to a folder with space that can be written"
         ) from None
-    mapped: NDArray[np.float32] = np.load(path, mmap_mode="r")
+    mapped: NDArray[np.float32] = np.load(folder / _FILE, mmap_mode="r")
     return mapped
 
 

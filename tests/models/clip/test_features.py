@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from clips import CPU
 
+from fedray.data import integrity
 from fedray.errors import UserError
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.clip.features import frozen_features
@@ -38,8 +40,8 @@ def test_they_are_computed_once(clip, image_set, monkeypatch, cache):
     first = frozen_features(clip, image_set, USED, ImageFeatures, CPU)
     monkeypatch.setattr(type(clip.vision), "encode", lambda *args: pytest.fail("computed twice"))
     assert np.array_equal(frozen_features(clip, image_set, USED, ImageFeatures, CPU), first)
-    left = {path.suffix for path in (cache / "features").iterdir()}
-    assert left <= {".npy", ".lock"}
+    names = [path.name for path in (cache / "features").iterdir()]
+    assert len([name for name in names if not name.endswith(".lock")]) == 1
 
 
 def test_other_images_another_kind_or_another_content_are_other_files(clip, image_set, cache):
@@ -48,7 +50,38 @@ def test_other_images_another_kind_or_another_content_are_other_files(clip, imag
     frozen_features(clip, image_set, USED[::-1], ImageFeatures, CPU)
     image_set.sha256 = "other content"
     frozen_features(clip, image_set, USED, ImageFeatures, CPU)
-    assert len(list((cache / "features").glob("*.npy"))) == 4
+    assert len(list((cache / "features").glob("*/features.npy"))) == 4
+
+
+def zeros(file):
+    os.truncate(file, file.stat().st_size - 400)
+    with file.open("ab") as opened:
+        opened.write(bytes(400))
+
+
+@pytest.mark.parametrize("damage", [zeros, os.unlink, lambda file: os.truncate(file, 100)])
+def test_damaged_ones_are_said_and_computed_again(clip, image_set, cache, caplog, damage):
+    first = frozen_features(clip, image_set, USED, ImageFeatures, CPU).copy()
+    (file,) = (cache / "features").glob("*/features.npy")
+    damage(file)
+    for _ in range(2):
+        assert np.array_equal(frozen_features(clip, image_set, USED, ImageFeatures, CPU), first)
+    assert caplog.text.count("are damaged: features.npy ") == 1
+
+
+def test_whole_ones_are_used_where_nobody_may_write(clip, image_set, cache, monkeypatch):
+    first = frozen_features(clip, image_set, USED, ImageFeatures, CPU)
+    (file,) = (cache / "features").glob("*/features.npy")
+    (file.parent / "checked.json").unlink()
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(integrity, "node_lock", refused)
+    assert np.array_equal(frozen_features(clip, image_set, USED, ImageFeatures, CPU), first)
+    os.truncate(file, 100)
+    with pytest.raises(UserError, match=r"cannot be written .*Permission denied"):
+        frozen_features(clip, image_set, USED, ImageFeatures, CPU)
 
 
 def test_a_cache_that_cannot_be_written_is_said_so(clip, image_set, monkeypatch, tmp_path):
