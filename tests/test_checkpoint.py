@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 import fedray.checkpoint
@@ -233,13 +237,156 @@ def test_killed_before_the_old_one_was_removed(store, monkeypatch):
     assert [path.name for path in store.folder.iterdir()] == ["round_00002"]
 
 
-@pytest.mark.parametrize("name", ["server.safetensors", "meta.json"])
-def test_a_damaged_file_is_named(store, name):
-    store.save(Snapshot(0, {"v": torch.zeros(100)}), [])
-    path = store.latest() / name
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match=rf"{re.escape(name)} is damaged .* start anew"):
+FILES = ["server.safetensors", "late.safetensors", "clients-00000.safetensors", "meta.json"]
+
+
+@pytest.fixture
+def saved(store):
+    """The folder of a checkpoint with something in every file."""
+    parcel = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2)}, 12, 0.25)
+    late = [LateReply(4, "client_update", 9, parcel)]
+    server = {"v": torch.arange(100.0), "w": torch.zeros(2)}
+    return store.save(Snapshot(0, server, late), [(0, state(0.0)), (1, state(1.0))], "r" * 64)
+
+
+def refused(store, name: str, reason: str = ".*") -> None:
+    """The store does not read its checkpoint, and says why in one sentence."""
+    message = rf"{re.escape(name)} is damaged \({reason}.*\); restore it .* start anew"
+    with pytest.raises(UserError, match=message) as raised:
         store.load()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_named(store, saved, name):
+    path = saved / name
+    path.write_bytes(path.read_bytes()[:-10])
+    refused(store, name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(store, saved, name):
+    (saved / name).unlink()
+    refused(store, name, "it is missing")
+
+
+@pytest.mark.parametrize("name", FILES[:3])
+def test_every_flipped_bit_of_a_tensor_is_seen(store, saved, name):
+    path = saved / name
+    whole = path.read_bytes()
+    for place in range(len(whole) - 4, len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        refused(store, name, "its content does not fit its checksum")
+    path.write_bytes(whole)
+    assert store.load().rounds_checksum == "r" * 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: {("u" if name == "v" else name): t for name, t in tensors.items()},
+        lambda tensors: tensors | {"v": tensors["v"].reshape(10, 10)},
+        lambda tensors: tensors | {"v": tensors["v"].view(torch.int32)},
+        lambda tensors: tensors | {"more": torch.zeros(1)},
+        lambda tensors: {"v": tensors["v"]},
+    ],
+    ids=["name", "shape", "type", "more", "less"],
+)
+def test_names_shapes_and_types_of_tensors_are_checked(store, saved, change):
+    path = saved / "server.safetensors"
+    with safe_open(path, framework="pt") as file:
+        tensors, header = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    save_file(change(tensors), path, header)
+    refused(store, path.name, "its content does not fit its checksum")
+
+
+def test_the_order_of_tensors_is_checked(store, saved):
+    path = saved / "server.safetensors"
+    with safe_open(path, framework="pt") as file:
+        tensors, header = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    assert header == {"structure": '{"v": "v", "w": "w"}'}
+    save_file(tensors, path, {"structure": '{"w": "w", "v": "v"}'})
+    refused(store, path.name, "its content does not fit its checksum")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("round", 1),
+        ("clients", {}),
+        ("clients", {"0": FILES[2], "1": FILES[2], "2": FILES[2]}),
+        ("late", []),
+        ("files", {}),
+        ("rounds_checksum", "s" * 64),
+        ("checksum", "s" * 64),
+    ],
+)
+def test_what_meta_json_says_is_checked(store, saved, key, value):
+    path = saved / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    refused(store, "meta.json", "its content does not fit its checksum")
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", "3", "NaN", "\x00\xff", '{"round": NaN}', DEEP]
+)
+def test_what_is_no_meta_json_is_refused(store, saved, content):
+    (saved / "meta.json").write_text(content, encoding="latin-1")
+    refused(store, "meta.json")
+
+
+def test_a_checkpoint_that_is_called_like_another_rounds_is_refused(store, saved):
+    saved.rename(saved.with_name("round_00007"))
+    refused(store, "meta.json", "it is that of round 0")
+
+
+def test_a_file_of_an_older_checkpoint_is_refused(store, saved):
+    older = (saved / "clients-00000.safetensors").read_bytes()
+    newer = store.save(Snapshot(1, {}), [(0, state(9.0)), (1, state(9.1))])
+    (newer / "clients-00001.safetensors").write_bytes(older)
+    refused(store, "clients-00001.safetensors", "its content does not fit its checksum")
+
+
+def test_linked_clients_keep_their_checksum_without_being_read(store, saved, monkeypatch):
+    monkeypatch.setattr(fedray.checkpoint, "safe_open", None)
+    place = store.save(Snapshot(1, {}), [(1, state(1.1))])
+    files = json.loads((place / "meta.json").read_text())["files"]
+    assert set(files) == {"clients-00000.safetensors", "clients-00001.safetensors", *FILES[:2]}
+    monkeypatch.undo()
+    assert values(store.load()) == pytest.approx({0: 0.0, 1: 1.1})
+    path = place / "clients-00000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    refused(store, path.name)
+
+
+def test_a_reply_of_a_type_that_is_gone_is_refused(store, saved, monkeypatch):
+    monkeypatch.delitem(Payload.types, Parcel.full_name())
+    with pytest.raises(UserError, match=r"has a reply of type \S+Parcel, which this version does"):
+        store.load()
+
+
+def test_the_newest_is_the_one_of_the_highest_round(store):
+    for round_ in (99_999, 100_000):
+        (store.folder / f"round_{round_:05d}").mkdir(parents=True)
+    assert store.latest().name == "round_100000"
+
+
+def test_a_disk_without_room_leaves_the_one_before_and_nothing_else(store, saved, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("save_file", "write_json", "sync"):
+        monkeypatch.setattr(fedray.checkpoint, name, full)
+        with pytest.raises(OSError, match="No space"):
+            store.save(Snapshot(1, {}), [(0, state(1.0))])
+        monkeypatch.undo()
+        assert [path.name for path in store.folder.iterdir()] == ["round_00000"]
+    assert store.load().snapshot.round == 0
 
 
 # --- whose ------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ KILLED_AFTER = (1, 2)
 MEASURED = ("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions", "name")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Victim:
     """A run as its folder was at some moment, and what may be put into it.
 
@@ -66,7 +65,7 @@ class Victim:
     older: Path
     twin: Path
     stranger: Path
-    expected: Any
+    expected: Any = dataclasses.field(repr=False)
 
 
 class Nothing(Exception):

@@ -87,7 +87,11 @@ def prove_writable(folder: RunFolder) -> None:
 
 
 def _listed(path: Path) -> list[Path]:
-    return list(path.iterdir()) if path.is_dir() else []
+    """What is in a folder; nothing, where it is none or cannot be looked into."""
+    try:
+        return list(path.iterdir())
+    except OSError:
+        return []
 
 
 def _write_some(path: Path) -> None:

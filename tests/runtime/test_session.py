@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
+from fedray.cli.run import main
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import Costs, RunFolder, RunWriter
@@ -82,3 +88,223 @@ def test_the_numbers_of_a_methods_analysis_are_declared(assemble):
     assert "local_accuracy" in names
     assert {metric.name for metric in method.analysis_metrics} <= set(names)
     assert len(names) == len(set(names))
+
+
+# --- what is missing or does not belong together ------------------------------------------------
+
+
+def go_on(out: Path) -> int:
+    return main(["--resume", str(out), "--executor", "serial", "--no-track", "--debug"])
+
+
+def lose_all(folder: RunFolder) -> None:
+    shutil.rmtree(folder.path / "checkpoints")
+
+
+def lose_the_round(folder: RunFolder) -> None:
+    shutil.rmtree(folder.path / "checkpoints" / "round_00001")
+
+
+def lose_meta(folder: RunFolder) -> None:
+    (folder.path / "checkpoints" / "round_00001" / "meta.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("lose", "said"),
+    [
+        (lose_all, "has the rounds up to 1 and no checkpoint of them"),
+        (lose_the_round, "has the rounds up to 1 and no checkpoint of them"),
+        (lose_meta, r"meta.json is damaged \(it is missing\)"),
+    ],
+)
+def test_a_lost_checkpoint_is_a_question(tmp_path, capsys, lose, said):
+    folder = interrupted(tmp_path)
+    lose(folder)
+    before = folder.result.read_bytes()
+    assert go_on(tmp_path) == 2
+    printed = capsys.readouterr().err
+    assert re.search(said, printed)
+    assert printed.count("\n") == 1
+    assert folder.result.read_bytes() == before
+
+
+def test_a_run_begins_anew_as_the_question_says(tmp_path, capsys):
+    folder = interrupted(tmp_path)
+    lose_all(folder)
+    assert go_on(tmp_path) == 2
+    assert "to begin again at round 0, remove result.json and rounds.jsonl" in (
+        capsys.readouterr().err
+    )
+    folder.result.unlink()
+    folder.rounds_file.unlink()
+    assert go_on(tmp_path) == 0
+    assert folder.read().done == 3
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path, capsys):
+    rounds = session(tmp_path).rounds()
+    next(rounds)
+    rounds.close()
+    lose_all(RunFolder(tmp_path))
+    assert go_on(tmp_path) == 0
+    assert "the run begins at round 0" in capsys.readouterr().out
+
+
+def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
+    folder = interrupted(tmp_path, "checkpoint_every=0")
+    assert folder.read().done == 1
+    assert go_on(tmp_path) == 0
+    assert f"there is no checkpoint in {tmp_path}: the run begins at round 0" in (
+        capsys.readouterr().out
+    )
+    assert [done.round for done in folder.read().rounds] == [0, 1, 2, 3]
+
+
+def test_a_finished_run_without_its_checkpoint_is_a_question_too(tmp_path):
+    list(session(tmp_path).rounds())
+    lose_all(RunFolder(tmp_path))
+    with pytest.raises(UserError, match="has the rounds up to 3 and no checkpoint"):
+        list(session(tmp_path).rounds())
+
+
+def less(folder: RunFolder) -> None:
+    """A result with an edited round and the checksums that belong to it."""
+    run = folder.read()
+    edited = replace(run.rounds[1], metrics={**run.rounds[1].metrics, "local_accuracy": 0.99})
+    folder.rounds_file.unlink()
+    write_json(folder.result, replace(run, rounds=[run.rounds[0], edited]).to_json())
+
+
+def without_one(folder: RunFolder) -> None:
+    """The lines up to the round before the checkpoint's."""
+    lines = folder.rounds_file.read_text().splitlines(keepends=True)
+    folder.rounds_file.write_text("".join(lines[:-1]))
+
+
+def of_a_twin(folder: RunFolder) -> None:
+    """The rounds of another run of the same experiment."""
+    twin = interrupted(folder.path / "twin")
+    for name in ("result.json", "rounds.jsonl"):
+        shutil.copy(twin.path / name, folder.path / name)
+
+
+@pytest.mark.parametrize("change", [less, without_one, of_a_twin])
+def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
+    folder = interrupted(tmp_path)
+    change(folder)
+    with pytest.raises(UserError, match="are not those of its checkpoint of round 1; restore"):
+        list(session(tmp_path).rounds())
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every):
+    folder = interrupted(tmp_path, f"checkpoint_every={every}")
+    whole = folder.read()
+    folder.rounds_file.unlink()
+    for info, said in (
+        ({"identity": "f" * 64}, "result.json is of another experiment than"),
+        ({"partition_sha256": "f" * 64}, "clients' images are not those .*ffffffffffff, now"),
+    ):
+        write_json(folder.result, replace(whole, info=replace(whole.info, **info)).to_json())
+        with pytest.raises(UserError, match=said):
+            session(tmp_path, f"checkpoint_every={every}")
+
+
+def test_a_damaged_partition_is_written_anew(tmp_path):
+    folder = interrupted(tmp_path)
+    whole = folder.partition.read_bytes()
+    for content in (b"{}", whole[:-9], whole.replace(b"1", b"2", 1)):
+        folder.partition.write_bytes(content)
+        next(session(tmp_path).rounds(), None)
+        assert folder.partition.read_bytes() == whole
+
+
+# --- the folder is claimed before anything is computed ------------------------------------------
+
+
+def test_nothing_is_computed_for_a_folder_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    def computes(*_):
+        raise AssertionError("computed")
+
+    monkeypatch.setattr("fedray.runtime.session.Assembly", computes)
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/fedray/out")):
+        with pytest.raises(UserError, match="cannot be written"):
+            session(out)
+        words = ["local_digits", *QUICK, "--executor", "serial", "--no-track", "--out", str(out)]
+        assert main(words) == 2
+        printed = capsys.readouterr().err
+        assert "cannot be written" in printed
+        assert printed.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+    with pytest.raises(UserError, match="min_samples"):
+        session(tmp_path / "a" / "b", "data.partition.min_samples=5000")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tidied_up_when_it_goes_on(tmp_path):
+    folder = interrupted(tmp_path)
+    (tmp_path / ".result.json.4242.tmp").write_text("half of")
+    (tmp_path / "checkpoints" / ".round_00002.4242.tmp").mkdir()
+    list(session(tmp_path).rounds())
+    left = {path.name for path in (*tmp_path.iterdir(), *(tmp_path / "checkpoints").iterdir())}
+    assert not [name for name in left if ".tmp" in name]
+    assert folder.read().done == 3
+
+
+def test_a_disk_that_fills_stops_the_run_which_goes_on_later(tmp_path, monkeypatch, capsys):
+    rounds = list(session(tmp_path / "whole").rounds())
+    fsync, out = os.fsync, tmp_path / "out"
+
+    def full(descriptor):
+        if RunFolder(out).rounds_file.exists() and len(RunFolder(out).rounds()) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    words = ["local_digits", *QUICK, "--executor", "serial", "--no-track", "--out", str(out)]
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(words) == 1
+    printed = capsys.readouterr().err
+    assert re.search(rf"No space left on device.*--resume {out}", printed)
+    assert printed.count("\n") == 1
+    monkeypatch.undo()
+    assert [path for path in out.rglob("*") if ".tmp" in path.name] == []
+    assert go_on(out) == 0
+    found = RunFolder(out).rounds()
+    assert [done.metrics for done in found] == [done.metrics for done in rounds]
+
+
+# --- order, and what a long run holds -----------------------------------------------------------
+
+
+def scaffold(out: Path) -> Session:
+    keys = ["rounds=3", "local_epochs=1", "data.clients=7", "data.samples=420", "model.group=mlp"]
+    experiment = resolve("scaffold_digits", keys)
+    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+
+
+def losses_after_going_on(out: Path, stop: int) -> list[float]:
+    rounds = scaffold(out).rounds()
+    for done in rounds:
+        if done.round == stop:
+            break
+    rounds.close()
+    list(scaffold(out).rounds())
+    return [done.metrics["train_loss"] for done in RunFolder(out).rounds()[1:]]
+
+
+def test_scaffold_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    whole = [done.metrics["train_loss"] for done in list(scaffold(tmp_path / "whole").rounds())[1:]]
+    for stop in (0, 1, 2):
+        assert losses_after_going_on(tmp_path / str(stop), stop) == whole
+
+
+def test_open_files_stay_as_many_over_a_long_run(tmp_path):
+    open_files = [
+        psutil.Process().num_fds()
+        for _ in session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20").rounds()
+    ]
+    assert max(open_files[2:]) == open_files[2]
