@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedray.core import Algorithm, Payload, PayloadTypes, algorithms, takes_a_mean
-from fedray.core.privacy import EXEMPT_KINDS
-from fedray.runtime.privacy import ALWAYS_EXEMPT, COVERS
+from fedray.core.privacy import COVERS, EXEMPT_KINDS
+from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 HEAD = """# Privacy
 
@@ -58,8 +58,8 @@ config.yaml or result.json has `epsilon_known_participants`.
 **local** covers {local}.
 
 Every round of result.json has `epsilon` (of the run so far), `epsilon_round` (of this round alone)
-and `epsilon_known_participants`; `privacy` says what they cover. All uploads of a round count, those
-before round 1 too. releases.jsonl in the run's folder is written before clients are asked: a step
+and `epsilon_known_participants`; `privacy` says what they cover. All uploads of a round count,
+those before round 1 too. releases.jsonl in the run's folder is written before clients are asked: a step
 that is done again after a kill, with new noise, has released twice, and ε says so. So two runs of
 one experiment differ, and so do a resumed and an undisturbed one, unless the noise has a seed.
 

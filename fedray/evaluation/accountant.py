@@ -80,7 +80,7 @@ class Accountant:
     def _best(self, releases: Sequence[Release]) -> float:
         """The smaller of two bounds; each upload of local privacy has its client's name on it."""
         known = self._known(releases)
-        return known if self.mode == "local" else min(known, self._sampled(releases))
+        return min(known, self._sampled(releases)) if self.mode == "central" else known
 
     def _distinct(self) -> Sequence[Release]:
         happened = without_void(self._releases)
