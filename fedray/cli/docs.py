@@ -1,4 +1,4 @@
-"""The README's tables, the reference page and the page of hooks, written from the code.
+"""The README's tables and the pages of reference, hooks and privacy, written from the code.
 
 `python -m fedray docs` writes them; `--check` says whether they are up to date.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedray.cli.catalogue import KINDS, Entry, Parameter, entries, family_heading
+from fedray.cli.privacy_page import privacy_page
 from fedray.command import as_path
 from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.errors import UserError
@@ -24,6 +25,7 @@ FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts",
 HEADINGS = {"clips": "CLIPs", "groups": "Model groups", "styles": "Text styles"}
 REFERENCE = "docs/reference.md"
 HOOKS = "docs/hooks.md"
+PRIVACY = "docs/privacy.md"
 
 
 def add_arguments(cli: argparse.ArgumentParser) -> None:
@@ -60,6 +62,7 @@ def pages(root: Path) -> dict[Path, str]:
         readme: f"{before}{BEGIN}\n\n{method_tables()}\n{END}{after}",
         root / REFERENCE: reference(),
         root / HOOKS: hooks_page(),
+        root / PRIVACY: privacy_page(),
     }
 
 

@@ -30,6 +30,20 @@ EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds that no clipping, noise or codec touches."""
 
 
+COVERS: Mapping[PrivacyMode, str] = {
+    "central": (
+        "all downloads and the final model, against everybody but the server, which is trusted; "
+        "epsilon while the seed, config.yaml and the participants in result.json stay with the "
+        "server, epsilon_known_participants when they do not"
+    ),
+    "local": (
+        "every upload, against the server, other clients and whoever listens; epsilon is that of "
+        "the client that uploaded most often, and gains nothing from sampling"
+    ),
+}
+"""What epsilon is about, by mode."""
+
+
 def is_covered(kind: Kind, tensor: Tensor) -> bool:
     """Whether codecs and privacy apply: real numbers that are neither pixels nor statistics."""
     return tensor.is_floating_point() and kind not in EXEMPT_KINDS and tensor.numel() > 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedray.config import Experiment, parameters
 from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_a_mean
-from fedray.core.privacy import exempt_fields
+from fedray.core.privacy import COVERS, exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.records import Release, Run, RunFolder
@@ -140,20 +140,6 @@ def statement(experiment: Experiment) -> dict[str, Any] | None:
             *ALWAYS_EXEMPT,
         ],
     }
-
-
-COVERS = {
-    "central": (
-        "all downloads and the final model, against everybody but the server, which is trusted; "
-        "epsilon while the seed, config.yaml and the participants in result.json stay with the "
-        "server, epsilon_known_participants when they do not"
-    ),
-    "local": (
-        "every upload, against the server, other clients and whoever listens; epsilon is that of "
-        "the client that uploaded most often, and gains nothing from sampling"
-    ),
-}
-"""What epsilon is about, by mode."""
 
 
 def _noise(experiment: Experiment) -> str:

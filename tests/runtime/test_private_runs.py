@@ -1,0 +1,274 @@
+"""Privacy of whole runs: what is refused, counted, stated, and exempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedray.core import Payload, algorithms, takes_a_mean
+from fedray.core.gate import Gate
+from fedray.errors import UserError
+from fedray.evaluation.accountant import gaussian_epsilon
+from fedray.records import Release, ReleaseLog, RunFolder, without_void
+from fedray.runtime.resolve import from_tree
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session
+
+CPU = torch.device("cpu")
+SMALL: Mapping[str, Any] = {
+    "algorithm": {"name": "fedavg", "weights": "uniform"},
+    "rounds": 2,
+    "local_epochs": 1,
+    "eval_every": 0,
+    "data": {"samples": 240, "clients": 4},
+    "model": {"group": "mlp", "feature_dim": 16},
+}
+CENTRAL = {"privacy.mode": "central", "privacy.clip_norm": 1.0, "privacy.noise_multiplier": 2.0}
+LOCAL = {**CENTRAL, "privacy.mode": "local"}
+SEEDED = {"privacy.noise_seed": 0}
+
+
+def session(out: Path, **changes: Any) -> Session:
+    return Session(
+        from_tree(dict(SMALL), changes.items()), out, lambda parts: SerialExecutor(parts, CPU)
+    )
+
+
+def finished(out: Path, **changes: Any) -> RunFolder:
+    for _ in session(out, **changes).rounds():
+        pass
+    return RunFolder(out)
+
+
+def epsilons(folder: RunFolder) -> list[float]:
+    return [done.metrics["epsilon"] for done in folder.read().rounds]
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"algorithm.weights": "samples"}, r"fedavg takes; set algorithm\.weights=uniform"),
+        ({"algorithm": {"name": "fednova"}}, r"algorithm=fednova takes; set privacy\.mode=local"),
+        ({"algorithm": {"name": "fedproto"}}, r"fedproto takes; set privacy\.mode=local"),
+        ({"wire.up_bits": 8}, r"wire\.up_bits=8 changes updates after they were clipped"),
+        ({"faults.late": 0.1}, r"faults\.late=0\.1 brings updates of another round's sample"),
+        ({"faults.on_client_error": "drop"}, r"faults\.on_client_error=drop lets a client's data"),
+        ({"faults.reply_timeout_s": 5}, r"faults\.reply_timeout_s lets a client's data change"),
+        ({"algorithm": {"name": "local"}}, r"covers uploads, but algorithm=local declares none"),
+    ],
+)
+def test_what_central_privacy_cannot_state(changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        from_tree(dict(SMALL), {**CENTRAL, **changes}.items())
+
+
+def test_images_in_the_clear_leave_nothing_to_state():
+    changes = {**LOCAL, "algorithm": {"name": "dp2fl"}}
+    with pytest.raises(UserError, match=r"dp2fl uploads clients' images \(ValidationImages\.im"):
+        from_tree(dict(SMALL), changes.items())
+
+
+def test_without_the_accountant_nothing_begins(monkeypatch):
+    monkeypatch.setattr("fedray.runtime.privacy.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'not installed; pip install "fedray\[privacy\]"'):
+        from_tree(dict(SMALL), CENTRAL.items())
+
+
+def test_the_methods_whose_server_takes_a_mean_with_equal_weights():
+    """A class with a server step of its own has to say so itself; the others do not inherit it."""
+    equal = {
+        method.name
+        for method in algorithms.entries()
+        if "weights" in method.HParams.model_fields
+        and takes_a_mean(method, method.HParams(weights="uniform"))
+    }
+    assert {"fedavg", "fedprox", "scaffold", "pfedme", "fedetf", "promptfl", "fedglcl"} <= equal
+    others = {"fednova", "fedconcat", "fedpac", "fedproto_global", "fedtsp_global", "fedfa_anchors"}
+    assert not equal & others
+    assert not takes_a_mean(algorithms.get("fedavg"), algorithms.get("fedavg").HParams())
+
+
+# --- what is done --------------------------------------------------------------------------------
+
+
+def test_a_bound_that_nothing_reaches_changes_nothing(run):
+    """Local: bit for bit. Central: the mean is taken once before the method takes it."""
+    wide = {"privacy.clip_norm": 1e6}
+    same = {"model.group": "mlp", "algorithm.weights": "uniform"}
+    plain = run("fedavg", same).servers[-1]["model"]
+    local = run("fedavg", {**same, **wide, "privacy.mode": "local"}).servers[-1]["model"]
+    central = run("fedavg", {**same, **wide, "privacy.mode": "central"}).servers[-1]["model"]
+    for name, tensor in plain.items():
+        assert torch.equal(local[name], tensor)
+        torch.testing.assert_close(central[name], tensor)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedprox"])
+def test_the_model_moves_by_at_most_s_in_a_round(run, method):
+    changes = {
+        "model.group": "mlp",
+        "rounds": 3,
+        "participation": 0.5,
+        "algorithm.weights": "uniform",
+        "privacy.mode": "central",
+        "privacy.clip_norm": 0.05,
+    }
+    servers = [server["model"] for server in run(method, changes).servers]
+    for before, after in pairwise(servers):
+        moved = torch.cat([(after[name] - before[name]).flatten() for name in before])
+        assert 0.001 < float(moved.norm()) <= 0.05 * (1 + 1e-4)
+
+
+def test_two_runs_of_an_experiment_have_different_noise_and_a_seed_repeats_it(tmp_path):
+    """What stands in config.yaml does not give the noise away unless a seed was asked for."""
+    losses = {
+        name: [
+            finished(tmp_path / f"{name}{i}", **LOCAL, **keys)
+            .read()
+            .rounds[2]
+            .metrics["train_loss"]
+            for i in range(2)
+        ]
+        for name, keys in {"secret": {}, "seeded": SEEDED}.items()
+    }
+    assert losses["secret"][0] != losses["secret"][1]
+    assert losses["seeded"][0] == losses["seeded"][1]
+
+
+def test_epsilon_is_in_every_round_and_stated(tmp_path):
+    run = finished(tmp_path / "run", **CENTRAL).read()
+    expected = [gaussian_epsilon(2.0, times, 1e-5) for times in range(3)]
+    assert [done.metrics["epsilon"] for done in run.rounds] == expected  # everybody takes part
+    assert [done.metrics["epsilon_round"] for done in run.rounds] == [0, expected[1], expected[1]]
+    metric = run.info.metric("epsilon")
+    assert (metric.unit, metric.direction, metric.on) == ("number", "min", None)
+    said = run.info.privacy
+    assert (said["mode"], said["clip_norm"], said["delta"]) == ("central", 1.0, 1e-5)
+    assert "TrainedModel.samples (statistics)" in said["exempt"]
+    assert any("train_loss" in line for line in said["exempt"])
+    assert "entropy" in said["noise"]
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert "noise_seed: null" in config
+
+
+def test_a_seed_and_no_noise_are_called_no_protection(tmp_path):
+    seeded = finished(tmp_path / "seeded", **LOCAL, **SEEDED).read()
+    assert "noise_seed=0, which is no protection" in seeded.info.privacy["noise"]
+    silent = {"privacy.mode": "local", "privacy.clip_norm": 1.0}
+    clipped = finished(tmp_path / "clipped", **silent).read()
+    assert "no protection, and there is no epsilon" in clipped.info.privacy["noise"]
+    assert not any(name.startswith("epsilon") for name in clipped.rounds[-1].metrics)
+    assert not RunFolder(tmp_path / "clipped").releases.path.exists()
+
+
+def test_without_privacy_nothing_is_counted(tmp_path):
+    folder = finished(tmp_path / "run")
+    assert folder.read().info.privacy is None
+    assert "epsilon" not in folder.read().rounds[-1].metrics
+    assert not folder.releases.path.exists()
+
+
+# --- stopping and going on -----------------------------------------------------------------------
+
+
+def stopped_after_round_1(out: Path, **changes: Any) -> None:
+    """Round 2 has been asked for, and neither it nor its checkpoint was written."""
+    running = session(out, **changes)
+    rounds = running.rounds()
+    next(rounds), next(rounds)
+    running._federation.algorithm.server_update = _dies
+    with pytest.raises(Exception, match="the server died"):
+        next(rounds)
+
+
+def _dies(*_: Any) -> None:
+    raise RuntimeError("the server died")
+
+
+def test_what_a_killed_round_released_counts_when_it_is_done_again(tmp_path):
+    stopped_after_round_1(tmp_path, **LOCAL)
+    folder = finished(tmp_path, **LOCAL)
+    assert [release.round for release in folder.releases.read()] == [1, 2, 2]
+    assert epsilons(folder) == [gaussian_epsilon(2.0, times, 1e-5) for times in (0, 1, 3)]
+
+
+def test_with_seeded_noise_a_resumed_run_ends_as_the_undisturbed_one(tmp_path):
+    stopped_after_round_1(tmp_path / "resumed", **LOCAL, **SEEDED)
+    resumed, whole = (finished(tmp_path / n, **LOCAL, **SEEDED) for n in ("resumed", "whole"))
+    for mine, other in zip(resumed.read().rounds, whole.read().rounds, strict=True):
+        assert mine.metrics == other.metrics
+
+
+def test_lost_releases_are_not_forgotten_silently(tmp_path):
+    stopped_after_round_1(tmp_path, **LOCAL)
+    log = RunFolder(tmp_path).releases.path
+    kept = log.read_text()
+    log.unlink()
+    with pytest.raises(
+        UserError, match=r"comes to epsilon 0, but .*result\.json had reached 4\.377"
+    ):
+        session(tmp_path, **LOCAL)
+    log.write_text(kept.replace('"step"', '"stop"'))
+    with pytest.raises(UserError, match=r"releases\.jsonl cannot be read .* restore it, or start"):
+        session(tmp_path, **LOCAL)
+
+
+def test_a_torn_line_was_never_asked_for(tmp_path):
+    log = ReleaseLog(tmp_path / "releases.jsonl")
+    asked = Release(1, "client_update", (0, 2), 2, 4)
+    log.append(asked)
+    with log.path.open("a") as file:
+        file.write('{"round": 2, "st')
+    assert list(log.read()) == [asked]
+    log.append(Release(1, "client_update", (0, 2), 2, 4, void=True))
+    assert len(log.read()) == 2
+    assert without_void(log.read()) == []
+
+
+# --- what travels is declared --------------------------------------------------------------------
+
+STEPS = {
+    "fedconcat": {"rounds": 3, "algorithm.clusters": 2, "algorithm.cluster_rounds": 1},
+    "fedtsp": {"algorithm.server_epochs": 1},
+    "fedtgp": {"algorithm.server_epochs": 1},
+    "alignfed": {"algorithm.target_steps": 1},
+    "fedtsp_global": {"algorithm.server_epochs": 1},
+    "fedfa_augmentation": {"model.group": "cnn2"},
+    "dp2fl": {"data.validation_fraction": 0.2},
+}
+
+
+@pytest.mark.parametrize("method", [method.name for method in algorithms.entries()])
+def test_a_method_declares_every_payload_that_it_sends(run, monkeypatch, method):
+    """What is exempt, and the page on privacy, are read off these declarations."""
+    up: set[type[Payload]] = set()
+    down: set[type[Payload]] = set()
+
+    def watched(passed: set[type[Payload]], original: Any) -> Any:
+        def watch(self: Gate, payload: Payload, **where: Any) -> Any:
+            passed.add(type(payload))
+            return original(self, payload, **where)
+
+        return watch
+
+    monkeypatch.setattr(Gate, "up", watched(up, Gate.up))
+    monkeypatch.setattr(Gate, "down", watched(down, Gate.down))
+    declared = algorithms.get(method)
+    model = {} if declared.requires.prompts else {"model.group": "mlp"}
+    run(method, {"rounds": 1, **model, **STEPS.get(method, {})})
+    assert (up, down) == (set(declared.uploads), set(declared.downloads))
+
+
+@pytest.mark.parametrize("method", [method.name for method in algorithms.entries()])
+def test_a_payload_says_what_it_reveals(method):
+    entry = algorithms.get(method)
+    for payload in (*entry.uploads, *entry.downloads):
+        assert payload.reveals, f"{payload.full_name()} lacks `reveals`"
