@@ -6,6 +6,7 @@ import ast
 import re
 
 import pytest
+import yaml
 
 from fedray.config import (
     EXPERIMENTS,
@@ -258,6 +259,16 @@ def test_reading_and_laying_keys_is_linear():
     assert len(tree) == 40_000
     pairs = parse_assignments(f"key{number}.inner=2" for number in range(40_000, 50_000))
     assert len(override(tree, pairs)) == 50_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e5", "1E-3", "010", "1:30", "yes", "off", "null", "true", "2026-11-22", "=", "0x1", ""],
+)
+def test_a_text_that_looks_like_something_else_is_written_as_a_text(text):
+    tree = {"names": [text, text], "same": [[1], [1]]}
+    assert parse_yaml(dump_yaml(tree), "here") == tree
+    assert yaml.safe_load(dump_yaml(tree)) == tree
 
 
 # --- laying one tree on another ------------------------------------------------------------------
