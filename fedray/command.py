@@ -26,6 +26,9 @@ INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 NOBODY_READS = 128 + signal.SIGPIPE
 
+LONGEST_WORD = 500
+"""Characters of a name that a flag takes; MLflow takes no longer ones."""
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which `ray job stop` and batch systems send; what stops for Ctrl-C stops for it."""
@@ -61,6 +64,19 @@ def as_path(text: str) -> Path:
         return Path(check_path(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def as_word(text: str) -> str:
+    """A name on the command line.
+
+    Raises:
+        argparse.ArgumentTypeError: for nothing, and for what cannot be printed or is too long.
+    """
+    if not text.strip() or not text.isprintable() or len(text) > LONGEST_WORD:
+        raise argparse.ArgumentTypeError(
+            f"a name of at most {LONGEST_WORD} characters is expected, found {shown(text)}"
+        )
+    return text
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:

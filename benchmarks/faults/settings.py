@@ -481,8 +481,11 @@ def other_commands(folder: Path) -> list[Case]:
             "fedray": [(), ("ls",), ("ls", "zzz"), ("ls", ""), ("zzz",), ("docs", "--root", ""),
                        ("docs", "--root", str(empty)), ("docs", "--zzz"), ("ls", "x" * 5000)],
             "report": [(), ("--metric",), ("--at", "zzz", str(empty)), (str(empty), "--out", ""),
-                       ("--zzz",), *((each,) for each in folders)],
-            "tracking": [(), ("upload",), ("zzz",), *(("upload", each) for each in folders)],
+                       ("--zzz",), (str(empty), "--metric", ""),
+                       (str(empty), "--base", "a\0b"), *((each,) for each in folders)],
+            "tracking": [(), ("upload",), ("zzz",), ("upload", str(empty), "--experiment", ""),
+                         ("upload", str(empty), "--uri", " "),
+                         *(("upload", each) for each in folders)],
         }.items()
         for words in every
     ]  # fmt: skip

@@ -104,6 +104,14 @@ class _Loader(yaml.SafeLoader):
         return super().construct_yaml_int(node)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes what `_Loader` or another reader of YAML would take for something else than a text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Whether a value that stands twice is written twice: always."""
+        return True
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
@@ -119,9 +127,10 @@ for _tag, _pattern, _first in (
         "-+.0123456789",
     ),
 ):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
-    )
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+        )
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -351,4 +360,4 @@ def _read_extending(name: str, seen: tuple[Path, ...]) -> Tree:
 
 def dump_yaml(tree: Any) -> str:
     """Plain data as YAML, keys in their order."""
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedray.command import CommandLine, as_path, run_command
+from fedray.command import CommandLine, as_path, as_word, run_command
 from fedray.errors import UserError, nearest
 from fedray.files import file_name
 from fedray.records import HEADLINE, Metric, RunFolder
@@ -25,12 +25,13 @@ def parser() -> CommandLine:
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
     add_folders(cli)
-    cli.add_argument("--metric", default=HEADLINE, help=f"default: {HEADLINE}")
+    cli.add_argument("--metric", type=as_word, default=HEADLINE, help=f"default: {HEADLINE}")
     cli.add_argument(
         "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
     )
     cli.add_argument(
         "--base",
+        type=as_word,
         metavar="METHOD",
         help="what the others are compared with, seed by seed: a method, or a whole label of the "
         "table; default: the best",

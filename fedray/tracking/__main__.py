@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedray.command import CommandLine, as_path, run_command
+from fedray.command import CommandLine, as_path, as_word, run_command
 from fedray.files import results_home
 from fedray.tracking.live import MlflowTracker
 from fedray.tracking.store import resolve_uri, ui_command
@@ -22,8 +22,12 @@ def parser() -> CommandLine:
     up.add_argument(
         "folders", nargs="+", type=as_path, metavar="DIR", help="a run's or sweep's folder"
     )
-    up.add_argument("--uri", help="default: $MLFLOW_TRACKING_URI, or the database of the results")
-    up.add_argument("--experiment", help="MLflow experiment of runs that MLflow does not know")
+    up.add_argument(
+        "--uri", type=as_word, help="default: $MLFLOW_TRACKING_URI, or the database of the results"
+    )
+    up.add_argument(
+        "--experiment", type=as_word, help="MLflow experiment of runs that MLflow does not know"
+    )
     cli.add_debug()
     return cli
 

@@ -6,11 +6,13 @@ import ast
 import re
 
 import pytest
+import yaml
 
 from fedray.config import (
     EXPERIMENTS,
     Experiment,
     Frozen,
+    check_agreement,
     dump_yaml,
     load_experiment,
     merge,
@@ -255,13 +257,25 @@ def test_yaml_that_cannot_be_meant(text, message):
         parse_yaml(text, "here")
 
 
+@pytest.mark.slow
 def test_reading_and_laying_keys_is_linear():
     """Both took time with the square of the keys: minutes for so many."""
     text = "\n".join(f"key{number}: 1" for number in range(40_000))
     tree = parse_yaml(text, "here")
     assert len(tree) == 40_000
-    pairs = parse_assignments(f"key{number}.inner=2" for number in range(40_000, 50_000))
+    pairs = [(f"key{number}.inner", 2) for number in range(40_000, 50_000)]
+    check_agreement(pairs)
     assert len(override(tree, pairs)) == 50_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e5", "1E-3", "010", "1:30", "yes", "off", "null", "true", "2026-11-22", "=", "0x1", ""],
+)
+def test_a_text_that_looks_like_something_else_is_written_as_a_text(text):
+    tree = {"names": [text, text], "same": [[1], [1]]}
+    assert parse_yaml(dump_yaml(tree), "here") == tree
+    assert yaml.safe_load(dump_yaml(tree)) == tree
 
 
 # --- laying one tree on another ------------------------------------------------------------------
