@@ -55,7 +55,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
 SECRET = "s3cr3t-w0rd"
 TINY = {
     "name": "tiny",
-    "algorithm": "fedavg",
+    "algorithm": "fedproto",
     "rounds": 1,
     "local_epochs": 1,
     "data": {"clients": 2, "samples": 200},
