@@ -71,6 +71,7 @@ def ray_logs() -> Iterator[Path]:
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(700)
 @pytest.mark.slow
 def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     tmp_path: Path, ray_logs: Path
@@ -92,7 +93,7 @@ def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     }
     done = subprocess.run(
         [sys.executable, "-m", "fedray.sweep", "tiny"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "http://ada:***@127.0.0.1:9" in done.stderr
