@@ -316,6 +316,7 @@ def main(argv: list[str] | None = None) -> int:
     if why := why_not():
         print(why)
         return 2
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "300")  # times are what is asked for
     with tempfile.TemporaryDirectory() as temporary, team(args.workers) as server:
         home = Path(temporary)
         server.as_admin().create_user(USER, PASSWORDS[0])

@@ -123,11 +123,12 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     spawn = multiprocessing.get_context("forkserver")
     spawn.set_forkserver_preload(["mlflow", "fedray.tracking.live"])
     kills = draw.choice([0, 1, 1, 2])
-    with Proxy(
-        port,
-        lambda method, path: draw.choice(FAULTS) if draw.random() < rate else None,
-        hang_seconds=4.0,
-    ) as proxy:
+
+    def choose(method: str, path: str) -> str | None:
+        dangerous = path.endswith("runs/create")  # what has no name yet can be made twice
+        return draw.choice(FAULTS) if draw.random() < (0.5 if dangerous else rate) else None
+
+    with Proxy(port, choose, hang_seconds=4.0) as proxy:
         for attempt in range(kills + 1):
             driver = spawn.Process(target=drive, args=(proxy.uri, home, name, 0.01))
             driver.start()

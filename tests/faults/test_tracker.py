@@ -10,6 +10,7 @@ from benchmarks.faults import tracker
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_and_nothing_twice(tmp_path: Path) -> None:
     tally = tracker.run(12, 0, tmp_path)
     assert tally.wrong == []

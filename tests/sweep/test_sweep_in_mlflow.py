@@ -55,7 +55,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
 SECRET = "s3cr3t-w0rd"
 TINY = {
     "name": "tiny",
-    "algorithm": "fedavg",
+    "algorithm": "fedproto",
     "rounds": 1,
     "local_epochs": 1,
     "data": {"clients": 2, "samples": 200},
@@ -71,6 +71,7 @@ def ray_logs() -> Iterator[Path]:
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(700)
 @pytest.mark.slow
 def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     tmp_path: Path, ray_logs: Path
@@ -92,7 +93,7 @@ def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     }
     done = subprocess.run(
         [sys.executable, "-m", "fedray.sweep", "tiny"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "http://ada:***@127.0.0.1:9" in done.stderr
