@@ -99,10 +99,15 @@ class CheckpointStore:
         shutil.rmtree(place, ignore_errors=True)
         os.replace(temporary, place)
         _sync(self.folder)
-        for old in self.folder.iterdir():
-            if old != place:
-                shutil.rmtree(old, ignore_errors=True)
+        self.tidy()
         return place
+
+    def tidy(self) -> None:
+        """Remove all but the latest checkpoint: what a process left that was killed in `save`."""
+        latest = self.latest()
+        for old in self.folder.iterdir() if self.folder.is_dir() else ():
+            if old != latest:
+                shutil.rmtree(old, ignore_errors=True)
 
     def _write_clients(
         self,

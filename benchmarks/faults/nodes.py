@@ -57,6 +57,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             scene = SCENES[number % len(SCENES)]
             scene_run = SceneRun(scene, experiment, folder / f"run-{number}", f"{seed}/{number}")
             tally += scene_run.kill(min(PER_RUN, count - tally.count), undisturbed)
+            tally.say()
             number += 1
     return tally
 

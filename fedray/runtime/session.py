@@ -100,6 +100,7 @@ class Session:
         found = self._store.load()
         if found is None:
             return None, None
+        self._store.tidy()
         self._executor.restore(found.clients)
         earlier = self._folder.read()
         rounds = [r for r in earlier.rounds if r.round <= found.snapshot.round]
