@@ -119,8 +119,13 @@ class CheckpointStore:
             os.replace(place, self.folder / f".{place.name}.old.{os.getpid()}.tmp")
         os.replace(temporary, place)
         sync(self.folder)
-        for old in self.folder.iterdir():
-            if old != place:
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove all but the latest checkpoint: what a process left that was killed in `save`."""
+        latest = self.latest()
+        for old in self.folder.iterdir() if self.folder.is_dir() else ():
+            if old != latest:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _write_files(

@@ -43,6 +43,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             share = count // len(METHODS) + (number < count % len(METHODS))
             generator = random.Random(f"{seed}/{method}")
             tally += Filling(method, files[method], disk, generator, is_real).fill(share)
+            tally.say()
     return tally
 
 

@@ -49,6 +49,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             folder=folder / f"{method}-{number}",
             random=random.Random(f"{seed}/{method}/{variant}"),
         ).kill(share)
+        tally.say()
     return tally
 
 

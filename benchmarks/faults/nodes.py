@@ -6,6 +6,7 @@ joins at once, later, or not at all.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -22,10 +23,12 @@ from benchmarks.faults.tally import Tally
 from benchmarks.faults.victims import Victim, import_all, run_command
 from benchmarks.faults.workers import LIMIT_SECONDS, ON_RAY
 
-LOOPBACK = {"node_ip_address": "127.0.0.1"}
+HEAD = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False}
+"""Ray takes 127.0.0.1 for this machine's outer address; the rest of 127.0.0.0/8 stays inside."""
 PER_RUN = 10
-START_SECONDS = 20
+START_SECONDS = 60
 SCENES = ("a spare node", "a node that joins later", "no other node", "all nodes")
+_numbers = itertools.count(1)
 WORDS = (
     "workers=2",
     "cpus=2",
@@ -54,6 +57,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             scene = SCENES[number % len(SCENES)]
             scene_run = SceneRun(scene, experiment, folder / f"run-{number}", f"{seed}/{number}")
             tally += scene_run.kill(min(PER_RUN, count - tally.count), undisturbed)
+            tally.say()
             number += 1
     return tally
 
@@ -112,10 +116,8 @@ class SceneRun:
         import ray
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **LOOPBACK})
-        nodes = [cluster.add_node(num_cpus=1, **LOOPBACK) for _ in range(2)]
-        if self.scene == "a spare node":
-            nodes.append(cluster.add_node(num_cpus=1, **LOOPBACK))
+        cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+        nodes = [_node(cluster) for _ in range(3 if self.scene == "a spare node" else 2)]
         os.environ["RAY_ADDRESS"] = cluster.address
         killer = threading.Thread(
             target=self._kill_nodes, args=(cluster, nodes, count), daemon=True
@@ -141,5 +143,10 @@ class SceneRun:
             cluster.remove_node(victim, allow_graceful=False)
             if self.scene in SCENES[:2]:
                 later = self.scene == "a node that joins later"
-                time.sleep(moments.uniform(1.0, START_SECONDS / 2) if later else 0.0)
-                nodes.append(cluster.add_node(num_cpus=1, **LOOPBACK))
+                time.sleep(moments.uniform(1.0, 10.0) if later else 0.0)
+                nodes.append(_node(cluster))
+
+
+def _node(cluster: Any) -> Any:
+    """One more node of one CPU, with an address of its own on the loopback."""
+    return cluster.add_node(num_cpus=1, node_ip_address=f"127.0.1.{next(_numbers)}")

@@ -50,6 +50,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
                 is_timed=is_timed,
             )
             tally += stopping.kill(min(PER_RUN, count - tally.count))
+            tally.say()
     return tally
 
 

@@ -46,6 +46,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
         while tally.count < count:
             most = min(PER_RUN, count - tally.count)
             tally += _one_sweep(sweep, folder, folder / f"sweep-{number}", most, seconds, moments)
+            tally.say()
             number += 1
     return tally
 

@@ -32,6 +32,10 @@ class Tally:
         self.outcomes[fault, "WRONG"] += 1
         self.wrong.append(f"{fault}: {what}")
 
+    def say(self) -> None:
+        """Print how it stands, for whoever waits."""
+        print(f"  {self.count} faults so far, {len(self.wrong)} wrong", flush=True)
+
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.outcomes + other.outcomes, self.wrong + other.wrong)
 

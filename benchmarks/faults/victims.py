@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-LIMIT_SECONDS = 180.0
+LIMIT_SECONDS = 900.0
 """After so long without an end a process hangs; far more than any takes on a loaded machine."""
 
 _IMPORTED = (

@@ -49,6 +49,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
                 random=random.Random(f"{seed}/{number}"),
             )
             tally += disturbed.kill(min(PER_RUN, count - tally.count))
+            tally.say()
     return tally
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
@@ -17,7 +17,7 @@ from fedray.records import Round, RunFolder
 from fedray.runtime.notices import Notices
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
-from fedray.runtime.workers import RayExecutor, StatesLost, WorkerPool
+from fedray.runtime.workers import DEATHS, RayExecutor, StatesLost, WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Roun
                 last = max(last, done.round)
                 yield done
             return
-        except (RayActorError, StatesLost) as error:
+        except (*DEATHS, StatesLost) as error:
             deaths += 1
             if deaths > experiment.faults.max_failures:
                 raise RunFailed(
@@ -93,7 +93,7 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
     """The rounds that one server actor gives, to the end or until it dies.
 
     Raises:
-        RayActorError: when it died.
+        One of `DEATHS`: when it died.
         StatesLost: when the clients' states went with a node.
         FedrayError: whatever stopped the run in its code.
     """

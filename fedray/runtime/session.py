@@ -133,6 +133,7 @@ class Session:
                 f"{found.snapshot.round}; restore {self._folder.result.name} and "
                 f"{self._folder.rounds_file.name} from a copy, or start anew with another --out"
             )
+        self._store.tidy()
         self._executor.restore(found.clients)
         self._folder.write_partition(self._assembly.data.manifest())
         return found.snapshot, replace(earlier, rounds=rounds)

@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 import torch
-from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 
@@ -39,6 +47,9 @@ log = logging.getLogger(__name__)
 CLIENTS_PER_CALL = 32
 NOTICES_SECONDS = 5.0
 SMALL = 100_000  # bytes; up to this size Ray sends a value with the call itself
+
+DEATHS = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+"""What Ray raises when a process or its node is gone, or was ended because memory ran out."""
 
 
 def pack(value: Any) -> Any:
@@ -443,7 +454,7 @@ class RayExecutor:
                 state = self._states[client]
                 try:
                     state = unpack(_get(state) if isinstance(state, ray.ObjectRef) else state)
-                except (RayActorError, ObjectLostError) as error:
+                except (*DEATHS, ObjectLostError) as error:
                     raise _states_lost(error) from error
                 if state is not None:
                     yield client, state
@@ -468,7 +479,7 @@ class RayExecutor:
     def _warm_up(self) -> None:
         """Wait until every worker can take calls."""
         for ref in [worker.warm_up.remote(self._experiment) for worker in self._pool.workers]:
-            with suppress(RayActorError):  # its next call shows that it died
+            with suppress(*DEATHS):  # its next call shows that it died
                 _get(ref)
 
     def _share(
@@ -547,7 +558,7 @@ def _answers(call: Call) -> tuple[Any, Exception | None]:
     """What came back from a call, or the death of its worker, or of the node with its answers."""
     try:
         return _get(call.refs), None
-    except (RayActorError, ObjectLostError) as error:
+    except (*DEATHS, ObjectLostError) as error:
         return None, error
 
 
@@ -555,7 +566,7 @@ def _get(refs: Any) -> Any:
     """`ray.get` with errors in our own terms.
 
     Raises:
-        RayActorError: when the worker died, or cannot be reached.
+        One of `DEATHS`: when the worker died, or cannot be reached.
         ObjectLostError: when the node with the answer is gone.
         StatesLost: when the states that the worker needed are.
     """
@@ -579,7 +590,7 @@ def _check_start(ping: Any) -> None:
     """
     try:
         ray.get(ping)
-    except RayActorError as error:
+    except DEATHS as error:
         _raise_if_unstartable(error)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from fedray.algorithms.personalised.local import Local
@@ -100,6 +101,18 @@ class ServerActor(server.ServerActor):
             if record.round == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield record
+
+
+class LosingServer(server.ServerActor):
+    """A server whose clients' states are lost after round 1, the first time."""
+
+    def run(self, experiment: str, out: str, began: float) -> Iterator[Any]:
+        lost = Path(out).with_suffix(".lost")
+        for record in super().run(experiment, out, began):
+            yield record
+            if record.round == 1 and not lost.exists():
+                lost.touch()
+                raise workers.StatesLost("the node that held clients' states is gone")
 
 
 class KnowingServer(server.ServerActor):

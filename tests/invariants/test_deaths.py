@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulty
 import pytest
 import ray
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError
 from small import (
     Killer,
     assert_same,
@@ -81,6 +81,21 @@ def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, c
     assert_same(out, small.undisturbed(*SLOW))
 
 
+def test_lost_states_send_the_run_back_to_its_checkpoint(small, ray_nodes, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(server, "ServerActor", faulty.LosingServer)
+    words = ("checkpoint_every=2", "workers=1")
+    records = with_server_actor(small.experiment(*words, "faults.max_failures=1"), out)
+    assert out.with_suffix(".lost").exists()
+    assert sorted({record.round for record in records}) == [0, 1, 2, 3]
+    assert_same(out, small.undisturbed("checkpoint_every=2"))
+
+    again = tmp_path / "again"
+    with pytest.raises(RunFailed, match=r"states were lost.*--resume") as failed:
+        with_server_actor(small.experiment(*words, "faults.max_failures=0"), again)
+    assert "\n" not in str(failed.value)
+
+
 def test_a_worker_that_finds_no_place_is_done_without(small, ray_nodes, tmp_path, monkeypatch):
     wait = ray.wait
 
@@ -106,9 +121,11 @@ def test_no_room_for_any_worker_is_one_sentence(small, ray_nodes):
         pool.wait()
 
 
-def test_a_worker_that_cannot_be_reached_is_replaced(small, pool, tmp_path, monkeypatch):
-    """As when its node dies: the calls are refused before the death is known."""
-    refused = iter([ActorUnavailableError("rpc error", pool.workers[0]._actor_id.binary())])
+@pytest.mark.parametrize("kind", [ActorUnavailableError, OutOfMemoryError])
+def test_a_worker_that_is_lost_is_replaced(small, pool, tmp_path, monkeypatch, kind):
+    """As when its node dies and calls are refused before that is known, or memory runs out."""
+    about = (pool.workers[0]._actor_id.binary(),) if kind is ActorUnavailableError else ()
+    refused = iter([kind("no answer", *about)])
     get = workers._get
 
     def unreachable_once(refs):
