@@ -506,6 +506,31 @@ def test_a_split_file_that_is_none(tmp_path, place):
         load_images("image_folder", tmp_path, split="split.json")
 
 
+def test_a_list_of_too_many_bytes_is_not_read(tmp_path):
+    image_folder(tmp_path)
+    (tmp_path / "split.json").touch()
+    os.truncate(tmp_path / "split.json", 2**33)  # a hole
+    with pytest.raises(UserError, match=r"split.json has 8,589,934,592 bytes, too many for a list"):
+        load_images("image_folder", tmp_path, split="split.json")
+
+
+@pytest.mark.parametrize("make", [parquet, image_folder, mask_folder])
+def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch, make):
+    make(tmp_path)
+
+    for name in ("scandir", "listdir"):
+        allowed = getattr(os, name)
+
+        def list_(path=".", allowed=allowed):
+            if str(path).startswith(str(tmp_path)):
+                raise PermissionError(13, "Permission denied", str(path))
+            return allowed(path)
+
+        monkeypatch.setattr(os, name, list_)
+    with pytest.raises(UserError, match=f"{tmp_path}.* cannot be (listed|read): Permission denied"):
+        load_images(make.__name__, tmp_path)
+
+
 def test_an_oblong_image_is_not_scaled_to_billions_of_pixels(tmp_path):
     image_folder(tmp_path)
     (tmp_path / "cat" / "0.png").write_bytes(encoded(size=(60_000, 1)))

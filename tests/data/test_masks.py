@@ -196,10 +196,10 @@ def torn(root):
         (unknown_class, r"holds the class 255, but classes\.json names 3 classes \(0 to 2\)"),
         (torn, r"masks/x\.png is not an image; mend or remove it"),
         (lambda root: (root / "classes.json").unlink(), r"classes\.json is not there; expected"),
-        (lambda root: names(root, ["one"]), r'classes\.json holds \["one"\]; expected a list'),
+        (lambda root: names(root, ["one"]), r"classes\.json holds \['one'\]; expected a list"),
         (lambda root: names(root, ["a", "a"]), r"two to 256 different names"),
         (lambda root: names(root, {"a": 1}), r"expected a list"),
-        (lambda root: (root / "classes.json").write_text("{"), r"classes\.json cannot be read"),
+        (lambda root: (root / "classes.json").write_text("{"), r"classes\.json is not valid JSON"),
     ],
 )
 def test_wrong_mask_folders(tmp_path, spoil, message):
