@@ -39,7 +39,9 @@ TREE: Mapping[str, Any] = {
     "model": {"group": "mlp", "feature_dim": 16},
     "text": {"encoder": {"name": "random"}, "style": "handcrafted"},
 }
-KEYS: Mapping[str, Mapping[str, Any]] = {"fedtsp": {"prompt_length": 0}}
+KEYS: Mapping[str, Mapping[str, Any]] = {
+    "fedtsp": {"algorithm.prompt_length": 0, "model.feature_dim": 384}
+}
 """What a method needs besides."""
 CPU = torch.device("cpu")
 
@@ -139,8 +141,9 @@ def outcome_of(assembly: Assembly, make: MakeExecutor, *, absent: bool = False) 
 
 def _assembly(method: str, poison: str, policy: str) -> Assembly:
     keys = {
-        "algorithm": {"name": f"poisoned_{method}", "poison": poison, **KEYS.get(method, {})},
+        "algorithm": {"name": f"poisoned_{method}", "poison": poison},
         "faults.on_client_error": policy,
+        **KEYS.get(method, {}),
     }
     return Assembly(from_tree(dict(TREE), keys.items()), _data())
 
