@@ -6,6 +6,8 @@ with `drop`, everything else must be as in a run in which this client was absent
 
 from __future__ import annotations
 
+import inspect
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -165,7 +167,10 @@ def on_two_workers() -> Iterator[MakeExecutor]:
 
     from fedray.runtime.cluster import connect
 
-    started = not ray.is_initialized()
+    started, before = not ray.is_initialized(), os.environ.get("PYTHONPATH")
+    # What the workers' class is imported from, and this package.
+    homes = [Path(inspect.getfile(Worker)).parent, Path(__file__).parents[2]]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, homes), *filter(None, [before])])
     if started:
         connect(num_cpus=2)
     honest, workers.Worker = workers.Worker, Worker  # type: ignore[misc]
@@ -175,6 +180,8 @@ def on_two_workers() -> Iterator[MakeExecutor]:
     finally:
         pool.close()
         workers.Worker = honest  # type: ignore[misc]
+        os.environ.pop("PYTHONPATH")
+        os.environ |= {} if before is None else {"PYTHONPATH": before}
         if started:
             ray.shutdown()
 
