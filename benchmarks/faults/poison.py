@@ -6,6 +6,8 @@ with `drop`, everything else must be as in a run in which this client was absent
 
 from __future__ import annotations
 
+import inspect
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +41,9 @@ TREE: Mapping[str, Any] = {
     "model": {"group": "mlp", "feature_dim": 16},
     "text": {"encoder": {"name": "random"}, "style": "handcrafted"},
 }
-KEYS: Mapping[str, Mapping[str, Any]] = {"fedtsp": {"prompt_length": 0}}
+KEYS: Mapping[str, Mapping[str, Any]] = {
+    "fedtsp": {"algorithm.prompt_length": 0, "model.feature_dim": 384}
+}
 """What a method needs besides."""
 CPU = torch.device("cpu")
 
@@ -139,8 +143,9 @@ def outcome_of(assembly: Assembly, make: MakeExecutor, *, absent: bool = False) 
 
 def _assembly(method: str, poison: str, policy: str) -> Assembly:
     keys = {
-        "algorithm": {"name": f"poisoned_{method}", "poison": poison, **KEYS.get(method, {})},
+        "algorithm": {"name": f"poisoned_{method}", "poison": poison},
         "faults.on_client_error": policy,
+        **KEYS.get(method, {}),
     }
     return Assembly(from_tree(dict(TREE), keys.items()), _data())
 
@@ -162,7 +167,10 @@ def on_two_workers() -> Iterator[MakeExecutor]:
 
     from fedray.runtime.cluster import connect
 
-    started = not ray.is_initialized()
+    started, before = not ray.is_initialized(), os.environ.get("PYTHONPATH")
+    # What the workers' class is imported from, and this package.
+    homes = [Path(inspect.getfile(Worker)).parent, Path(__file__).parents[2]]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, homes), *filter(None, [before])])
     if started:
         connect(num_cpus=2)
     honest, workers.Worker = workers.Worker, Worker  # type: ignore[misc]
@@ -172,6 +180,8 @@ def on_two_workers() -> Iterator[MakeExecutor]:
     finally:
         pool.close()
         workers.Worker = honest  # type: ignore[misc]
+        os.environ.pop("PYTHONPATH")
+        os.environ |= {} if before is None else {"PYTHONPATH": before}
         if started:
             ray.shutdown()
 

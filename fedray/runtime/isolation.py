@@ -153,7 +153,7 @@ class Surroundings:
             _set(_PROCESS, process)
 
     def _own_generators(self, seed: int) -> tuple[Any, ...]:
-        """Seed the global generators; returns what they were : of numpy a generator."""
+        """Seed the global generators; returns what they were."""
         before = (
             torch.get_rng_state(),
             [torch.cuda.get_rng_state(device) for device in self._cuda],
