@@ -59,9 +59,9 @@ config.yaml or result.json has `epsilon_known_participants`.
 
 Every round of result.json has `epsilon` (of the run so far), `epsilon_round` (of this round alone)
 and `epsilon_known_participants`; `privacy` says what they cover. All uploads of a round count,
-those before round 1 too. releases.jsonl in the run's folder is written before clients are asked: a step
-that is done again after a kill, with new noise, has released twice, and ε says so. So two runs of
-one experiment differ, and so do a resumed and an undisturbed one, unless the noise has a seed.
+those before round 1 too. releases.jsonl in the run's folder is written before clients are asked: a
+step that is done again after a kill, with new noise, has released twice, and ε says so. So two runs
+of one experiment differ, and so do a resumed and an undisturbed one, unless the noise has a seed.
 
 **Exempt**, whatever the mode, are fields of the kinds {kinds} (in *italics*
 below), among them counts of samples and classes, and the running statistics of batch normalisation

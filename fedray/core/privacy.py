@@ -30,7 +30,7 @@ EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
 """Kinds that no clipping, noise or codec touches."""
 
 
-COVERS: Mapping[PrivacyMode, str] = {
+COVERS = {
     "central": (
         "all downloads and the final model, against everybody but the server, which is trusted; "
         "epsilon while the seed, config.yaml and the participants in result.json stay with the "
