@@ -24,8 +24,8 @@ from fedray.files import check_name, check_path
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
-SMALLEST, LARGEST = 1.2e-38, 3.4e38
-"""The magnitudes that float32, in which models compute, holds at full precision."""
+LARGEST = 3.4e38
+"""The largest number of float32, in which models compute."""
 LONGEST_TEXT = 10_000
 """Characters of a text; a path, a template or a long description has far fewer."""
 UNSEEN = ("Cc", "Cs")
@@ -33,7 +33,7 @@ UNSEEN = ("Cc", "Cs")
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 """What random streams are derived from."""
-LearningRate = Annotated[float, Field(gt=0, le=1000)]
+LearningRate = Annotated[float, Field(gt=0, le=1e6)]
 """Of gradient descent."""
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
 """What a term of a loss is multiplied with; 0 leaves it out."""
@@ -95,9 +95,8 @@ def _check_plain(value: Any, kinds: set[Any]) -> None:
             raise ValueError(f"expected a number, found {str(value).lower()}")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"expected a number of at most 64 bits, found {shown(value, 40)}")
-    elif isinstance(value, float) and math.isfinite(value) and value:
-        if not SMALLEST <= abs(value) <= LARGEST:
-            raise ValueError(f"{value!r} is beyond what 32 bits hold, {SMALLEST:g} to {LARGEST:g}")
+    elif isinstance(value, float) and LARGEST < abs(value) < math.inf:
+        raise ValueError(f"{value!r} is more than 32 bits hold, {LARGEST:g}")
     elif isinstance(value, str):
         if is_number and str not in kinds and _is_number(value):
             raise ValueError(f"expected a number, found the text {shown(value)}")

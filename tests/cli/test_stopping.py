@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,10 +37,25 @@ def stopped(
     for line in process.stdout:
         if line.startswith("round 2/"):
             break
+    deadline = time.monotonic() + 240
+    while "--no-track" not in words and not is_tracked(out.parent / "results" / "mlflow.db"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     process.send_signal(number)
     said, errors = process.communicate(timeout=240)
     lines = [line for line in errors.splitlines() if not line.startswith(NOT_OURS)]
     return process.returncode, said.splitlines(), lines
+
+
+def is_tracked(database: Path) -> bool:
+    """Whether a run has begun in MLflow."""
+    if not database.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        try:
+            return bool(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+        except sqlite3.OperationalError:  # its tables are being made
+            return False
 
 
 def check_goes_on(out: Path) -> None:

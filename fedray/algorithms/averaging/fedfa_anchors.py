@@ -85,7 +85,7 @@ class FedFAAnchors(FedAvg):
 
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the anchor loss; 0 leaves it out. FedTSP's comparison: 1; code: 0.1."""
-        calibration_lr: float = Field(0.001, ge=0, le=1000)
+        calibration_lr: float = Field(0.001, ge=0, le=1e6)
         """Adam's learning rate in the calibration; 0 leaves it out. Official code: 0.001."""
         anchor_momentum: float = Field(0.5, ge=0, le=1)
         """Momentum of an anchor's mean over epochs; 1 fixes the anchors. Official code: 0.5."""

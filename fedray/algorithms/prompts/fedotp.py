@@ -40,7 +40,7 @@ class FedOTP(PairedContexts):
 
         gamma: float = Field(0.8, gt=0, le=1)
         """γ, the mass that is moved; 1 is balanced transport, as in PLOT. Paper: 0.8."""
-        epsilon: float = Field(0.1, gt=0, le=1e6)
+        epsilon: float = Field(0.1, ge=1e-6, le=1e6)
         """ε, weight of the entropy. Official: 0.1 with ViT-B/16, 0.01 with ResNet-50."""
         threshold: float = Field(1e-3, gt=0, le=1e6)
         """Mean change of log v at which the iterations end. Official (of v): 1e-3."""
