@@ -187,7 +187,7 @@ def parts_of_team(tmp_path: Path) -> tuple[dict[str, str], set[str]]:
     (tmp_path / "data" / "postgres").mkdir(parents=True)
     (tmp_path / "data" / "postgres" / "PG_VERSION").write_text("15\n")
     env = {"PATH": f"{tools}:/usr/bin:/bin", "MLFLOW_DATA": str(tmp_path / "data")}
-    subprocess.run(["bash", TEAM], env=env, capture_output=True, check=False, timeout=60)
+    subprocess.run(["bash", TEAM], env=env, capture_output=True, check=False, timeout=240)
     lines = (tmp_path / "data" / "mlflow.log").read_text().splitlines()
     words = [line.removeprefix("CALL ") for line in lines if line.startswith("CALL ")]
     assert words[0] == "server"

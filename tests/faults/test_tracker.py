@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,20 @@ def test_nothing_is_lost_and_nothing_twice(tmp_path: Path) -> None:
     tally = tracker.run(12, 0, tmp_path)
     assert tally.wrong == []
     assert tally.count >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_number_that_stands_twice_is_found(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    home = tracker.make_sweep(tmp_path / "sweep", random.Random(0), 0)
+    assert tracker.look(home, uri, "sweep") == ""
+    client = MlflowClient(uri)
+    place = client.get_experiment_by_name("faults").experiment_id
+    (run,) = client.search_runs([place], "tags.`fedray.key` = 'sweep-trial_0'")
+    client.log_metric(run.info.run_id, "seconds", 1.0, step=2)
+    assert "trial_0 seconds" in tracker.look(home, uri, "sweep")
+    client.create_run(place, tags={"fedray.key": "sweep-trial_1"})
+    assert "trial_1" not in tracker.look(home, uri, "sweep")  # a twin goes away
