@@ -97,6 +97,8 @@ class SceneRun:
         wrong = wrong or (end.errors if end.code else difference(self.out, undisturbed))
         remaining = still_there(left)
         wrong = wrong or (f"left over: {remaining}" if remaining else "")
+        if wrong and not killed:
+            raise RuntimeError(f"the cluster does not run undisturbed: {wrong}")
         tally = Tally()
         for _ in range(killed):
             if wrong:
