@@ -83,11 +83,12 @@ class SceneRun:
         count = count if self.scene in SCENES[:2] else 2 if self.scene == "all nodes" else 1
         log = self.experiment.with_name("nodes.log")
         host = Victim(lambda: self._host(count), log)
-        end = host.wait(LIMIT_SECONDS)
-        left = below(host.pid)
+        end, left = host.wait(LIMIT_SECONDS), below(host.pid)
         if end is None:
             host.kill()
             end = host.end()
+            for process in left:
+                process.kill()
         killed = len(self._killed.read_text().split()) if self._killed.exists() else 0
         wrong, outcome = end.fault, "identical"
         if not wrong and end.code == 1 and "--resume" in end.errors:
@@ -97,6 +98,8 @@ class SceneRun:
         wrong = wrong or (end.errors if end.code else difference(self.out, undisturbed))
         remaining = still_there(left)
         wrong = wrong or (f"left over: {remaining}" if remaining else "")
+        if wrong and not killed:
+            raise RuntimeError(f"the cluster does not run undisturbed: {wrong}")
         tally = Tally()
         for _ in range(killed):
             if wrong:
@@ -116,7 +119,8 @@ class SceneRun:
         import ray
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+        # without its handlers of signals, which a thread that adds a node must not set
+        cluster = Cluster(initialize_head=True, head_node_args=HEAD, shutdown_at_exit=False)
         nodes = [_node(cluster) for _ in range(3 if self.scene == "a spare node" else 2)]
         os.environ["RAY_ADDRESS"] = cluster.address
         killer = threading.Thread(

@@ -89,6 +89,8 @@ class Disturbed:
             wrong = "the run has not ended"
             self._end_hanging(driver)
         wrong = wrong or self._wrong(end)
+        if wrong and not killed:
+            raise RuntimeError(f"{self.name} does not run undisturbed: {wrong}")
         tally = Tally()
         for fault, times in killed.items():
             for _ in range(times):
