@@ -166,10 +166,9 @@ def main(argv: list[str] | None = None) -> int:
     for executor in [args.only] if args.only else ["serial", "ray"]:
         with tempfile.TemporaryDirectory(prefix="fedray-soak-") as folder:
             found = slopes(watch(executor, args.rounds, Path(folder) / "out"))
-        print(
-            f"\n{executor}, {args.rounds} rounds\n\n| | first quarter | last quarter | growth | |"
-        )
-        print("|---|---:|---:|---:|---|")
+        print(f"\n{executor}, {args.rounds} rounds\n")
+        print("| quarter of the rounds | 1 | 2 | 3 | 4 | growth | |")
+        print("|---|---:|---:|---:|---:|---:|---|")
         print("\n".join(slope.row() for slope in found), flush=True)
         flat &= all(slope.is_flat for slope in found)
     return 0 if flat else 1
