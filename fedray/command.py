@@ -30,6 +30,10 @@ LONGEST_WORD = 500
 """Characters of a name that a flag takes; MLflow takes no longer ones."""
 
 
+_sigterm = threading.Event()
+"""Whether SIGTERM came: Ray raises a plain `KeyboardInterrupt` in place of what stops its waits."""
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which `ray job stop` and batch systems send; what stops for Ctrl-C stops for it."""
 
@@ -117,7 +121,7 @@ def run_command(
         return USER_ERROR
     except KeyboardInterrupt as stop:
         say_stopped(stop)
-        return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+        return TERMINATED if _is_terminated(stop) else INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return NOBODY_READS
@@ -133,6 +137,7 @@ def sigterm_raised() -> Iterator[None]:
     """Raise SIGTERM as `Terminated`, so that what is open is closed; in the main thread alone."""
     with sigterm_kept():
         if threading.current_thread() is threading.main_thread():
+            _sigterm.clear()
             signal.signal(signal.SIGTERM, _terminate)
         yield
 
@@ -150,7 +155,12 @@ def sigterm_kept() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not stop the closing
+    _sigterm.set()
     raise Terminated
+
+
+def _is_terminated(stop: KeyboardInterrupt) -> bool:
+    return isinstance(stop, Terminated) or _sigterm.is_set()
 
 
 def _intermixed(cli: CommandLine) -> bool:
@@ -167,7 +177,7 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
     """
     if getattr(stop, "said", False):
         return
-    what = "terminated" if isinstance(stop, Terminated) else "interrupted"
+    what = "terminated" if _is_terminated(stop) else "interrupted"
     _say("; ".join(filter(None, (what, one_line(how_to_go_on)))))
     stop.said = True  # type: ignore[attr-defined]
 

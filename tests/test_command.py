@@ -140,6 +140,18 @@ def test_a_second_sigterm_does_not_stop_the_closing(capsys):
     assert closed
 
 
+def test_a_library_that_raises_something_else_for_a_signal(capsys):
+    def action(args):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # as Ray does when a signal ends its waits
+
+    assert ended(action, capsys) == (143, "terminated\n")
+    assert ended(raising(KeyboardInterrupt()), capsys) == (130, "interrupted\n")
+
+
 def test_who_sets_a_handler_of_its_own_does_not_keep_it():
     before = signal.getsignal(signal.SIGTERM)
     with sigterm_kept():

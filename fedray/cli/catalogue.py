@@ -166,7 +166,7 @@ def _literal(node: ast.stmt) -> str | None:
 def _type(field: FieldInfo) -> str:
     text = inspect.formatannotation(field.annotation)
     text = re.sub(r"\b(typing|fedray|pydantic)\.(\w+\.)*", "", text)
-    return text.replace("Annotated[bool, Strict(strict=True)]", "bool")
+    return re.sub(r"Annotated\[(\w+), \w+\([^)]*\)\]", r"\1", text)
 
 
 def _default(field: FieldInfo) -> str:
