@@ -25,14 +25,14 @@ from benchmarks.faults.workers import LIMIT_SECONDS, ON_RAY
 
 HEAD = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False}
 """Ray takes 127.0.0.1 for this machine's outer address; the rest of 127.0.0.0/8 stays inside."""
-PER_RUN = 10
+PER_RUN = 5
 START_SECONDS = 60
 SCENES = ("a spare node", "a node that joins later", "no other node", "all nodes")
 _numbers = itertools.count(1)
 WORDS = (
     "workers=2",
     "cpus=2",
-    "rounds=30",
+    "rounds=400",
     "model.feature_dim=512",
     "faults.max_failures=1000",
     f"faults.start_timeout_s={START_SECONDS}",
@@ -140,7 +140,7 @@ class SceneRun:
         while not (self.out / "checkpoints").exists():
             time.sleep(0.1)
         for number in range(count):
-            time.sleep(moments.uniform(0.5, 6.0))
+            time.sleep(moments.uniform(0.2, 4.0))
             victim = nodes.pop(moments.randrange(len(nodes)))
             with self._killed.open("a") as file:
                 file.write(f"{number}\n")

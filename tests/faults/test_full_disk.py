@@ -23,6 +23,7 @@ WORDS = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_on_a_disk_that_fills(inject):
     inject("disk", 6)
 

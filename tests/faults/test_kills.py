@@ -12,6 +12,7 @@ from fedray.files import remove_torn, write_json
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_run_killed_again_and_again_equals_the_undisturbed_one(inject):
     inject("kills", 12)
 

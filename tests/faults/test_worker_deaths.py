@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_processes_of_a_living_run_that_die(inject):
@@ -12,4 +12,4 @@ def test_processes_of_a_living_run_that_die(inject):
 
 
 def test_workers_that_stand_still_while_their_replies_are_awaited(inject):
-    inject("replies", 3)
+    inject("replies", 2)
