@@ -41,7 +41,7 @@ WORDS = (
 
 
 def run(count: int, seed: int, folder: Path) -> Tally:
-    """Kill `count` nodes, in one scene after the other."""
+    """Kill `count` nodes, in one scene after the other; the seed says which is the first."""
     import_all("fedray.runtime.server")
     os.environ["FEDRAY_CACHE"] = str(folder / "cache")
     os.environ["FEDRAY_RESULTS"] = str(folder)
@@ -54,7 +54,7 @@ def run(count: int, seed: int, folder: Path) -> Tally:
     tally, number = Tally(), 0
     with ray_folder():
         while tally.count < count:
-            scene = SCENES[number % len(SCENES)]
+            scene = SCENES[(seed + number) % len(SCENES)]
             scene_run = SceneRun(scene, experiment, folder / f"run-{number}", f"{seed}/{number}")
             tally += scene_run.kill(min(PER_RUN, count - tally.count), undisturbed)
             tally.say()

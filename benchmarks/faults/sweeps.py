@@ -28,6 +28,9 @@ PER_RUN = 4
 OUTCOMES = ("config", "status", "objective", "std", "best_rounds", "final", "last_round", "bytes")
 """What a trial's entry in sweep.json says of its numbers."""
 
+CONCLUDED = ("trials.csv", "best.yaml", "sweep.png", "sweep.yaml")
+"""What a sweep that has come to its end leaves beside sweep.json."""
+
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Kill the driver of small sweeps `count` times."""
@@ -100,7 +103,8 @@ def _one_sweep(
         driver.kill()
         wrong = wrong or "the sweep has not ended"
     else:
-        wrong = wrong or end.fault or (end.code and end.errors) or ""
+        is_over = end.code == 2 and "is finished" in end.errors  # killed after its last word
+        wrong = wrong or end.fault or (end.code and not is_over and end.errors) or ""
     wrong = wrong or _difference(home, folder / "undisturbed")
     for _ in range(kills):
         if wrong:
@@ -116,6 +120,9 @@ def _difference(home: Path, undisturbed: Path) -> str:
     """What distinguishes a sweep from the undisturbed one."""
     if _trials(home) != _trials(undisturbed):
         return f"sweep.json: {_trials(home)}, undisturbed {_trials(undisturbed)}"
+    missing = [name for name in CONCLUDED if not (home / name).is_file()]
+    if missing:
+        return f"not concluded: {missing}"
     for path, _ in find_runs([undisturbed]):
         name = path.relative_to(undisturbed.resolve())
         found = difference(home / name, path)

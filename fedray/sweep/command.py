@@ -298,8 +298,9 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
             fit(ledger, Watcher(ledger, runs, show), concurrent, experiment.faults.max_failures)
         if not ledger.left:
             ledger.status = "finished"
-            ledger.write()
-        return conclude(ledger, ui_hint(tracker) if tracker is not None else None)
+        code = conclude(ledger, ui_hint(tracker) if tracker is not None else None)
+        ledger.write()  # at last: a sweep that is killed while it concludes can be resumed
+        return code
     except KeyboardInterrupt as stop:
         say_stopped(stop, how_to_go_on(ledger))
         raise

@@ -207,6 +207,26 @@ def test_only_what_was_started_is_resumed(here, capsys):
     assert "is finished; start without --resume" in capsys.readouterr().err
 
 
+def test_a_sweep_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypatch):
+    from fedray.sweep import command
+
+    write(here)
+    ledger = Ledger(here / "results" / "tiny" / "one", plan_sweep("tiny"))
+    ledger.add(0, {"algorithm.lambda": 0}).status = "finished"
+    ledger.home.mkdir(parents=True)
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "conclude", killed)
+    with pytest.raises(KeyboardInterrupt):
+        command.run(ledger, 1, tracks=False)
+    assert Ledger.read(ledger.home).status == "running"
+    monkeypatch.setattr(command, "conclude", lambda *args: 0)
+    assert command.run(ledger, 1, tracks=False) == 0
+    assert Ledger.read(ledger.home).status == "finished"
+
+
 def test_data_root_is_absolute_for_other_machines(here, monkeypatch):
     (here / "images").mkdir()
     (here / "tiny.yaml").write_text(dump_yaml({"data": {"source": "parquet", "root": "images"}}))
