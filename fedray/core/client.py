@@ -161,19 +161,16 @@ class Skeleton:
 
 def _structure(model: nn.Module) -> list[object]:
     """What of a model must not change under a step: its parts, hooks, and what is trainable."""
-    parameters = [(id(each), each.requires_grad) for each in model.parameters()]
-    modules = [
-        (
-            id(each),
-            each.training is model.training,
-            len(each._forward_hooks),
-            len(each._forward_pre_hooks),
-            len(each._backward_hooks),
-            len(each._backward_pre_hooks),
-        )
-        for each in model.modules()
-    ]
-    return [*parameters, *modules]
+    found: list[object] = []
+    waiting: list[nn.Module] = [model]
+    for module in waiting:  # as `modules` does; it is asked after every step, so it must be quick
+        hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+        hooks += len(module._backward_hooks) + len(module._backward_pre_hooks)
+        found += (id(module), module.training is model.training, hooks)
+        for each in module._parameters.values():
+            found += (id(each), each is not None and each.requires_grad)
+        waiting += [child for child in module._modules.values() if child is not None]
+    return found
 
 
 def _options(optimizer: torch.optim.Optimizer) -> list[object]:

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -43,6 +43,10 @@ class ClientRuntime:
         self.device = device
         self._skeletons: dict[str, Skeleton] = {}
         self._surroundings = Surroundings(device)
+
+    def exchange(self) -> AbstractContextManager[None]:
+        """Around the steps or tests of one exchange, which share what it costs to set back."""
+        return self._surroundings.kept()
 
     def step(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None

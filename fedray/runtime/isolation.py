@@ -132,6 +132,26 @@ class Surroundings:
         self._cuda = [device] if device.type == "cuda" else []
         self._torch = [read() for read, _ in _TORCH]
         self._numpy = np.random.MT19937()
+        self._process: list[Any] | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The process and its random generators are afterwards what they were before.
+
+        For the steps of one exchange together: to ask once is cheaper than once a step.
+        """
+        if self._process is not None:
+            yield
+            return
+        _set(_TORCH, self._torch)
+        self._process = [read() for read, _ in _PROCESS]
+        generators = self._generators()
+        try:
+            yield
+        finally:
+            self._set_back()
+            self._process = None
+            self._set_generators(*generators)
 
     @contextmanager
     def isolated(self, seed: int) -> Iterator[None]:
@@ -141,32 +161,35 @@ class Surroundings:
             seed: of the global generators, which no method of the package draws from, but layers
                 (dropout) and code of others may.
         """
-        _set(_TORCH, self._torch)
-        process = [read() for read, _ in _PROCESS]
-        generators = self._own_generators(seed)
-        try:
-            with torch.inference_mode(False):  # leaving it ends those that a step leaves open
-                yield
-        finally:
-            _set(_TORCH, self._torch)
-            self._set_generators(*generators)
-            _set(_PROCESS, process)
+        with self.kept():
+            self._seed(seed)
+            try:
+                with torch.inference_mode(False):  # leaving it ends those that a step leaves open
+                    yield
+            finally:
+                self._set_back()
 
-    def _own_generators(self, seed: int) -> tuple[Any, ...]:
-        """Seed the global generators; returns what they were."""
-        before = (
-            torch.get_rng_state(),
-            [torch.cuda.get_rng_state(device) for device in self._cuda],
-            random.getstate(),
-            np.random.get_bit_generator(),  # type: ignore[attr-defined]
-        )
+    def _set_back(self) -> None:
+        assert self._process is not None
+        _set(_TORCH, self._torch)
+        _set(_PROCESS, self._process)
+
+    def _seed(self, seed: int) -> None:
+        """Seed the global generators."""
         torch.default_generator.manual_seed(seed)
         if self._cuda:
             torch.cuda.manual_seed(seed)
         random.seed(seed)
         np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        return before
+
+    def _generators(self) -> tuple[Any, ...]:
+        return (
+            torch.get_rng_state(),
+            [torch.cuda.get_rng_state(device) for device in self._cuda],
+            random.getstate(),
+            np.random.get_bit_generator(),  # type: ignore[attr-defined]
+        )
 
     def _set_generators(self, cpu: Tensor, cuda: list[Tensor], python: Any, numpy: Any) -> None:
         torch.set_rng_state(cpu)
@@ -234,8 +257,9 @@ class Unchanged:
 def _set_back(each: Any, before: dict[str, Any]) -> list[str]:
     """Give an object the attributes that it had; returns the names of those that were others."""
     now = vars(each)
+    if len(now) == len(before) and all(now.get(n, _NONE) is v for n, v in before.items()):
+        return []
     names = [n for n in {**before, **now} if now.get(n, _NONE) is not before.get(n, _NONE)]
-    if names:
-        now.clear()
-        now.update(before)
+    now.clear()
+    now.update(before)
     return [f"{type(each).__name__}.{name}" for name in names]

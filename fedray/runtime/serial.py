@@ -17,7 +17,13 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
 
-FOR_A_CLUSTER = ("workers", "cpus", "server_cpus", "faults.max_failures")
+FOR_A_CLUSTER = (
+    "workers",
+    "cpus",
+    "server_cpus",
+    "faults.max_failures",
+    "faults.start_timeout_s",
+)
 """Keys that share out a cluster and count its deaths: one process has neither, and says so."""
 
 
@@ -65,19 +71,21 @@ class SerialExecutor:
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`."""
         replies = {}
-        for client, payload in down.items():
-            before = self._states.get(client)
-            replies[client], after = self._runtime.step(name, round_, client, before, payload)
-            if after is not None:
-                self._states[client] = after
+        with self._runtime.exchange():
+            for client, payload in down.items():
+                before = self._states.get(client)
+                replies[client], after = self._runtime.step(name, round_, client, before, payload)
+                if after is not None:
+                    self._states[client] = after
         return replies
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test for every key of `down`."""
-        return {
-            client: self._runtime.test(name, round_, client, self._states.get(client), payload)
-            for client, payload in down.items()
-        }
+        with self._runtime.exchange():
+            return {
+                client: self._runtime.test(name, round_, client, self._states.get(client), payload)
+                for client, payload in down.items()
+            }
 
     def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
         """Yield the states of `clients` that have one."""

@@ -188,26 +188,28 @@ class Worker:
         runtime = self._runtime(share.experiment)
         answers: list[Answer] = []
         after = []
-        for client, state, down in share.inputs(referenced):
-            started = time.perf_counter()
-            reply, new = runtime.step(name, share.round, client, unpack(state), down)
-            packed, seconds = pack(new), time.perf_counter() - started
-            small = size(packed) <= SMALL
-            if client in as_objects:
-                after.append(packed)
-            answers.append(
-                Answer(pack(reply), seconds, small, None if client in as_objects else packed)
-            )
+        with runtime.exchange():
+            for client, state, down in share.inputs(referenced):
+                started = time.perf_counter()
+                reply, new = runtime.step(name, share.round, client, unpack(state), down)
+                packed, seconds = pack(new), time.perf_counter() - started
+                small = size(packed) <= SMALL
+                if client in as_objects:
+                    after.append(packed)
+                answers.append(
+                    Answer(pack(reply), seconds, small, None if client in as_objects else packed)
+                )
         everything = (*answers, *after)
         return everything if len(everything) > 1 else everything[0]
 
     def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
         """Run one test for several clients; arguments as of `step`."""
         runtime = self._runtime(share.experiment)
-        return [
-            runtime.test(name, share.round, client, unpack(state), down)
-            for client, state, down in share.inputs(referenced)
-        ]
+        with runtime.exchange():
+            return [
+                runtime.test(name, share.round, client, unpack(state), down)
+                for client, state, down in share.inputs(referenced)
+            ]
 
     def peak_rss(self) -> int:
         """The most memory that this process ever held, in bytes."""

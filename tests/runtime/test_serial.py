@@ -45,6 +45,8 @@ HONOURED = {
     "checkpoint_every": "the session writes them",
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
+    "data.sha256": "read by the assembly",
+    "data.verified_since": "read by the assembly",
 }
 REFUSED = {"faults.reply_timeout_s"}
 
