@@ -4,7 +4,8 @@
     python benchmarks/privacy.py --out DIR --only-table
 
 The two shipped experiments, over noise multipliers and seeds; a seed is the experiment's and, so
-that the picture can be made again, the noise's. Nothing is tuned. Writes DIR/privacy.png.
+that the picture can be made again, the noise's. Nothing is tuned for a noise multiplier; S, the
+learning rate and the rounds are those of the experiments. Writes DIR/privacy.png.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from typing import Any
 
 from fedray.errors import RunFailed, UserError, shown
 
+_TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
+"""What `write_atomic`, `replace_whole` and a checkpoint call what they have begun."""
 LONGEST_FILE_NAME = 255
 """Bytes in the name of a file, on the file systems that we know."""
 LONGEST_PATH = 4096
@@ -48,22 +51,17 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def remove_torn(folder: Path) -> None:
-    """Remove what processes that were killed while they replaced a file in `folder` left there."""
-    for path in folder.glob(".*.tmp*"):
-        owner = re.search(r"\.(\d+)\.tmp", path.name)
-        if owner is not None and path.is_file() and not _is_alive(int(owner[1])):
+    """Remove what processes that were killed while they wrote in `folder` left half-written there.
+
+    The caller keeps others out of the folder meanwhile.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether this node has a process of that number, though it be somebody else's."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager

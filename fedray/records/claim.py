@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from fedray.errors import UserError
+from fedray.files import remove_torn
 from fedray.records.folder import RunFolder
 
 LOCK_SECONDS = 20
 """How long to wait for another process: a killed run's actors need a few seconds to end."""
 _PROBE_BYTES = 2**16
-_TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
-"""What `files.write_atomic`, `files.replace_whole` and a checkpoint call what they have begun."""
 
 
 class FolderClaim:
@@ -42,7 +39,8 @@ class FolderClaim:
             self._make(path)
             self._lock.acquire()
             _write_some(path)
-            _remove_temporary(path)
+            remove_torn(path)
+            remove_torn(path / "checkpoints")
         except Timeout:
             raise UserError(
                 f"another process is running in {path}; wait for its end, or choose another folder "
@@ -108,14 +106,3 @@ def _write_some(path: Path) -> None:
             os.fsync(file.fileno())
     finally:
         probe.unlink(missing_ok=True)
-
-
-def _remove_temporary(path: Path) -> None:
-    """Remove what killed processes had begun to write."""
-    for found in (*_listed(path), *_listed(path / "checkpoints")):
-        if not _TEMPORARY.fullmatch(found.name):
-            continue
-        if found.is_dir():
-            shutil.rmtree(found)
-        else:
-            found.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ class Means(Payload):
     """Prototypes of the classes that a client holds."""
 
     vectors: Tensor = payload_field("prototypes", "c d")
-    counts: Tensor = payload_field("statistics", "c")
+    counts: Tensor = payload_field("statistics", "c", dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
 
 def noise(privacy: Privacy, **where) -> Tensor:
     """The noise on an upload of zeros through the gate."""
-    zeros = Means(torch.zeros(100, 200), torch.zeros(100))
+    zeros = Means(torch.zeros(100, 200), torch.zeros(100, dtype=torch.int64))
     return Gate({}, privacy=privacy).up(zeros, down=None, **{**HERE, **where})[0].vectors
 
 
@@ -132,7 +132,7 @@ def test_local_noise_has_deviation_sigma_s_after_clipping():
     assert float(drawn.std()) == pytest.approx(2.1, rel=0.03)  # 20,000 numbers: 0.5 % is 1 sd
     assert float(drawn.mean()) == pytest.approx(0, abs=0.08)
     far = Gate({}, privacy=Privacy("local", 0.5, 1e-3)).up(
-        Means(torch.full((1, D), 9.0), torch.ones(1)), down=None, **HERE
+        Means(torch.full((1, D), 9.0), torch.ones(1, dtype=torch.int64)), down=None, **HERE
     )[0]
     assert update_norm([far.vectors]) == pytest.approx(0.5, abs=0.02)
 
@@ -168,7 +168,7 @@ def test_central_noise_is_added_once_to_the_mean():
 
 
 def test_central_noise_needs_uploads_of_one_shape():
-    uploads = {k: Means(torch.ones(k, 4), torch.ones(k)) for k in (1, 2)}
+    uploads = {k: Means(torch.ones(k, 4), torch.ones(k, dtype=torch.int64)) for k in (1, 2)}
     with pytest.raises(ValueError, match="differ in names or shapes, so central noise has no mean"):
         Privacy("central", 1.0, 1.0).released(uploads, round_=1, step="s")
 
@@ -194,5 +194,5 @@ def test_what_nothing_covers_passes_as_it_is():
 
 
 def test_without_privacy_nothing_is_touched():
-    sent = {0: Means(gaussian(3, D), torch.ones(3))}
+    sent = {0: Means(gaussian(3, D), torch.ones(3, dtype=torch.int64))}
     assert Gate({}).together(sent, round_=1, step="s")[0] is sent[0]

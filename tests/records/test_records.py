@@ -223,7 +223,7 @@ def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line, reason):
         ("{", "result.json cannot be read"),
         ("[]", "is not a run's result: it has no 'config'"),
         ({"seed": None}, "it has no 'seed'"),
-        ({"rounds": [{"round": 1}]}, "its rounds do not fit their checksum"),
+        ({"rounds": [{"round": 1}]}, "its content does not fit its checksum"),
         ({"seed": 3}, "its content does not fit its checksum"),
         ({"checksum": None}, "it has no checksum"),
     ],
