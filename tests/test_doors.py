@@ -9,13 +9,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from benchmarks.doors import KINDS, Door, doors, free_port, running, settled
+from benchmarks.doors import Door, doors, free_port, running, settled
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine decides nothing
 
@@ -28,12 +27,14 @@ class Seen:
     """What was found while a command ran.
 
     Attributes:
+        command: run, sweep or head.
         doors: its listening sockets.
         answers: what each says to who has no token.
         token: the mode of the token's file.
         folder: the mode of the folder that Ray's sessions lie in.
     """
 
+    command: str
     doors: list[Door]
     answers: dict[Door, str]
     token: int
@@ -44,54 +45,47 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-@pytest.fixture(scope="module")
-def seen() -> Iterator[dict[str, Seen]]:
-    """Of each command, started once in a home of its own."""
-    found: dict[str, Seen] = {}
-    before = os.umask(0o022)
+@pytest.fixture(
+    scope="module", params=["run", "head", pytest.param("sweep", marks=pytest.mark.long)]
+)
+def seen(request: pytest.FixtureRequest) -> Seen:
+    """Of a command, started once in a home of its own."""
+    before, home = os.umask(0o022), Path(tempfile.mkdtemp(prefix="doors", dir="/tmp"))
     try:
-        for kind in KINDS:
-            home = Path(tempfile.mkdtemp(prefix="doors", dir="/tmp"))
-            try:
-                with running(kind, home) as pid:
-                    listed = settled(pid)
-                    answers = {door: door.answer() for door in listed}
-                    [sockets] = home.glob("*/r/session_2*/sockets")
-                token, folder = home / ".ray" / "auth_token", sockets.parents[2]
-                found[kind] = Seen(listed, answers, mode(token), mode(folder))
-            finally:
-                shutil.rmtree(home, ignore_errors=True)
-        yield found
+        with running(request.param, home) as pid:
+            listed = settled(pid)
+            answers = {door: door.answer() for door in listed}
+            [sockets] = home.glob("*/r/session_2*/sockets")
+        token, folder = home / ".ray" / "auth_token", sockets.parents[2]
+        return Seen(request.param, listed, answers, mode(token), mode(folder))
     finally:
+        shutil.rmtree(home, ignore_errors=True)
         os.umask(before)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_ray_listens_on_the_loopback_address_alone(seen, kind):
-    names = {door.process for door in seen[kind].doors}
+def test_ray_listens_on_the_loopback_address_alone(seen):
+    names = {door.process for door in seen.doors}
     assert {"gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"} <= names
-    assert kind == "head" or {f"fedray.{kind}", "ray::Worker"} <= names
-    assert [door for door in seen[kind].doors if not door.on_loopback] == []
+    assert seen.command == "head" or {f"fedray.{seen.command}", "ray::Worker"} <= names
+    assert [door for door in seen.doors if not door.on_loopback] == []
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_the_token_ray_answers_nothing_but_its_counters(seen, kind):
+def test_without_the_token_ray_answers_nothing_but_its_counters(seen):
     refused = ("HTTP 401", "gRPC UNAUTHENTICATED")
-    assert any(answer.startswith(refused) for answer in seen[kind].answers.values())
-    for door, answer in seen[kind].answers.items():
+    assert any(answer.startswith(refused) for answer in seen.answers.values())
+    for door, answer in seen.answers.items():
         assert answer.startswith(refused) or door.process in COUNTERS, (door, answer)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_nobody_else_reads_the_token_or_enters_the_folder(seen, kind):
-    assert seen[kind].token == 0o600
-    assert seen[kind].folder == 0o700
+def test_nobody_else_reads_the_token_or_enters_the_folder(seen):
+    assert seen.token == 0o600
+    assert seen.folder == 0o700
 
 
 @pytest.mark.parametrize(

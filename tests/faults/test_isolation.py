@@ -182,6 +182,7 @@ def test_a_spoiler_reaches_nobody_else(absent, spoiler):
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_nor_on_workers(absent, monkeypatch):
     monkeypatch.setattr(poison, "Worker", Worker)
     with poison.on_two_workers() as on_ray:

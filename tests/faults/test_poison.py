@@ -48,6 +48,7 @@ def test_a_poisoned_reply_stops_a_run_with_one_sentence(name):
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_on_workers_it_is_the_same():
     with poison.on_two_workers() as on_ray:
         for policy in ("stop", "drop"):

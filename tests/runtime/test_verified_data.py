@@ -178,7 +178,7 @@ def test_oblong_images_where_the_model_takes_any(tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_actors_find_is_said_by_the_command(root, tmp_path, cache, caplog, monkeypatch):
     import ray
 

@@ -72,7 +72,7 @@ def ray_logs() -> Iterator[Path]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(700)
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     tmp_path: Path, ray_logs: Path
 ) -> None:
