@@ -126,7 +126,7 @@ def one_line(said: object) -> str:
     Control characters are escaped.
     """
     try:
-        text = mask(str(said))[: 4 * LONGEST_LINE]
+        text = mask(" ".join(str(said).split())[: 4 * LONGEST_LINE])
     except Exception as error:  # an exception of somebody else's whose message cannot be made
         text = f"a message that cannot be read ({type(error).__name__})"
     text = "".join(

@@ -13,16 +13,18 @@ from urllib.parse import unquote
 
 MASK = "***"
 
-_USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/?#'\"<>]*)@", re.IGNORECASE)
+_SCHEME = r"[a-z][a-z0-9+.-]{0,30}://"
+_USERINFO = re.compile(rf"({_SCHEME})([^\s/?#'\"<>]{{0,2000}})@", re.IGNORECASE)
 _DATABASE = re.compile(
-    r"((?!https?:)\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)([^\s'\"<>]+)@", re.IGNORECASE
+    rf"((?!https?:)\b{_SCHEME}[^\s/:@]{{0,200}}:)([^\s'\"<>]{{1,2000}})@", re.IGNORECASE
 )
 """A database's password may hold a slash, which ends a web address's host."""
 _QUERY = re.compile(
-    r"([?&;][^=&\s'\"]*(?:pass|pwd|secret|token|key|credential|signature|sig|auth)[^=&\s'\"]*=)"
-    r"([^&\s'\"#;)]+)",
+    r"([?&;][^=&\s'\"]{0,99}(?:pass|pwd|secret|token|key|credential|signature|sig|auth)"
+    r"[^=&\s'\"]{0,99}=)([^&\s'\"#;)]+)",
     re.IGNORECASE,
 )
+"""All are bounded, so that a long text takes a time in proportion."""
 _VARIABLE = re.compile(r"(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY)$")
 _SHORTEST = 6
 """Characters of a value that is looked for by itself; a shorter one is part of too many words."""

@@ -49,3 +49,8 @@ def test_secrets_of_the_environment_are_masked_wherever_they_stand(
     monkeypatch.setenv("SHORT_TOKEN", "run")
     text = "user 'ada' with 'quite@long' or quite%40long or open sesame; wJalrXUtn; mlflow run"
     assert mask(text) == "user 'ada' with '***' or *** or ***; ***; mlflow run"
+
+
+@pytest.mark.parametrize("text", ["a" * 10**6, "?" * 10**5, "a://" * 10**5, "?x" * 10**5])
+def test_a_long_text_takes_a_time_in_proportion(text):
+    assert mask(text) == text
