@@ -32,6 +32,7 @@ def stopped(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "FEDRAY_RESULTS": str(out.parent / "results")},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # xdist ignores it
     )
     assert process.stdout is not None
     for line in process.stdout:

@@ -119,6 +119,9 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "checkpoint_every": 5,
         "data.root": "/elsewhere",
         "data.download": True,
+        "data.sha256": "0" * 64,
+        "data.verified_since": 1.0,
+        "faults.start_timeout_s": 9.0,
         "faults.max_failures": 9,
         "faults.reply_timeout_s": 5.0,
     }

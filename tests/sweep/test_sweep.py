@@ -483,7 +483,7 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, ray_here):
             assert [r.metrics for r in stored] == [r.metrics for r in rounds]
         assert 0 < trial["startup_seconds"] < trial["seconds"]
     failure = sweep["trials"][2]
-    assert "client 0, round 1, step client_update: FloatingPointError" in failure["reason"]
+    assert "client 1, round 1, step client_update: FloatingPointError" in failure["reason"]
     assert (home / failure["folder"] / "error.txt").exists()
 
     # what is said
