@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 
 import psutil
 
@@ -121,10 +122,12 @@ def doors(root: int) -> list[Door]:
 
 
 def free_port() -> int:
-    """The first of three ports of the loopback address that nobody has now."""
+    """The first of three ports of the loopback address that nobody has now.
+
+    It is neither one that the system gives to whoever asks for any, nor one of Ray's own workers'.
+    """
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port: int = server.getsockname()[1]
+        port = SystemRandom().randrange(20_000, 30_000)
         try:
             for each in range(port, port + 3):
                 socket.create_server(("127.0.0.1", each)).close()

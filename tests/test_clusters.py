@@ -25,6 +25,8 @@ import jsonschema
 import pytest
 import yaml
 
+from benchmarks.doors import free_port
+
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTERS = ROOT / "clusters"
 SCRIPTS = [
@@ -592,22 +594,6 @@ def wait_until(true: Any, seconds: float = 30) -> None:
     while not true():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    """The first of three consecutive ports that are free now."""
-    for _ in range(100):
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-        try:
-            for neighbour in (port, port + 1, port + 2):
-                with socket.socket() as other:
-                    other.bind(("127.0.0.1", neighbour))
-        except OSError:
-            continue
-        return int(port)
-    raise AssertionError("no three free ports")
 
 
 def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):

@@ -152,6 +152,7 @@ def test_a_job_without_the_token_is_refused(head: dict[str, str], tmp_path: Path
     assert "401" in done.stdout + done.stderr or "auth" in (done.stdout + done.stderr).lower()
 
 
+@pytest.mark.long
 def test_a_run_joins_the_head_by_its_loopback_address(head: dict[str, str], tmp_path: Path) -> None:
     run = [
         sys.executable, "-m", "fedray.run", "fedavg_digits", "rounds=1", "local_epochs=1",

@@ -58,8 +58,8 @@ def _main(args: argparse.Namespace) -> int:
     if args.resume:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
-    rounds = _rounds(experiment, out, args.executor, began)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
+    rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
     with full_disk_said(out):
         run(experiment, out, rounds, tracker)
     print_summary(out, tracker)

@@ -81,6 +81,7 @@ def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, c
     assert_same(out, small.undisturbed(*SLOW))
 
 
+@pytest.mark.long
 def test_lost_states_send_the_run_back_to_its_checkpoint(small, ray_nodes, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr(server, "ServerActor", faulty.LosingServer)

@@ -136,10 +136,11 @@ def test_a_password_in_the_address_is_nowhere(
 
 
 def test_a_refused_address_does_not_show_its_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://ada:{SECRET}@host/x")
-    assert main([*TINY, "--executor", "serial", "--out", "/nowhere"]) == 2
+    assert main([*TINY, "--executor", "serial", "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
     said = capsys.readouterr().err
     assert "MLFLOW_TRACKING_URI=file://ada:***@host/x is a folder" in said
     assert SECRET not in said
