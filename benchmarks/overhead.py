@@ -180,7 +180,8 @@ def serve(name: str, mode: str, root: Path) -> None:
             executor = SerialExecutor(assembly, torch.device("cpu"))
         else:
             from fedray.runtime.cluster import connect
-            from fedray.runtime.workers import RayExecutor, WorkerPool
+            from fedray.runtime.pool import WorkerPool
+            from fedray.runtime.ray_executor import RayExecutor
 
             connect(num_cpus=2)
             pool = WorkerPool(assembly.experiment)

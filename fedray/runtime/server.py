@@ -14,10 +14,12 @@ from ray.exceptions import RayTaskError
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
+from fedray.runtime.deaths import DEATHS, StatesLost
 from fedray.runtime.notices import Notices
+from fedray.runtime.pool import WorkerPool
+from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
-from fedray.runtime.workers import DEATHS, RayExecutor, StatesLost, WorkerPool
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from fedray.sweep.spec import SweepPlan, folder_name
 
 if TYPE_CHECKING:
     from fedray.config import Experiment
+    from fedray.runtime.pool import WorkerPool
     from fedray.runtime.session import Session
-    from fedray.runtime.workers import WorkerPool
 
 
 def run_trial(config: Mapping[str, Any], plan: SweepPlan, home: Path) -> None:
@@ -126,16 +126,16 @@ def pool_of(experiment: Experiment) -> WorkerPool:
     """The trial's workers, each in its own bundle of the trial's placement group."""
     from ray.util import get_current_placement_group
 
+    from fedray.runtime.pool import WorkerPool
     from fedray.runtime.resources import first_worker_bundle
-    from fedray.runtime.workers import WorkerPool
 
     group = get_current_placement_group()
     return WorkerPool(experiment, group=group, first_bundle=first_worker_bundle(experiment))
 
 
 def _session(experiment: Experiment, out: Path, pool: WorkerPool, began: float) -> Session:
+    from fedray.runtime.ray_executor import RayExecutor
     from fedray.runtime.session import Session
-    from fedray.runtime.workers import RayExecutor
 
     return Session(experiment, out, lambda assembly: RayExecutor(assembly, pool), began)
 

@@ -17,11 +17,12 @@ from fedray.config import EXECUTION_KEYS, Experiment
 from fedray.core.state import leaves
 from fedray.records import MEASURED_SECONDS, Round
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.pool import WorkerPool
+from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
-from fedray.runtime.workers import RayExecutor, WorkerPool
 
 MEASURED = (
     *("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions"),

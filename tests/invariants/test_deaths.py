@@ -18,7 +18,7 @@ from small import (
 from fedray.cli import run
 from fedray.errors import RunFailed
 from fedray.runtime import server, workers
-from fedray.runtime.workers import WorkerPool
+from fedray.runtime.pool import WorkerPool
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

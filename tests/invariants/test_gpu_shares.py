@@ -6,8 +6,8 @@ import pytest
 import ray
 from small import wait_for
 
+from fedray.runtime.pool import WorkerPool
 from fedray.runtime.resources import preflight
-from fedray.runtime.workers import WorkerPool
 
 pytestmark = pytest.mark.ray
 

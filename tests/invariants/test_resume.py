@@ -24,8 +24,8 @@ from small import (
 from fedray.checkpoint import CheckpointStore
 from fedray.cli import run
 from fedray.records import RunFolder, RunWriter
+from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.runtime.workers import RayExecutor
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2", "faults.late=0.6")
 LONGER = ("local_epochs=12", "rounds=4")

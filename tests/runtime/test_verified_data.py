@@ -17,7 +17,7 @@ from fedray.errors import UserError
 from fedray.report.finished import reopen
 from fedray.runtime.assembly import Assembly, load_data
 from fedray.runtime.resolve import resolve
-from fedray.runtime.workers import Worker
+from fedray.runtime.worker import Worker
 
 KEYS = ["rounds=2", "local_epochs=1", "batch_size=8", "data.clients=2", "data.source=image_folder"]
 

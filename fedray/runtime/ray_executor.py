@@ -1,0 +1,306 @@
+"""Ray execution: a few workers run the steps of any number of virtual clients.
+
+A client is an id, its images and a reference to its state; the state belongs to the caller, so a
+worker that dies can neither lose nor double a step: another starts in its place, and what it had
+not answered is asked again. Each worker gets all of its clients of an exchange in one call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import ObjectLostError
+
+from fedray.core import ClientState, Downlinks
+from fedray.errors import Failure, RunFailed
+from fedray.federation import Reply, ScoreReply
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.deaths import DEATHS, first_line, get, raise_if_unstartable, states_lost
+from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, size, unpack
+from fedray.runtime.pool import WorkerPool
+from fedray.runtime.worker import Answer, Share
+
+CLIENTS_PER_CALL = 32
+
+
+class Call(NamedTuple):
+    """A call that was sent to a worker.
+
+    Attributes:
+        worker: which.
+        clients: whom it is about.
+        refs: what comes back; there all at once.
+        states: references to the next states that do not come with the answers.
+    """
+
+    worker: Any
+    clients: Sequence[int]
+    refs: Sequence[Any]
+    states: Mapping[int, Any]
+
+
+class RayExecutor:
+    """Client steps on a pool of workers (`federation.Executor`).
+
+    Args:
+        assembly: the parts of the run.
+        pool: the workers; may be shared by the seeds of one trial.
+    """
+
+    def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
+        accept_mapped_arrays()
+        self._experiment = assembly.pinned.model_dump_json(by_alias=True)
+        self._faults = assembly.experiment.faults
+        self._pool = pool
+        self._states: dict[int, Any] = {}  # packed, or a reference to what is packed
+        self._held: dict[int, Any] = {}
+        self._small: set[int] = set()
+        self._images = [len(indices) for indices in assembly.data.train]
+        self._architectures = assembly.models.architectures
+        self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
+
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one client step for every key of `down`, one call per worker.
+
+        With a reply timeout it is one call per client, and what is late is dropped.
+        """
+        timeout = self._faults.reply_timeout_s
+        distinct, position = _put_once(down)
+
+        def send(worker: Any, clients: Sequence[int]) -> Call:
+            as_objects = [client for client in clients if client not in self._small]
+            what, referenced = self._share(round_, clients, distinct, position)
+            count = len(clients) + len(as_objects)
+            call = worker.step.options(num_returns=count)
+            refs = call.remote(name, what, as_objects, *referenced)
+            refs = refs if count > 1 else [refs]
+            states = zip(as_objects, refs[len(clients) :], strict=True)
+            return Call(worker, clients, refs[: len(clients)], dict(states))
+
+        replies: dict[int, Reply] = {}
+        for call, answers in self._exchange(list(down), send, timeout):
+            if answers is None:
+                late = Reply(failure=Failure(f"no reply within {timeout:g} s"))
+                replies |= dict.fromkeys(call.clients, late)
+                continue
+            for client, answer in zip(call.clients, answers, strict=True):
+                replies[client] = unpack(answer.reply)
+                self._states[client] = call.states.get(client, answer.state)
+                (self._small.add if answer.small else self._small.discard)(client)
+            self._learn_rates(call.clients, answers)
+        return dict(sorted(replies.items()))
+
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+        """Run a test for every key of `down`, one call per worker.
+
+        With a reply timeout it is one call per client, and what does not answer is asked again:
+        a round without it would be another number.
+        """
+        timeout = self._faults.reply_timeout_s
+        distinct, position = _put_once(down)
+
+        def send(worker: Any, clients: Sequence[int]) -> Call:
+            what, referenced = self._share(round_, clients, distinct, position)
+            return Call(worker, clients, [worker.test.remote(name, what, *referenced)], {})
+
+        tested: dict[int, ScoreReply] = {}
+        for call, answers in self._exchange(list(down), send, timeout, again=True):
+            tested |= zip(call.clients, answers[0], strict=True)
+        return dict(sorted(tested.items()))
+
+    def _exchange(
+        self,
+        clients: Sequence[int],
+        send: Callable[[Any, Sequence[int]], Call],
+        timeout: float | None = None,
+        *,
+        again: bool = False,
+    ) -> Iterator[tuple[Call, Any]]:
+        """Have clients' steps run; yield each call with what came back, None when it is late.
+
+        What a worker that died had not answered is asked again: steps are pure functions.
+
+        Args:
+            clients: whose steps.
+            send: calls a worker for some clients.
+            timeout: seconds to wait for all answers; None waits for ever.
+            again: whether a worker is late only when nobody has answered for `timeout` seconds,
+                and then counts as dead.
+
+        Raises:
+            RunFailed: when workers died too often under the same client's steps.
+        """
+        deaths: Counter[int] = Counter()
+        while clients:
+            self._pool.wait()
+            shares = _cut_to_calls(self._shares(clients))
+            if timeout is not None:
+                shares = [(worker, [client]) for worker, share in shares for client in share]
+                self._warm_up()  # the clock is for steps, not for a worker that starts
+            calls = [send(worker, share) for worker, share in shares]
+            late = _stalled(calls, timeout) if again else _late(calls, timeout)
+            lost: dict[Any, list[int]] = {}
+            if not again:
+                lost = {call.worker: [] for call in calls if call.refs[0] in late}
+            for call in calls:
+                if call.refs[0] in late and not again:
+                    yield call, None
+                    continue
+                answers, death = _answers(call, late)
+                if death is None:
+                    yield call, answers
+                    continue
+                if call.worker not in lost:  # the calls behind the first had not begun
+                    self._count(deaths, call, death)
+                lost.setdefault(call.worker, []).extend(call.clients)
+            for worker in lost:
+                self._pool.replace(worker)  # nobody wants what the late ones are busy with
+            clients = [client for unanswered in lost.values() for client in unanswered]
+
+    def _count(self, deaths: Counter[int], call: Call, error: Exception) -> None:
+        """Count a worker's death against the clients whose steps it was running.
+
+        Raises:
+            RunFailed: when it is one too many, or the worker cannot even start.
+        """
+        raise_if_unstartable(error)
+        deaths.update(call.clients)
+        if max(deaths.values()) > self._faults.max_failures:
+            raise RunFailed(
+                "a worker died again and again during one call (faults.max_failures="
+                f"{self._faults.max_failures} retries are used up): {first_line(error)}"
+            ) from error
+
+    def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
+        """Fetch the states of `clients` that have one, one by one.
+
+        Raises:
+            StatesLost: when the node that held one is gone.
+        """
+        for client in clients:
+            if client in self._states:
+                state = self._states[client]
+                try:
+                    state = unpack(get(state) if isinstance(state, ray.ObjectRef) else state)
+                except (*DEATHS, ObjectLostError) as error:
+                    raise states_lost(error) from error
+                if state is not None:
+                    yield client, state
+
+    def restore(self, states: Mapping[int, ClientState]) -> None:
+        """Take over these states."""
+        self._states = {client: ray.put(pack(state)) for client, state in states.items()}
+
+    def hold(self) -> None:
+        """Remember the states, by reference."""
+        self._held = dict(self._states)
+
+    def revert(self) -> None:
+        """Go back to the states that were held."""
+        self._states = dict(self._held)
+
+    def close(self) -> None:
+        """Let the states go; the pool belongs to the caller."""
+        self._states.clear()
+        self._held.clear()
+
+    def _warm_up(self) -> None:
+        """Wait until every worker can take calls."""
+        for ref in [worker.warm_up.remote(self._experiment) for worker in self._pool.workers]:
+            with suppress(*DEATHS):  # its next call shows that it died
+                get(ref)
+
+    def _share(
+        self, round_: int, clients: Sequence[int], distinct: Sequence[Any], at: Mapping[int, int]
+    ) -> tuple[Share, list[Any]]:
+        """A call's share, and references to the states that are too large to be in it."""
+        states = {client: self._states.get(client) for client in clients}
+        referenced = [state for state in states.values() if isinstance(state, ray.ObjectRef)]
+        inline = {c: state for c, state in states.items() if not isinstance(state, ray.ObjectRef)}
+        payloads = [at[client] for client in clients]
+        return Share(self._experiment, round_, clients, payloads, distinct, inline), referenced
+
+    def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
+        """Divide clients among workers, longest first, by images and the architecture's rate."""
+        workers = self._pool.workers
+        loads = [0.0] * len(workers)
+        shares: list[list[int]] = [[] for _ in workers]
+        seconds = {c: self._images[c] * self._rate[self._architectures[c]] for c in clients}
+        for client in sorted(clients, key=lambda c: (-seconds[c], c)):
+            least = loads.index(min(loads))
+            shares[least].append(client)
+            loads[least] += seconds[client]
+        return [(w, share) for w, share in zip(workers, shares, strict=True) if share]
+
+    def _learn_rates(self, share: Sequence[int], answers: Sequence[Answer]) -> None:
+        """Move each architecture's seconds per image halfway to what a share took.
+
+        Of an architecture, not of a client: one client's time is mostly noise, and equal clients
+        must weigh the same to be divided evenly.
+        """
+        for architecture in {self._architectures[client] for client in share}:
+            timed = [
+                (answer.seconds, self._images[client])
+                for client, answer in zip(share, answers, strict=True)
+                if self._architectures[client] == architecture
+            ]
+            rate = sum(seconds for seconds, _ in timed) / max(1, sum(images for _, images in timed))
+            self._rate[architecture] = (self._rate[architecture] + rate) / 2
+
+
+def _cut_to_calls(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:
+    """Cut large shares: a worker holds the new states of one call until it has answered."""
+    most = max((len(share) for _, share in shares), default=0)
+    return [
+        (worker, share[start : start + CLIENTS_PER_CALL])
+        for start in range(0, most, CLIENTS_PER_CALL)
+        for worker, share in shares
+        if start < len(share)
+    ]
+
+
+def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
+    """Every distinct payload once, in the object store if it is large; say who gets which."""
+    refs: dict[int, tuple[int, Any]] = {}
+    position = {}
+    for client, payload in down.items():
+        if payload is None:
+            position[client] = -1
+            continue
+        if id(payload) not in refs:
+            packed = pack(payload)
+            refs[id(payload)] = (len(refs), packed if size(packed) <= SMALL else ray.put(packed))
+        position[client] = refs[id(payload)][0]
+    return [ref for _, ref in sorted(refs.values(), key=lambda item: item[0])], position
+
+
+def _late(calls: Sequence[Call], timeout: float | None) -> set[Any]:
+    """The first reference of each call that has no answer after so many seconds."""
+    if timeout is None:
+        return set()
+    first = [call.refs[0] for call in calls]
+    return set(ray.wait(first, num_returns=len(first), timeout=timeout)[1])
+
+
+def _stalled(calls: Sequence[Call], timeout: float | None) -> set[Any]:
+    """The calls without an answer after so many seconds in which there was none at all."""
+    waiting = [call.refs[0] for call in calls]
+    while waiting and timeout is not None:
+        answered, waiting = ray.wait(waiting, num_returns=1, timeout=timeout)
+        if not answered:
+            return set(waiting)
+    return set()
+
+
+def _answers(call: Call, late: Collection[Any]) -> tuple[Any, Exception | None]:
+    """What came back from a call, or the death of its worker, or of the node with its answers."""
+    if call.refs[0] in late:
+        return None, TimeoutError("no answer to a test within faults.reply_timeout_s")
+    try:
+        return get(call.refs), None
+    except (*DEATHS, ObjectLostError) as error:
+        return None, error

@@ -1,0 +1,145 @@
+"""A worker: a long-lived actor that runs the steps of any number of virtual clients."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+import torch
+
+from fedray.config import Experiment
+from fedray.federation import ScoreReply
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.devices import limit_memory, pick_device
+from fedray.runtime.memory import keep_freed_memory, peak_rss
+from fedray.runtime.notices import Notices
+from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, size, unpack
+
+
+class Share(NamedTuple):
+    """What a worker gets in one call, as one value: every argument more costs Ray time.
+
+    Attributes:
+        experiment: the experiment as JSON.
+        round: the round.
+        clients: the ids.
+        payloads: for each client, the position of its download in `distinct`, or -1.
+        distinct: the packed downloads, or references to them.
+        inline_states: packed states by client; references to the others are arguments of the call.
+    """
+
+    experiment: str
+    round: int
+    clients: Sequence[int]
+    payloads: Sequence[int]
+    distinct: Sequence[Any]
+    inline_states: Mapping[int, Any]
+
+    def inputs(self, referenced: Sequence[Any]) -> Iterator[tuple[int, Any, Any]]:
+        """Yield each client with its packed state and its download.
+
+        Args:
+            referenced: the states that are not in `inline_states`, in the order of `clients`.
+        """
+        downs = [unpack(ray.get(d) if isinstance(d, ray.ObjectRef) else d) for d in self.distinct]
+        rest = iter(referenced)
+        for client, which in zip(self.clients, self.payloads, strict=True):
+            state = self.inline_states[client] if client in self.inline_states else next(rest)
+            yield client, state, downs[which] if which >= 0 else None
+
+
+class Answer(NamedTuple):
+    """What a worker says of one client's step.
+
+    Attributes:
+        reply: the packed reply.
+        seconds: how long the step took.
+        small: whether the new state is small enough to be sent with calls.
+        state: the packed next state, unless it comes as an object of Ray's store.
+    """
+
+    reply: Any
+    seconds: float
+    small: bool
+    state: Any
+
+
+class Worker:
+    """An actor that runs client steps of any experiment it is handed.
+
+    Args:
+        threads: threads of one client step.
+        gpus: this worker's GPU share, in GPUs.
+    """
+
+    def __init__(self, threads: int, gpus: float) -> None:
+        accept_mapped_arrays()
+        torch.set_num_threads(threads)
+        keep_freed_memory()
+        self._device = pick_device(gpus)
+        limit_memory(self._device, gpus)
+        self._notices = Notices()
+        self._runtimes: dict[str, ClientRuntime] = {}
+        torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one loads modules for a second
+
+    def warm_up(self, experiment: str) -> int:
+        """Get ready for calls of an experiment; returns the process id."""
+        _ = self._runtime(experiment).assembly.data
+        return os.getpid()
+
+    def step(self, name: str, share: Share, as_objects: Collection[int], *referenced: Any) -> Any:
+        """Run one step for several clients.
+
+        Args:
+            name: the step.
+            share: the clients with what they need.
+            as_objects: the clients whose next states are returned as objects of Ray's store.
+            referenced: the packed states that `share` leaves out.
+
+        Returns:
+            An answer per client, then the next states of the clients in `as_objects`; small ones
+            come with the answer, without a way through the object store.
+        """
+        runtime = self._runtime(share.experiment)
+        answers: list[Answer] = []
+        after = []
+        with runtime.exchange():
+            for client, state, down in share.inputs(referenced):
+                started = time.perf_counter()
+                reply, new = runtime.step(name, share.round, client, unpack(state), down)
+                packed, seconds = pack(new), time.perf_counter() - started
+                small = size(packed) <= SMALL
+                if client in as_objects:
+                    after.append(packed)
+                answers.append(
+                    Answer(pack(reply), seconds, small, None if client in as_objects else packed)
+                )
+        everything = (*answers, *after)
+        return everything if len(everything) > 1 else everything[0]
+
+    def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
+        """Run one test for several clients; arguments as of `step`."""
+        runtime = self._runtime(share.experiment)
+        with runtime.exchange():
+            return [
+                runtime.test(name, share.round, client, unpack(state), down)
+                for client, state, down in share.inputs(referenced)
+            ]
+
+    def peak_rss(self) -> int:
+        """The most memory that this process ever held, in bytes."""
+        return peak_rss()
+
+    def notices(self) -> list[str]:
+        """What this process has said since it was asked last."""
+        return self._notices.take()
+
+    def _runtime(self, experiment: str) -> ClientRuntime:
+        if experiment not in self._runtimes:
+            assembly = Assembly(Experiment.model_validate_json(experiment))
+            self._runtimes[experiment] = ClientRuntime(assembly, self._device)
+        return self._runtimes[experiment]
