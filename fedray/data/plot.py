@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class _Layout(NamedTuple):
 def plot_partition(
     histogram: Histogram,
     class_names: Sequence[str],
-    path: Path | str,
+    path: Path | str | BinaryIO,
     later: Sequence[tuple[str, Histogram]] = (),
     title: str = "",
 ) -> None:
@@ -39,7 +39,7 @@ def plot_partition(
     Args:
         histogram: int64 [N, C].
         class_names: C names.
-        path: where the PNG goes.
+        path: where the PNG goes; a file that is open for writing, too.
         later: further histograms of the same clients with their titles, one below the other.
         title: of the first one.
 

@@ -34,6 +34,7 @@ from fedray.evaluation.measures.class_sizes import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
 from fedray.models import is_dense
+from fedray.runtime.cache import shared
 from fedray.runtime.models import ModelProvider, model_provider
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
@@ -182,12 +183,15 @@ class Assembly:
 
 
 def load_data(experiment: Experiment) -> FederatedData:
-    """Read an experiment's images and partition them.
+    """Read an experiment's images and partition them; what this process has dealt it deals once.
 
     Raises:
         UserError: when the data is not there, or cannot serve the clients or the method.
     """
-    data = _dealt(experiment, _images(experiment))
+    images = _images(experiment)
+    keys = experiment.data.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
+    key = ("data", images.sha256, keys, experiment.seed, experiment.evaluation.global_test)
+    data = shared.get(key, lambda: _dealt(experiment, images))
     _check_enough(experiment, data)
     return data
 
@@ -278,10 +282,10 @@ def _check_enough(experiment: Experiment, data: FederatedData) -> None:
 
 
 def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -> TextTower:
-    """The text encoder of an experiment with its classes' texts.
+    """The text encoder of an experiment with its classes' texts; frozen, so that runs share it.
 
     Raises:
-        UserError: when names or descriptions do not fit the classes.
+        UserError: when names or descriptions do not fit the classes, or the weights are not there.
     """
     from fedray.language.encoders import encoder_choice
     from fedray.language.names import names_for
@@ -292,4 +296,8 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     if keys.names is not None:
         names = names_for(keys.names, len(names))
     texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
-    return TextTower(encoder_choice(keys.encoder), texts, device)
+    choice = encoder_choice(keys.encoder)
+    written = tuple(text for texts_of_class in texts for text in texts_of_class)
+    made_of = (choice.name, repr(choice.params), choice.identity(), len(texts), written)
+    key = ("text", *made_of, str(device), torch.get_num_threads())
+    return shared.get(key, lambda: TextTower(choice, texts, device))

@@ -85,6 +85,21 @@ class WorkerPool:
                 said += ray.get(ref) if ref in answered else []
         return said
 
+    def look_at(self, experiment: Experiment) -> None:
+        """Have the workers read an experiment's data while the caller gets ready itself."""
+        asked = experiment.model_dump_json(by_alias=True)
+        for worker in self.workers:
+            worker.look_at.remote(asked)
+
+    def forget(self, experiment: str) -> None:
+        """Have the workers drop what they made for an experiment that is over.
+
+        Args:
+            experiment: the experiment as the workers were handed it.
+        """
+        for worker in self.workers:
+            worker.forget.remote(experiment)
+
     def close(self) -> None:
         """End the workers."""
         for worker in self.workers:

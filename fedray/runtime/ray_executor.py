@@ -207,6 +207,7 @@ class RayExecutor:
         """Let the states go; the pool belongs to the caller."""
         self._states.clear()
         self._held.clear()
+        self._pool.forget(self._experiment)
 
     def _warm_up(self) -> None:
         """Wait until every worker can take calls."""

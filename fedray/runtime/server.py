@@ -40,6 +40,7 @@ class ServerActor:
         """
         asked = Experiment.model_validate_json(experiment)
         notices, pool = Notices(), WorkerPool(asked)
+        pool.look_at(asked)
         try:
             session = Session(asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began)
             for number, done in enumerate(session.rounds()):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from fedray.records import (
     versions,
 )
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.cache import shared
 from fedray.runtime.devices import pick_device, servers_memory
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import accountant_of, statement
@@ -158,6 +160,9 @@ class Session:
                 writer.append(done, costs)
                 self._keep(done.round, writer)
                 yield done
+                plot = self._folder.partition_plot
+                if not plot.exists():  # a second, for which no round waits
+                    plot_phases(self._assembly.data, self._assembly.plan, plot)
         except (ClientError, ServerError):
             if writer is not None:
                 self._keep_round_before(writer)
@@ -173,8 +178,6 @@ class Session:
         """Write what does not change from round to round, and open the file of rounds."""
         data, folder = self._assembly.data, self._folder
         write_atomic(folder.config, dump_yaml(self.experiment.tree()))
-        if not folder.partition.exists():
-            plot_phases(data, self._assembly.plan, folder.partition_plot)
         folder.write_partition(data.manifest())
         if earlier is None:
             folder.error.unlink(missing_ok=True)
@@ -245,7 +248,7 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
 
 
 def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
-    """Plot who holds what, phase by phase, and say who joins when."""
+    """Plot who holds what, phase by phase, and say who joins when; the same plot is drawn once."""
     starts = [first for first, _ in data.phases]
     titles = [
         f"rounds {max(first, 1)} to {end - 1}: " if data.later else ""
@@ -254,9 +257,16 @@ def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
     if plan.join.clients:
         come = f"{plan.newcomers[0]} to {plan.newcomers[-1]}"
         titles[0] = f"clients {come} join in round {plan.join.round}\n{titles[0]}"
-    counts = [then.histogram() for _, then in data.phases]
-    later = list(zip(titles, counts, strict=True))[1:]
-    plot_partition(counts[0], data.class_names, path, later, titles[0])
+
+    def draw() -> bytes:
+        counts = [then.histogram() for _, then in data.phases]
+        later = list(zip(titles, counts, strict=True))[1:]
+        image = BytesIO()
+        plot_partition(counts[0], data.class_names, image, later, titles[0])
+        return image.getvalue()
+
+    key = ("partition plot", data.sha256, data.class_names, *titles)
+    path.write_bytes(shared.get(key, draw))
 
 
 @contextmanager

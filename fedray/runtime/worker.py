@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import ray
@@ -14,10 +15,15 @@ from fedray.config import Experiment
 from fedray.federation import ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
-from fedray.runtime.devices import limit_memory, pick_device
+from fedray.runtime.devices import free_memory, limit_memory, pick_device
+from fedray.runtime.isolation import Surroundings
 from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.notices import Notices
 from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, size, unpack
+
+
+MOST_RUNTIMES = 64
+"""Experiments that a worker is ready for at a time; a trial has one per seed."""
 
 
 class Share(NamedTuple):
@@ -83,13 +89,29 @@ class Worker:
         self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
         self._notices = Notices()
-        self._runtimes: dict[str, ClientRuntime] = {}
+        self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
+        self._surroundings = Surroundings(self._device)
         torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one loads modules for a second
 
     def warm_up(self, experiment: str) -> int:
         """Get ready for calls of an experiment; returns the process id."""
         _ = self._runtime(experiment).assembly.data
         return os.getpid()
+
+    def look_at(self, experiment: str) -> None:
+        """Read an experiment's data before its first call; whatever is wrong the caller finds too.
+
+        Args:
+            experiment: as it was asked for, before it was pinned to its images.
+        """
+        with suppress(Exception), self._surroundings.kept():
+            assembly = Assembly(Experiment.model_validate_json(experiment))
+            _ = assembly.data, assembly.algorithm, assembly.models
+
+    def forget(self, experiment: str) -> None:
+        """Drop what was made for an experiment that is over; what runs share stays."""
+        if self._runtimes.pop(experiment, None) is not None:
+            free_memory(self._device)
 
     def step(self, name: str, share: Share, as_objects: Collection[int], *referenced: Any) -> Any:
         """Run one step for several clients.
@@ -139,7 +161,13 @@ class Worker:
         return self._notices.take()
 
     def _runtime(self, experiment: str) -> ClientRuntime:
-        if experiment not in self._runtimes:
-            assembly = Assembly(Experiment.model_validate_json(experiment))
-            self._runtimes[experiment] = ClientRuntime(assembly, self._device)
-        return self._runtimes[experiment]
+        """What runs an experiment's steps, in the surroundings that this process began with."""
+        runtime = self._runtimes.pop(experiment, None)
+        if runtime is None:
+            with self._surroundings.kept():
+                assembly = Assembly(Experiment.model_validate_json(experiment))
+                runtime = ClientRuntime(assembly, self._device)
+        self._runtimes[experiment] = runtime
+        while len(self._runtimes) > MOST_RUNTIMES:
+            del self._runtimes[next(iter(self._runtimes))]
+        return runtime

@@ -55,6 +55,7 @@ def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.T
         )
     common = {"metric": "objective", "mode": plan.mode, "scheduler": scheduler}
     common |= {"max_concurrent_trials": concurrent, "trial_dirname_creator": _dirname}
+    common |= {"reuse_actors": True}
     if plan.search == "grid":
         space = {"trial": tune.grid_search([entry(trial) for trial in ledger.open])}
         return space, tune.TuneConfig(**common)

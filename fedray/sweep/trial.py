@@ -7,9 +7,10 @@ placement group; nothing here creates another group.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,15 @@ from fedray.errors import Failure, FedrayError, RunFailed, UserError, nearest
 from fedray.records import Round, RunFolder
 from fedray.sweep.seeds import MergedRound, merge, objective_of, seed_folders
 from fedray.sweep.spec import SweepPlan, folder_name
+from fedray.sweep.warm import warm
 
 if TYPE_CHECKING:
     from fedray.config import Experiment
     from fedray.runtime.pool import WorkerPool
     from fedray.runtime.session import Session
+
+STOPPED_SECONDS = 60
+"""How long the next trial waits until one that was stopped has left the process."""
 
 
 def run_trial(config: Mapping[str, Any], plan: SweepPlan, home: Path) -> None:
@@ -39,9 +44,11 @@ def run_trial(config: Mapping[str, Any], plan: SweepPlan, home: Path) -> None:
 
     values = config["trial"]["values"]
     folder = home / folder_name(config["trial"]["number"], values)
+    os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     try:
-        for report in reports(plan, values, folder):
-            tune.report(report)
+        with closing(reports(plan, values, folder)) as all_reports:
+            for report in all_reports:
+                tune.report(report)  # raises SystemExit where ASHA stops the trial
     except RunFailed:
         raise
     except Exception as error:
@@ -57,16 +64,13 @@ def reports(plan: SweepPlan, values: Mapping[str, Any], folder: Path) -> Iterato
     Rounds that the folder already holds are not reported again, but count in the objective; the
     last round always is.
     """
-    import torch
-
     experiments = [plan.experiment_of(values, seed) for seed in plan.seeds]
-    torch.set_num_threads(experiments[0].threads)
-    with _held(folder):
+    with _held(folder), closing(_merged_rounds(plan, experiments, folder)) as all_merged:
         planned = experiments[0].rounds
         known = min(len(seed.rounds()) for seed in seed_folders(folder, plan.seeds)) - 1
         done: list[MergedRound] = []
         unreported: list[Round] = []
-        for merged in _merged_rounds(plan, experiments, folder):
+        for merged in all_merged:
             done.append(merged)
             if merged.round <= known and merged.round < planned:
                 continue
@@ -110,27 +114,18 @@ def _merged_rounds(
 ) -> Iterator[MergedRound]:
     """Every round of all seeds from 0: what their folders hold, then what they run."""
     began = time.time()
-    pool = pool_of(experiments[0])
-    try:
+    with warm.trial(experiments[0]) as pool:
+        for experiment in experiments:
+            pool.look_at(experiment)
         streams = [
             all_rounds(_session(experiment, out.path, pool, began), out.rounds())
             for experiment, out in zip(experiments, seed_folders(folder, plan.seeds), strict=True)
         ]
-        for rounds in zip(*streams, strict=True):
-            yield merge(rounds, plan.metric)
-    finally:
-        pool.close()
-
-
-def pool_of(experiment: Experiment) -> WorkerPool:
-    """The trial's workers, each in its own bundle of the trial's placement group."""
-    from ray.util import get_current_placement_group
-
-    from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.resources import first_worker_bundle
-
-    group = get_current_placement_group()
-    return WorkerPool(experiment, group=group, first_bundle=first_worker_bundle(experiment))
+        with ExitStack() as stack:
+            for stream in streams:
+                stack.enter_context(closing(stream))
+            for rounds in zip(*streams, strict=True):
+                yield merge(rounds, plan.metric)
 
 
 def _session(experiment: Experiment, out: Path, pool: WorkerPool, began: float) -> Session:
