@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedray.config import Component, Frozen
 from fedray.core.state import StateTree
+from fedray.core.without_compiler import SGD as PlainSGD
+from fedray.core.without_compiler import Adam as PlainAdam
+from fedray.core.without_compiler import AdamW as PlainAdamW
 from fedray.data.configurable import Configurable, build
 from fedray.registry import Registry
 
@@ -92,7 +95,7 @@ class SGD(Optimizer):
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Torch's SGD, without dampening."""
         momentum, decay = self.params.momentum, self.params.weight_decay
-        return torch.optim.SGD(
+        return PlainSGD(
             parameters, lr, momentum=momentum, weight_decay=decay, nesterov=self.params.nesterov
         )
 
@@ -120,7 +123,7 @@ class Adam(Optimizer):
     paper = "Kingma and Ba, ICLR 2015, arXiv:1412.6980"
     Params = AdamParams
     params: AdamParams
-    kind: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
+    kind: ClassVar[type[torch.optim.Adam]] = PlainAdam
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
         """Torch's Adam, or AdamW."""
@@ -143,7 +146,7 @@ class AdamW(Adam):
     paper = "Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101"
     Params = AdamWParams
     params: AdamWParams
-    kind = torch.optim.AdamW
+    kind = PlainAdamW
 
 
 # --- what stays between rounds -------------------------------------------------------------------

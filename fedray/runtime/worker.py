@@ -21,7 +21,6 @@ from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.notices import Notices
 from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, size, unpack
 
-
 MOST_RUNTIMES = 64
 """Experiments that a worker is ready for at a time; a trial has one per seed."""
 
@@ -91,7 +90,6 @@ class Worker:
         self._notices = Notices()
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
         self._surroundings = Surroundings(self._device)
-        torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first one loads modules for a second
 
     def warm_up(self, experiment: str) -> int:
         """Get ready for calls of an experiment; returns the process id."""

@@ -58,6 +58,7 @@ from fedray.core import (
     payload_field,
     training_samples,
 )
+from fedray.core.without_compiler import Adam
 from fedray.errors import UserError
 
 
@@ -201,7 +202,7 @@ class FedGen(HeadAveraging):
             name: tensor.detach().clone().to(device).requires_grad_()
             for name, tensor in state["generator"].items()
         }
-        optimizer = torch.optim.Adam(generator.values(), self.hp.server_lr)
+        optimizer = Adam(generator.values(), self.hp.server_lr)
         random = server.streams.torch("fedgen_server", round_=server.round)
         counts = self._pooled(state)
         for _ in range(self.hp.server_epochs):

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
@@ -42,6 +41,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
 )
+from fedray.core.without_compiler import SGD
 from fedray.models import Classifier
 
 
@@ -84,7 +84,7 @@ class FedGH(HeadSharing):
             name: tensor.detach().clone().to(server.device).requires_grad_()
             for name, tensor in state["head"].items()
         }
-        optimizer = torch.optim.SGD(head.values(), self.hp.server_lr)
+        optimizer = SGD(head.values(), self.hp.server_lr)
         for vectors, labels in uploaded_batches(
             uplinks,
             server,

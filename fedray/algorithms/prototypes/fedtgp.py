@@ -48,6 +48,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
 )
+from fedray.core.without_compiler import SGD
 from fedray.models import ClassifierOutput
 
 Margin = Literal["nearest", "all_pairs"]
@@ -131,7 +132,7 @@ class FedTGP(PrototypeSharing):
             name: tensor.detach().clone().to(server.device).requires_grad_()
             for name, tensor in generator.items()
         }
-        optimizer = torch.optim.SGD(weights.values(), self.hp.server_lr)
+        optimizer = SGD(weights.values(), self.hp.server_lr)
         for vectors, labels in uploaded_batches(
             uplinks,
             server,
