@@ -237,7 +237,7 @@ def connect_cluster(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) 
     """Connect to the cluster and print the resources that the trials need.
 
     Returns:
-        How many trials run at a time.
+        How many trials run at a time, at the most.
 
     Raises:
         UserError: when a trial can never be placed, or results or runs would be lost.
@@ -254,7 +254,7 @@ def connect_cluster(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) 
         check_tracking(len(nodes))
     experiments = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
     lines = [preflight(experiment, nodes) for experiment in experiments]
-    fit = min(at_a_time(experiment, nodes) for experiment in experiments)
+    fit = max(at_a_time(experiment, nodes) for experiment in experiments)  # Ray packs unequal ones
     concurrent = max(1, min(fit, plan.max_concurrent or fit, ledger.left))
     for line in dict.fromkeys(lines):
         print(line)
@@ -295,8 +295,11 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
     tracker = tracker_for(plan.sweep, ledger.home) if tracks else None
     runs = SweepRuns(ledger, tracker) if tracker is not None else None
     try:
-        with SweepProgress(ledger, experiment.rounds) as show:
-            fit(ledger, Watcher(ledger, runs, show), concurrent, experiment.faults.max_failures)
+        with SweepProgress(ledger, concurrent) as show:
+            watcher = Watcher(ledger, runs, show)
+            fit(ledger, watcher, show.order(), concurrent)
+            while watcher.take_again():
+                fit(ledger, watcher, show.order(), concurrent)
         if not ledger.left:
             ledger.status = "finished"
         code = conclude(ledger, ui_hint(tracker) if tracker is not None else None)
@@ -318,8 +321,8 @@ def how_to_go_on(ledger: Ledger) -> str:
     return f"go on with: python -m fedray.sweep {shlex.quote(sweep)} --resume{where}"
 
 
-def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) -> None:
-    """Let Ray Tune run the trials that are left."""
+def fit(ledger: Ledger, watcher: Watcher, order: Sequence[Trial], concurrent: int) -> None:
+    """Let Ray Tune run the trials that are left, a grid's in this order."""
     from ray import tune
 
     from fedray.runtime.resources import trial_bundles
@@ -331,7 +334,7 @@ def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) ->
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
     shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
-    space, config = tune_config(ledger, concurrent)
+    space, config = tune_config(ledger, order, concurrent)
     plan = ledger.plan
     trainable = tune.with_resources(
         functools.partial(run_trial, plan=plan, home=ledger.home),
@@ -348,7 +351,7 @@ def fit(ledger: Ledger, watcher: Watcher, concurrent: int, max_failures: int) ->
             storage_path=str(ledger.home),
             verbose=0,
             callbacks=[watcher],
-            failure_config=tune.FailureConfig(max_failures=max_failures),
+            failure_config=tune.FailureConfig(plan.some_experiment().faults.max_failures),
         ),
     ).fit()
     shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)

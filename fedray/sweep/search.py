@@ -36,11 +36,14 @@ def entry(trial: Trial) -> dict[str, Any]:
     return {"number": trial.number, "values": trial.config}
 
 
-def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.TuneConfig]:
+def tune_config(
+    ledger: Ledger, order: Sequence[Trial], concurrent: int
+) -> tuple[dict[str, Any], tune.TuneConfig]:
     """Ray Tune's parameter space and its configuration, for what is left to do.
 
     Args:
         ledger: which trials were suggested and which are finished.
+        order: in which a grid's trials begin; a search has its own.
         concurrent: trials at a time.
     """
     plan = ledger.plan
@@ -57,7 +60,7 @@ def tune_config(ledger: Ledger, concurrent: int) -> tuple[dict[str, Any], tune.T
     common |= {"max_concurrent_trials": concurrent, "trial_dirname_creator": _dirname}
     common |= {"reuse_actors": True}
     if plan.search == "grid":
-        space = {"trial": tune.grid_search([entry(trial) for trial in ledger.open])}
+        space = {"trial": tune.grid_search([entry(trial) for trial in order])}
         return space, tune.TuneConfig(**common)
     samples = ledger.left
     return {}, tune.TuneConfig(search_alg=OptunaTrials(ledger), num_samples=samples, **common)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from ray import tune
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
+from fedray.sweep.cost import Costs
+from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.runs import SweepRuns, replay
 from fedray.sweep.seeds import MergedRound, read_merged
@@ -40,6 +45,13 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._runs = runs
         self._show = show
         self._started: dict[int, float] = {}
+        self._again = False
+        self._given_up: Counter[int] = Counter()
+
+    def take_again(self) -> bool:
+        """Whether trials were given up that may be run again; asked once for each."""
+        again, self._again = self._again, False
+        return again
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Ray Tune pickles its callbacks for a restore of its own, which we do not use."""
@@ -50,6 +62,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         entry = self._entry(trial)
         self._account(entry)
         entry.status = "running"
+        self._show.begin(entry)
         self._ledger.write()
         if self._runs is None:
             return
@@ -72,15 +85,23 @@ class Watcher(tune.Callback):  # type: ignore[misc]
                 self._runs.round(entry, mean)
         entry.objective, entry.std = result["objective"], result["objective_std"]
         entry.best_rounds, entry.last_round = result["best_rounds"], result["round"]
-        self._show.round(entry, self._ledger)
+        self._show.round(entry)
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial is over: at its end, stopped by ASHA, or by an error that it reported."""
         self._settle(self._entry(trial), trial.last_result.get("rounds"))
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """A trial's processes died more often than it may survive."""
+        """A trial's processes died more often than it may survive.
+
+        Or Ray Tune gave up at the first death: it does when they die while it makes them ready for
+        the next trial.
+        """
         entry = self._entry(trial)
+        self._given_up[entry.number] += 1
+        if trial.num_failures <= trial.max_failures >= self._given_up[entry.number]:
+            entry.status, self._again = "pending", True
+            return
         lines = str(trial.get_error() or "").strip().splitlines()
         entry.reason = lines[0] if lines else "its processes died; see Ray's logs"
         self._settle(entry, None)
@@ -111,7 +132,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             for merged in rounds:
                 self._runs.round(entry, merged.mean)
             self._runs.finish(entry)
-        self._show.end(entry, self._ledger)
+        self._show.end(entry)
 
 
 class SweepProgress:
@@ -119,29 +140,36 @@ class SweepProgress:
 
     Args:
         ledger: says how many trials there are, and which are over already.
-        rounds: how many each has.
+        places: how many trials run at a time.
+        clock: gives the time in seconds.
     """
 
-    def __init__(self, ledger: Ledger, rounds: int) -> None:
-        self._trials = ledger.total
-        self._rounds = rounds
-        self._before = self._done(ledger)
-        self._began = self._last_line = time.monotonic()
+    def __init__(
+        self, ledger: Ledger, places: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ledger = ledger
+        self._costs = Costs(ledger.plan)
+        self._clock = clock
+        self._last_line = clock()
+        self._forecast = Forecast(places, stops=ledger.plan.asha is not None)
+        self._courses: dict[int, Course] = {}
+        self._typical = Course(1.0, ledger.plan.some_experiment().rounds)
+        for trial in self.order():
+            self._course(trial)
         self._bar: Progress | None = None
         if sys.stdout.isatty():
             self._bar = Progress(
                 TextColumn("trials {task.fields[done]}"),
                 BarColumn(bar_width=None),
                 TextColumn("{task.description}"),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),
                 console=Console(),
             )
 
     def __enter__(self) -> SweepProgress:
         if self._bar is not None:
-            total = self._trials * self._rounds
-            self._task = self._bar.add_task("starting", total=total, done=f"0/{self._trials}")
+            done = f"0/{self._ledger.total}"
+            self._task = self._bar.add_task("starting", total=1.0, done=done, left="")
             self._bar.start()
         return self
 
@@ -154,59 +182,81 @@ class SweepProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def round(self, trial: Trial, ledger: Ledger) -> None:
+    def order(self) -> list[Trial]:
+        """The trials that are left, in the order in which they should begin."""
+        return self._costs.in_order(self._ledger.open)
+
+    def begin(self, trial: Trial) -> None:
+        """A trial's actor is there, for the first time or again."""
+        self._forecast.begin(self._course(trial), self._clock())
+
+    def round(self, trial: Trial) -> None:
         """A trial has finished a round."""
-        self._update(ledger)
-        if self._bar is None and time.monotonic() - self._last_line >= QUIET_SECONDS:
+        course = self._course(trial)
+        course.done = trial.last_round or 0
+        course.reports.append((course.done, self._clock()))
+        self._update()
+        if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
             self._print(
-                f"running  {words(trial.config)}  round {trial.last_round}/{self._rounds}  "
-                f"best {trial.objective:.4f} so far",
-                ledger,
+                f"running  {words(trial.config)}  round {trial.last_round}/{course.rounds}  "
+                f"best {trial.objective:.4f} so far"
             )
 
-    def end(self, trial: Trial, ledger: Ledger) -> None:
+    def end(self, trial: Trial) -> None:
         """A trial is over."""
-        self._update(ledger)
-        over = sum(other.is_over for other in ledger.ordered)
-        line = f"{over}/{self._trials} over  {words(trial.config)}  "
+        self._course(trial).ended = self._clock()
+        self._update()
+        over = sum(other.is_over for other in self._ledger.ordered)
+        line = f"{over}/{self._ledger.total} over  {words(trial.config)}  "
         if trial.status == "failed":
             line += f"failed: {trial.reason}"
         else:
             line += f"best {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
-        self._print(f"{line}  {trial.seconds:.0f} s", ledger)
+        self._print(f"{line}  {trial.seconds:.0f} s")
 
-    def _print(self, line: str, ledger: Ledger) -> None:
+    def left(self) -> float | None:
+        """Seconds left; None while nothing has shown how long a round takes."""
+        missing = self._ledger.total - len(self._ledger.trials)
+        return self._forecast.left(
+            [*self._courses.values(), *([self._typical] * missing)], self._clock()
+        )
+
+    def _course(self, trial: Trial) -> Course:
+        """A trial's course; where the search has just suggested it, a new one."""
+        if trial.number not in self._courses:
+            weight, rounds = self._costs.round(trial), self._costs.rounds(trial)
+            self._courses[trial.number] = Course(weight, rounds, done=trial.last_round or 0)
+            weights = [each.weight for each in self._courses.values()]
+            self._typical.weight = sum(weights) / len(weights)
+        return self._courses[trial.number]
+
+    def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
             return
-        left = self._left(ledger)
+        left = self.left()
         print(line + (f"  left {left:.0f} s" if left else ""), flush=True)
-        self._last_line = time.monotonic()
+        self._last_line = self._clock()
 
-    def _done(self, ledger: Ledger) -> int:
-        """Rounds that need not be run any more, over all trials."""
-        return sum(
-            self._rounds if trial.is_over else trial.last_round or 0 for trial in ledger.ordered
-        )
-
-    def _left(self, ledger: Ledger) -> float | None:
-        """Seconds left at the pace so far; None while that is only start-up."""
-        done, total = self._done(ledger), self._trials * self._rounds
-        new = done - self._before
-        if new * 20 < total:
-            return None
-        return (time.monotonic() - self._began) / new * (total - done)
-
-    def _update(self, ledger: Ledger) -> None:
+    def _update(self) -> None:
         if self._bar is None:
             return
-        best, over = ledger.leading, sum(trial.is_over for trial in ledger.ordered)
-        text = f"best {best.objective:.4f} ({words(best.config)})" if best else "training"
+        best, left = self._ledger.leading, self.left()
+        over = sum(trial.is_over for trial in self._ledger.ordered)
+        whole = sum(each.weight * each.rounds for each in self._courses.values())
+        whole += (self._ledger.total - len(self._ledger.trials)) * (
+            self._typical.weight * self._typical.rounds
+        )
+        done = sum(
+            each.weight * (each.rounds if each.ended is not None else each.done)
+            for each in self._courses.values()
+        )
         self._bar.update(
             self._task,
-            completed=self._done(ledger),
-            description=text,
-            done=f"{over}/{self._trials}",
+            completed=done / whole,
+            description=f"best {best.objective:.4f} ({words(best.config)})" if best else "training",
+            done=f"{over}/{self._ledger.total}",
+            left="" if left is None else f"left {timedelta(seconds=round(left))}",
         )
