@@ -145,4 +145,3 @@ def _last_end(running: Sequence[float], waiting: Sequence[float], places: int) -
     for seconds in waiting:
         heapq.heappush(free, heapq.heappop(free) + seconds)
     return max(free)
-

@@ -97,6 +97,7 @@ class Few:
         self._count = count
         self.replace = pool.replace
         self.wait = pool.wait
+        self.forget = pool.forget
 
     @property
     def workers(self) -> list[Any]:

@@ -16,7 +16,7 @@ def seconds(*words: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "more", ["local_epochs=9", "batch_size=4", "model.group=cnn4", "participation=1.0"]
+    "more", ["local_epochs=9", "batch_size=4", "model.group=cnn3", "participation=1.0"]
 )
 def test_what_takes_longer_is_said_to(more):
     few = ["participation=0.5"] if more.startswith("participation") else []

@@ -1,0 +1,197 @@
+"""Nothing of a trial is left in the next: warm trials give what cold ones give, in every order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedray.config import dump_yaml
+from fedray.models.clip import load_clip
+from fedray.records import MEASURED_SECONDS
+from fedray.runtime.cache import shared
+from fedray.runtime.resolve import resolve
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session
+from fedray.runtime.worker import MOST_RUNTIMES, Worker
+from fedray.sweep.warm import WarmProcess
+
+COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
+BERT = ("text.encoder=bert", "model.feature_dim=16", "text.style=plain")
+
+
+@pytest.fixture
+def trials(tiny_bert) -> dict[str, list[str]]:
+    """Trials of unlike methods and models, as words of the command line."""
+    encoder = [f"text.encoder.path={tiny_bert}", *BERT]
+    texts = ["data.partition={name: dirichlet, alpha: 1.0}", *encoder]
+    return {
+        "prompts of texts": ["fedtsp_digits", *COMMON, *texts],
+        "a text tower that is trained": ["fedglcl_l_digits", *COMMON, *texts],
+        "a CLIP": ["promptfl_clip", *COMMON],
+        "another seed": ["fedproto_digits", *COMMON, "seed=3"],
+    }
+
+
+def numbers(out: Path) -> Any:
+    """What a run wrote, but for times."""
+    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    return [{k: v for k, v in each.items() if k not in MEASURED_SECONDS} for each in rounds]
+
+
+def run(words: list[str], out: Path) -> Any:
+    """Run in this process as it is; what came out."""
+    experiment = resolve(words[0], words[1:])
+    device = torch.device("cpu")
+    list(Session(experiment, out, lambda a: SerialExecutor(a, device)).rounds())
+    return numbers(out)
+
+
+def cold() -> None:
+    """Forget what this process shares between runs."""
+    shared.clear()
+    load_clip.cache_clear()
+
+
+def test_trials_in_other_orders_in_one_process_are_what_they_are_alone(trials, tmp_path):
+    alone = {}
+    for number, (name, words) in enumerate(trials.items()):
+        cold()
+        alone[name] = run(words, tmp_path / f"alone{number}")
+    cold()
+    for number, name in enumerate([*reversed(trials), next(iter(trials))]):
+        assert run(trials[name], tmp_path / f"warm{number}") == alone[name]
+
+
+@pytest.mark.long
+def test_trials_in_every_order_are_what_processes_of_their_own_give(trials, tmp_path):
+    alone = {}
+    for number, (name, words) in enumerate(trials.items()):
+        out = tmp_path / f"alone{number}"
+        command = [sys.executable, "-m", "fedray.run", *words, "--executor=serial", "--no-track"]
+        subprocess.run([*command, "--out", str(out)], check=True, stdout=subprocess.DEVNULL)
+        alone[name] = numbers(out)
+    cold()
+    for turn, order in enumerate(permutations(trials)):
+        for position, name in enumerate(order):
+            assert run(trials[name], tmp_path / f"warm{turn}_{position}") == alone[name], order
+
+
+@pytest.mark.long
+@pytest.mark.ray
+def test_a_sweep_through_warm_actors_is_what_single_runs_are(trials, tmp_path, monkeypatch):
+    from fedray.sweep import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(dump_yaml({"extends": "fedproto_digits", "workers": 1}))
+    (tmp_path / "tune").mkdir()
+    methods = ["fedproto", "fedavg", "local", "fedtgp", "fedgh", "moon"]
+    for turn, order in enumerate((methods, methods[::-1])):
+        sweep = {
+            "answers": "nothing",
+            "space": {"algorithm": {"grid": order}},
+            "scales": {"laptop": {"experiment": "base.yaml", "set": {"model.group": "mlp"}}},
+        }
+        (tmp_path / "tune" / "unlike.yaml").write_text(dump_yaml(sweep))
+        out = tmp_path / f"sweep{turn}"
+        assert main(["unlike", *COMMON, "--no-track", "--out", str(out)]) == 0
+        for number, method in enumerate(order):
+            words = ["base.yaml", f"algorithm={method}", "model.group=mlp", *COMMON]
+            cold()
+            single = run(words, tmp_path / f"single{turn}_{method}")
+            [folder] = out.glob(f"trial_{number:05d}_*/seed_0")
+            assert numbers(folder) == single, method
+
+
+class _Pool:
+    """Stands for a pool of workers."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """Pools without Ray."""
+    monkeypatch.setattr("fedray.runtime.pool.WorkerPool", _Pool)
+    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
+
+
+def test_the_next_trial_gets_the_workers_if_they_fit(pools):
+    process, one = WarmProcess(), resolve("fedproto_digits", ["workers=1"])
+    with process.trial(one) as first:
+        pass
+    with process.trial(resolve("fedavg_digits", ["workers=1", "seed=2"])) as second:
+        assert second is first
+    with process.trial(resolve("fedproto_digits", ["workers=2"])) as third:
+        assert third is not first
+        assert not first.is_open
+    with pytest.raises(ZeroDivisionError), process.trial(one):
+        _ = 1 // 0
+    assert not third.is_open
+    with process.trial(one) as fourth:
+        assert fourth.is_open
+
+
+def test_a_stopped_trial_leaves_its_workers_to_the_next(pools):
+    process, one = WarmProcess(), resolve("fedproto_digits", ["workers=1"])
+
+    def rounds():
+        with process.trial(one) as pool:
+            yield pool
+
+    stopped = rounds()
+    first = next(stopped)
+    stopped.close()
+    assert first.is_open
+    with process.trial(one) as second:
+        assert second is first
+
+
+def test_what_a_trial_changes_in_its_process_is_set_back(pools):
+    process, one = WarmProcess(), resolve("fedproto_digits", ["workers=1"])
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    with process.trial(one):
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        torch.manual_seed(99)
+        torch.set_num_threads(3)
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share():
+    worker = Worker(1, 0)
+    experiments = [
+        resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
+        for lr in (0.1, 0.2)
+    ]
+    data = [worker._runtime(experiment).assembly.data for experiment in experiments]
+    assert data[0] is data[1]  # equal content is dealt once
+    worker.forget(experiments[0])
+    worker.forget("one that it never had")
+    assert list(worker._runtimes) == experiments[1:]
+
+
+def test_a_worker_is_ready_for_so_many_experiments_and_no_more(monkeypatch):
+    monkeypatch.setattr("fedray.runtime.worker.MOST_RUNTIMES", 2)
+    assert MOST_RUNTIMES > 2
+    worker = Worker(1, 0)
+    experiments = [
+        resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
+        for lr in (0.1, 0.2, 0.3)
+    ]
+    for experiment in (*experiments[:2], experiments[0], experiments[2]):
+        worker.warm_up(experiment)
+    assert list(worker._runtimes) == [experiments[0], experiments[2]]
