@@ -290,7 +290,6 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
             f"note: {plan.search} takes a trial that ASHA stops as complete, with the value "
             "it had then"
         )
-    experiment = plan.some_experiment()
     ledger.write()
     tracker = tracker_for(plan.sweep, ledger.home) if tracks else None
     runs = SweepRuns(ledger, tracker) if tracker is not None else None

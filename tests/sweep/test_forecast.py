@@ -58,7 +58,10 @@ def simulate(
 
 
 def errors(said: list[tuple[float, float | None]]) -> list[float]:
-    """How wrong the end was foretold from a quarter of the time on, relative to what was left, until a tenth is left."""
+    """How wrong the end was foretold, relative to what was left.
+
+    From a quarter of the time on, until a tenth is left.
+    """
     end = said[-1][0]
     found = []
     for now, left in said[:-1]:
