@@ -22,6 +22,9 @@ QUIET = {
     "RAY_enable_metrics_collection": "0",  # a port that answers without the token
 }
 
+FEW_CPUS = 8
+"""Ray starts as many processes as there are CPUs, before anybody asks for one."""
+
 
 def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
     """Connect to Ray: $RAY_ADDRESS or the job's cluster when there is one, else a local Ray.
@@ -53,6 +56,15 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     return nodes()
 
 
+def _preload() -> None:
+    """Have the processes that a local Ray starts anyway import what steps need, while they wait.
+
+    Only where there are few: each takes some hundred megabytes.
+    """
+    if (os.cpu_count() or 1) <= FEW_CPUS:
+        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.server")
+
+
 def _apple_or_intel() -> int | None:
     """How many devices to tell Ray of; None lets it count NVIDIA's and AMD's itself."""
     return count() if accelerator() in ("xpu", "mps") else None
@@ -62,6 +74,7 @@ def _start(num_cpus: int | None, num_gpus: int | None) -> None:
     """A Ray of our own, for this process."""
     guard_token()
     folder = private_folder()
+    _preload()
     try:
         with sigterm_kept(), loopback_kept():
             ray.init(

@@ -93,9 +93,9 @@ def main(argv: list[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     ledger = begin_or_resume(args)
     configs = check_configurations(ledger.plan)
-    prepare(ledger.plan, configs)
     print(headline(ledger), flush=True)
     concurrent = connect_cluster(ledger, configs, tracks=not args.no_track)
+    prepare(ledger.plan, configs)  # meanwhile Ray's processes get ready
     with full_disk_said(ledger.home), hold(ledger.home):
         keep_file(args.sweep, ledger.home)
         return run(ledger, concurrent, tracks=not args.no_track)

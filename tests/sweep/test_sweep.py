@@ -161,10 +161,12 @@ def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, argume
     assert not (here / "results").exists()
 
 
-def test_a_partition_that_cannot_be_made_is_found_before_anything_starts(here, capsys):
+def test_a_partition_that_cannot_be_made_is_found_before_a_trial_starts(here, capsys, monkeypatch):
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
     write(here, space={"data.clients": {"grid": [3, 5000]}})
     assert main(["tiny"]) == 2
     assert re.search("clients=5000: .*clients", capsys.readouterr().err)
+    assert not (here / "results").exists()
 
 
 def test_several_nodes_need_a_tracking_server(monkeypatch):
