@@ -1,7 +1,7 @@
 """One configuration inside Ray Tune: the seeds of one federation in lockstep.
 
-The trial's own actor is the federation's server. Its workers sit in the bundles of the trial's
-placement group; nothing here creates another group.
+The trial's own actor is the federation's server, and its only worker where that has no GPU. Other
+workers sit in the bundles of the trial's placement group; nothing here creates another group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from fedray.sweep.warm import warm
 
 if TYPE_CHECKING:
     from fedray.config import Experiment
-    from fedray.runtime.pool import WorkerPool
     from fedray.runtime.session import Session
 
 STOPPED_SECONDS = 60
@@ -113,12 +112,12 @@ def _merged_rounds(
     plan: SweepPlan, experiments: Sequence[Experiment], folder: Path
 ) -> Iterator[MergedRound]:
     """Every round of all seeds from 0: what their folders hold, then what they run."""
+    from fedray.runtime.session import Session
+
     began = time.time()
-    with warm.trial(experiments[0]) as pool:
-        for experiment in experiments:
-            pool.look_at(experiment)
+    with warm.trial(experiments) as executor:
         streams = [
-            all_rounds(_session(experiment, out.path, pool, began), out.rounds())
+            all_rounds(Session(experiment, out.path, executor, began), out.rounds())
             for experiment, out in zip(experiments, seed_folders(folder, plan.seeds), strict=True)
         ]
         with ExitStack() as stack:
@@ -126,13 +125,6 @@ def _merged_rounds(
                 stack.enter_context(closing(stream))
             for rounds in zip(*streams, strict=True):
                 yield merge(rounds, plan.metric)
-
-
-def _session(experiment: Experiment, out: Path, pool: WorkerPool, began: float) -> Session:
-    from fedray.runtime.ray_executor import RayExecutor
-    from fedray.runtime.session import Session
-
-    return Session(experiment, out, lambda assembly: RayExecutor(assembly, pool), began)
 
 
 def all_rounds(session: Session, before: Sequence[Round]) -> Iterator[Round]:

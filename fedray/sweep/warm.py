@@ -7,14 +7,18 @@ same resources. The libraries that the process has imported stay, and so does wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from fedray.config import Experiment
+    from fedray.federation import Executor
+    from fedray.runtime.assembly import Assembly
     from fedray.runtime.isolation import Surroundings
     from fedray.runtime.pool import WorkerPool
+
+    MakeExecutor: TypeAlias = Callable[[Assembly], Executor]
 
 
 class WarmProcess:
@@ -26,15 +30,18 @@ class WarmProcess:
         self._surroundings: Surroundings | None = None
 
     @contextmanager
-    def trial(self, experiment: Experiment) -> Iterator[WorkerPool]:
-        """The workers for a trial: those of the trial before, where they fit.
+    def trial(self, experiments: Sequence[Experiment]) -> Iterator[MakeExecutor]:
+        """What makes the executors of a trial, on the workers of the one before where they fit.
+
+        One worker that computes on the CPU would only take turns with the trial's own process,
+        and so is that process.
 
         The process's surroundings are afterwards what they were before the first trial. A trial
         that raises an error leaves nothing to the next. One that is stopped between two rounds
         (ASHA, by closing the generator that uses this) does.
 
         Args:
-            experiment: says what workers it needs.
+            experiments: of the trial's seeds; they say what workers it needs.
         """
         import torch
 
@@ -43,37 +50,71 @@ class WarmProcess:
         if self._surroundings is None:
             self._surroundings = Surroundings(torch.device("cpu"))
         with self._surroundings.kept():
-            torch.set_num_threads(experiment.threads)
+            torch.set_num_threads(experiments[0].threads)
             try:
-                yield self._workers(experiment)
+                yield self._executors(experiments)
             except Exception:
                 self.close()
                 raise
+
+    def _executors(self, experiments: Sequence[Experiment]) -> MakeExecutor:
+        import torch
+
+        from fedray.runtime.ray_executor import RayExecutor
+        from fedray.runtime.serial import SerialExecutor
+
+        if runs_itself(experiments[0]):
+            self._end_workers()
+            return lambda assembly: SerialExecutor(assembly, torch.device("cpu"))
+        pool = self._workers(experiments[0])
+        for experiment in experiments:
+            pool.look_at(experiment)
+        return lambda assembly: RayExecutor(assembly, pool)
 
     def close(self) -> None:
         """End the workers and forget what runs share."""
         from fedray.runtime.cache import shared
 
+        self._end_workers()
+        shared.clear()
+
+    def _end_workers(self) -> None:
         if self._pool is not None:
             self._pool.close()
         self._pool = self._fits = None
-        shared.clear()
 
     def _workers(self, experiment: Experiment) -> WorkerPool:
         from ray.util import get_current_placement_group
 
-        from fedray.runtime.pool import WorkerPool
-        from fedray.runtime.resources import first_worker_bundle, worker_bundles
+        from fedray.runtime.resources import worker_bundles
 
-        group, first = get_current_placement_group(), first_worker_bundle(experiment)
+        group = get_current_placement_group()
         place = None if group is None else group.id.hex()
-        fits = (place, first, worker_bundles(experiment), experiment.threads, experiment.faults)
+        fits = (place, worker_bundles(experiment), experiment.threads, experiment.faults)
         if self._pool is None or fits != self._fits:
-            if self._pool is not None:
-                self._pool.close()
-            self._pool = WorkerPool(experiment, group=group, first_bundle=first)
-            self._fits = fits
+            self._end_workers()
+            self._pool, self._fits = pool_of(experiment), fits
         return self._pool
+
+
+def pool_of(experiment: Experiment) -> WorkerPool:
+    """A trial's workers, each in its own bundle of the trial's placement group."""
+    from ray.util import get_current_placement_group
+
+    from fedray.runtime.pool import WorkerPool
+    from fedray.runtime.resources import first_worker_bundle
+
+    group = get_current_placement_group()
+    return WorkerPool(experiment, group=group, first_bundle=first_worker_bundle(experiment))
+
+
+def runs_itself(experiment: Experiment) -> bool:
+    """Whether a trial's own process runs the clients' steps.
+
+    Not where clients may be late: one process cannot leave them behind.
+    """
+    alone = experiment.workers == 1 and experiment.gpus == 0
+    return alone and experiment.faults.reply_timeout_s is None
 
 
 warm = WarmProcess()

@@ -688,7 +688,7 @@ from ray import tune
 from fedray.config import Experiment
 from fedray.runtime.cluster import connect
 from fedray.runtime.resources import at_a_time, preflight, trial_bundles
-from fedray.sweep.trial import pool_of
+from fedray.sweep.warm import pool_of
 
 def assigned(worker):
     return ray.get_runtime_context().get_assigned_resources()

@@ -15,12 +15,13 @@ import torch
 from fedray.config import dump_yaml
 from fedray.models.clip import load_clip
 from fedray.records import MEASURED_SECONDS
+from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.runtime.worker import MOST_RUNTIMES, Worker
-from fedray.sweep.warm import WarmProcess
+from fedray.sweep.warm import WarmProcess, runs_itself
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
 BERT = ("text.encoder=bert", "model.feature_dim=16", "text.style=plain")
@@ -114,53 +115,69 @@ class _Pool:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.is_open = True
+        self.looked_at: list[Any] = []
+        self.look_at = self.looked_at.append
 
     def close(self) -> None:
         self.is_open = False
 
 
 @pytest.fixture
-def pools(monkeypatch):
-    """Pools without Ray."""
+def process(monkeypatch) -> WarmProcess:
+    """A process whose trials' pools are without Ray."""
     monkeypatch.setattr("fedray.runtime.pool.WorkerPool", _Pool)
+    monkeypatch.setattr("fedray.runtime.ray_executor.RayExecutor", lambda _, pool: pool)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
+    return WarmProcess()
 
 
-def test_the_next_trial_gets_the_workers_if_they_fit(pools):
-    process, one = WarmProcess(), resolve("fedproto_digits", ["workers=1"])
-    with process.trial(one) as first:
-        pass
-    with process.trial(resolve("fedavg_digits", ["workers=1", "seed=2"])) as second:
-        assert second is first
-    with process.trial(resolve("fedproto_digits", ["workers=2"])) as third:
+def with_workers(count: int, *more: str, method: str = "fedproto") -> list[Any]:
+    """A trial of one seed."""
+    return [resolve(f"{method}_digits", [f"workers={count}", *more])]
+
+
+def test_the_next_trial_gets_the_workers_if_they_fit(process):
+    with process.trial(with_workers(2)) as executor:
+        first = executor(None)
+    assert len(first.looked_at) == 1
+    with process.trial(with_workers(2, "seed=2", method="fedavg")) as executor:
+        assert executor(None) is first
+    with process.trial(with_workers(3)) as executor:
+        third = executor(None)
         assert third is not first
         assert not first.is_open
-    with pytest.raises(ZeroDivisionError), process.trial(one):
+    with pytest.raises(ZeroDivisionError), process.trial(with_workers(3)):
         _ = 1 // 0
     assert not third.is_open
-    with process.trial(one) as fourth:
-        assert fourth.is_open
+    with process.trial(with_workers(3)) as executor:
+        assert executor(None).is_open
 
 
-def test_a_stopped_trial_leaves_its_workers_to_the_next(pools):
-    process, one = WarmProcess(), resolve("fedproto_digits", ["workers=1"])
+def test_one_worker_on_the_cpu_is_the_trials_own_process(process):
+    assert runs_itself(*with_workers(1))
+    assert not runs_itself(*with_workers(1, "gpus=1"))
+    assert not runs_itself(*with_workers(1, "faults.reply_timeout_s=60"))
+    [experiment] = with_workers(1, *COMMON)
+    with process.trial([experiment]) as executor:
+        assert isinstance(executor(Assembly(experiment)), SerialExecutor)
 
+
+def test_a_stopped_trial_leaves_its_workers_to_the_next(process):
     def rounds():
-        with process.trial(one) as pool:
-            yield pool
+        with process.trial(with_workers(2)) as executor:
+            yield executor(None)
 
     stopped = rounds()
     first = next(stopped)
     stopped.close()
     assert first.is_open
-    with process.trial(one) as second:
-        assert second is first
+    with process.trial(with_workers(2)) as executor:
+        assert executor(None) is first
 
 
-def test_what_a_trial_changes_in_its_process_is_set_back(pools):
-    process, one = WarmProcess(), resolve("fedproto_digits", ["workers=1"])
+def test_what_a_trial_changes_in_its_process_is_set_back(process):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    with process.trial(one):
+    with process.trial(with_workers(2)):
         torch.set_default_dtype(torch.float64)
         torch.use_deterministic_algorithms(True)
         torch.manual_seed(99)
