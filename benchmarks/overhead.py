@@ -1,17 +1,20 @@
 """Overhead of the executors against the bare loop, as ratios taken in one run.
 
-    python benchmarks/overhead.py                      W1, W2 and W3
-    python benchmarks/overhead.py --only W3 --turns 20
+    python -m benchmarks.overhead                      W1, W2, W3 and the memory of 1,000 clients
+    python -m benchmarks.overhead --only W3 --turns 20 --json overhead.json
 
-For each workload three processes stay alive and work in turn: a plain single-process PyTorch
-loop, fedray's serial executor, and fedray on Ray with 2 workers. All use 2 threads: the loop and
-the serial executor 2 threads in one process, Ray 2 workers of 1 thread. The work is the same:
-FedAvg from the same weights, partition, cohorts and batch order; at the end the global models must
-agree to 1e-4. A turn is a block of rounds without a pause, after a moment in which the threads of
-the process before go to sleep (OpenMP's spin on for milliseconds, as long as a round of W3).
-Reported is the median over turns of the ratio of a round's seconds to the loop's in the same turn;
-start-up is reported separately. Memory is the peak of the process tree (proportional set size:
-shared pages count once).
+For each workload four processes stay alive and work in turn: a plain single-process PyTorch loop,
+the same loop with the allocator's settings of fedray's workers (`keep_freed_memory`), fedray's
+serial executor, and fedray on Ray with 2 workers. Against the first loop a ratio shows all that is
+gained; against the second what the arithmetic and two processes gain, without the memory. All use
+2 threads: the loops and the serial executor 2 threads in one process, Ray 2 workers of 1 thread.
+The work is the same: FedAvg from the same weights, partition, cohorts and batch order; at the end
+the global models must agree to 1e-4. A turn is a block of rounds without a pause, after a moment
+in which the threads of the process before go to sleep (OpenMP's spin on for milliseconds, as long
+as a round of W3). Reported is the median over turns of the ratio of a round's seconds to a loop's
+in the same turn; start-up is reported separately. Memory is the peak of the process tree
+(proportional set size: shared pages count once). A process that dies ends the benchmark, which
+then shows what it said last.
 """
 
 from __future__ import annotations
@@ -25,180 +28,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-WORKLOADS: dict[str, dict[str, object]] = {
-    "W1": {
-        "what": "20 clients x 250 CIFAR-size images, 5 epochs, batch 100, CNN4",
-        "clients": 20, "samples": 250, "size": 32, "channels": 3, "participation": 1.0,
-        "epochs": 5, "batch": 100, "group": "cnn4", "block": 1, "turns": 6, "target": 0.95,
-    },
-    "W2": {
-        "what": "200 clients x 20 images, 20 % participation, 1 epoch, batch 10, CNN4",
-        "clients": 200, "samples": 20, "size": 32, "channels": 3, "participation": 0.2,
-        "epochs": 1, "batch": 10, "group": "cnn4", "block": 4, "turns": 8, "target": 1.05,
-    },
-    "W3": {
-        "what": "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
-        "clients": 100, "samples": 0, "size": 8, "channels": 1, "participation": 0.2,
-        "epochs": 1, "batch": 16, "group": "mlp", "block": 50, "turns": 10, "target": 1.5,
-    },
-    "M1000": {
-        "what": "memory: 1,000 virtual clients of CNN4 that keep their models, 8 images each",
-        "clients": 1000, "samples": 8, "size": 32, "channels": 3, "participation": 1.0,
-        "epochs": 1, "batch": 8, "group": "cnn4", "block": 1, "turns": 2, "target": 0.0,
-    },
-}  # fmt: skip
-LR, SEED, THREADS = 0.01, 0, 2
+from benchmarks.workloads import WORKLOADS, experiment, make_images, rounds_of
+
+HOME = Path(__file__).resolve().parents[1]
+THREADS = 2
 PAUSE = 0.1  # seconds
-MODES = ("loop", "serial", "ray")
-
-
-def experiment(name: str, root: Path, mode: str) -> object:
-    """The workload as an experiment on a parquet file of noise, or on the digits."""
-    from fedray.runtime.resolve import from_tree
-
-    w = WORKLOADS[name]
-    data: dict[str, object] = {"source": "digits"}
-    if w["samples"]:
-        data = {"source": "parquet", "root": str(make_images(name, root))}
-    return from_tree(
-        {
-            "algorithm": "local" if name == "M1000" else "fedavg",
-            "seed": SEED, "rounds": 100_000, "participation": w["participation"],
-            "local_epochs": w["epochs"], "batch_size": w["batch"], "lr": LR,
-            "eval_every": 0, "checkpoint_every": 0, "workers": 2,
-            "threads": THREADS if mode == "serial" else 1,
-            "model": {"group": w["group"], "feature_dim": 128 if w["group"] == "mlp" else 512},
-            "data": {**data, "clients": w["clients"], "partition": "iid",
-                     "test_fraction": 0.01 if w["samples"] else 0.25},
-        }
-    )  # fmt: skip
-
-
-def make_images(name: str, root: Path) -> Path:
-    """Write the workload's images (noise: only their number and size matter) as parquet."""
-    import io
-
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    from PIL import Image
-
-    w = WORKLOADS[name]
-    folder = root / name
-    if folder.exists():
-        return folder
-    folder.mkdir(parents=True)
-    # One more image per client is its test split; the sizes named above are what it trains on.
-    count = int(w["clients"]) * (int(w["samples"]) + (3 if int(w["samples"]) > 100 else 1))
-    rng = np.random.default_rng(0)
-    rows = []
-    for _ in range(count):
-        pixels = rng.integers(0, 256, (int(w["size"]), int(w["size"]), 3), dtype=np.uint8)
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "PNG", compress_level=0)
-        rows.append({"bytes": buffer.getvalue(), "path": None})
-    labels = rng.integers(0, 10, count)
-    pq.write_table(
-        pa.table({"image": rows, "label": labels}), folder / "train-00000-of-00001.parquet"
-    )
-    names = {"class_names": [str(i) for i in range(10)]}
-    (folder / "dataset_info.json").write_text(json.dumps(names))
-    return folder
-
-
-def loop_rounds(assembly: object) -> tuple[Callable[[int], None], Callable[[], dict[str, object]]]:
-    """The bare loop: plain PyTorch, one process, no abstraction; only the inputs are fedray's."""
-    import torch
-    import torch.nn.functional as F
-
-    from fedray.models import Pixels
-
-    a = assembly
-    w = a.experiment
-    architecture = a.models.architectures[0]
-    model = a.models.empty(architecture)
-    weights = {name: value.clone() for name, value in a.models.initial(architecture).items()}
-    images = [torch.from_numpy(a.data.images.images[index]) for index in a.data.train]
-    labels = [torch.from_numpy(a.data.images.labels[index]) for index in a.data.train]
-    keep: dict[int, dict[str, torch.Tensor]] = {}
-    averages = w.algorithm.name == "fedavg"
-
-    def one_round(number: int) -> None:
-        nonlocal weights
-        count = round(w.participation * w.data.clients)
-        cohort = range(count)
-        if count < w.data.clients:
-            random = a.streams.numpy("participation", round_=number)
-            cohort = sorted(random.choice(w.data.clients, size=count, replace=False))
-        total = sum(len(labels[client]) for client in cohort)
-        mean = {name: torch.zeros_like(value) for name, value in weights.items()}
-        for client in cohort:
-            model.load_state_dict(weights if averages else keep.get(client, weights))
-            model.train()
-            optimizer = torch.optim.SGD(model.parameters(), lr=w.lr)
-            random = a.streams.torch("batches", round_=number, client=int(client))
-            for _ in range(w.local_epochs):
-                order = torch.randperm(len(labels[client]), generator=random)
-                for index in order.split(w.batch_size):
-                    x = images[client][index].float() / 127.5 - 1
-                    optimizer.zero_grad()
-                    loss = F.cross_entropy(model(Pixels(x)).logits, labels[client][index])
-                    loss.backward()
-                    optimizer.step()
-            trained = {name: value.detach().clone() for name, value in model.state_dict().items()}
-            if averages:
-                for name, value in trained.items():
-                    mean[name] += value * (len(labels[client]) / total)
-            else:
-                keep[int(client)] = trained
-        if averages:
-            weights = mean
-
-    return one_round, lambda: weights
+SAID = 40  # lines of a dead process that are shown
+LOOPS = ("loop", "loop-kept")
+MODES = (*LOOPS, "serial", "ray")
 
 
 def serve(name: str, mode: str, root: Path) -> None:
-    """Be one of the three processes: do a round whenever a line comes in, say how long it took."""
+    """Be one of the processes: do a round whenever a line comes in, say how long it took."""
     started = time.time()
     import torch
 
-    from fedray.federation import Federation
     from fedray.runtime.assembly import Assembly
 
     torch.set_num_threads(THREADS)
-    assembly = Assembly(experiment(name, root, mode))
-    pool = None
-    if mode == "loop":
-        one_round, final = loop_rounds(assembly)
-    else:
-        if mode == "serial":
-            from fedray.runtime.serial import SerialExecutor
-
-            executor = SerialExecutor(assembly, torch.device("cpu"))
-        else:
-            from fedray.runtime.cluster import connect
-            from fedray.runtime.pool import WorkerPool
-            from fedray.runtime.ray_executor import RayExecutor
-
-            connect(num_cpus=2)
-            pool = WorkerPool(assembly.experiment)
-            executor = RayExecutor(assembly, pool)
-        federation = Federation(
-            assembly.algorithm, executor, assembly.gate, assembly.plan,
-            assembly.server(torch.device("cpu")), assembly.streams,
-        )  # fmt: skip
-        rounds = federation.rounds()
-        next(rounds)  # what precedes round 1
-
-        def one_round(number: int) -> None:
-            next(rounds)
-
-        def final() -> dict[str, object]:
-            return dict(federation.snapshot.server.get("model", {}))
-
+    assembly = Assembly(experiment(name, root, THREADS if mode == "serial" else 1))
+    one_round, final, close = rounds_of(mode, assembly)
     say = os.fdopen(os.dup(1), "w")
     for number, line in enumerate(sys.stdin, start=1):
         if line.startswith("end"):
@@ -209,8 +62,7 @@ def serve(name: str, mode: str, root: Path) -> None:
         seconds = time.perf_counter() - begun
         since_start = time.time() - started
         print(json.dumps({"seconds": seconds, "since_start": since_start}), file=say, flush=True)
-    if pool is not None:
-        pool.close()
+    close()
 
 
 def tree_memory(pid: int) -> int:
@@ -232,67 +84,87 @@ def tree_memory(pid: int) -> int:
 
 
 class Side:
-    """One of the three processes, from outside."""
+    """One of the processes, from outside.
+
+    Args:
+        name: the workload.
+        mode: one of `MODES`.
+        root: a folder for its images, its parameters and what it says.
+    """
 
     def __init__(self, name: str, mode: str, root: Path) -> None:
-        command = [sys.executable, __file__, "--serve", name, mode, str(root)]
+        command = [sys.executable, "-m", "benchmarks.overhead", "--serve", name, mode, str(root)]
         env = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "RAY_AUTH_MODE": "disabled"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, env=env,
-        )  # fmt: skip
+        self._who = f"{name}, {mode}"
+        self._final = root / f"{name}-{mode}.pt"
+        self._log = root / f"{name}-{mode}.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env=env, cwd=HOME,
+            )  # fmt: skip
         self.peak = 0
         self._watching = True
         self._watch = threading.Thread(target=self._sample, daemon=True)
 
     def round(self) -> dict[str, float]:
         """Do one round; returns its seconds and the seconds since the process began."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("round\n")
-        self.process.stdin.flush()
-        while True:
-            line = self.process.stdout.readline()
-            if not line:
-                raise SystemExit("a benchmark process died; run it with --serve to see why")
+        self._tell("round")
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             if line.startswith("{"):
                 answer: dict[str, float] = json.loads(line)
                 return answer
+        raise self._died()
 
     def measure_memory(self) -> None:
         """Sample the process tree's memory from now on."""
         self._watch.start()
 
-    def end(self, path: Path) -> None:
-        """Write the final parameters and stop."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"end {path}\n")
-        self.process.stdin.close()
-        self.process.wait(timeout=120)
+    def end(self) -> Any:
+        """Stop the process; returns its final parameters by name."""
+        import torch
+
+        self._tell(f"end {self._final}")
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._watching = False
+        if self._process.wait(timeout=120):
+            raise self._died()
+        return torch.load(self._final)
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+
+    def _died(self) -> SystemExit:
+        """The end of the benchmark, with what the process said last."""
+        code = self._process.wait(timeout=120)
+        said = self._log.read_text(errors="replace").splitlines()[-SAID:]
+        return SystemExit("\n".join([f"{self._who}: its process ended with code {code}", *said]))
 
     def _sample(self) -> None:
-        while self._watching and self.process.poll() is None:
-            self.peak = max(self.peak, tree_memory(self.process.pid))
+        while self._watching and self._process.poll() is None:
+            self.peak = max(self.peak, tree_memory(self._process.pid))
             time.sleep(0.5)
 
 
-def compare(name: str, turns: int, root: Path) -> None:
-    """Run one workload and print its rows."""
-    import torch
-
+def compare(name: str, turns: int, root: Path) -> dict[str, Any]:
+    """Run one workload in every mode, in turn."""
     w = WORKLOADS[name]
-    print(f"\n{name}: {w['what']}")
-    if w["samples"]:
+    if w.samples:
         make_images(name, root)
     sides = {mode: Side(name, mode, root) for mode in MODES}
     first = {mode: side.round() for mode, side in sides.items()}  # includes start-up
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
-    block = int(w["block"])
     for turn in range(turns + 1):
         for mode, side in sides.items():
             time.sleep(PAUSE)
-            took = sum(side.round()["seconds"] for _ in range(block)) / block
+            took = sum(side.round()["seconds"] for _ in range(w.block)) / w.block
             if turn >= 1:
                 seconds[mode].append(took)
     for side in sides.values():  # after the timing: sampling costs time itself
@@ -300,36 +172,67 @@ def compare(name: str, turns: int, root: Path) -> None:
     for side in sides.values():
         side.round()
     time.sleep(1.0)
-    finals = {}
-    for mode, side in sides.items():
-        side.end(root / f"{name}-{mode}.pt")
-        finals[mode] = torch.load(root / f"{name}-{mode}.pt")
-    for mode in MODES:
-        ratio = [mine / loop for mine, loop in zip(seconds[mode], seconds["loop"], strict=True)]
-        difference = max(
-            float((finals[mode][key].double() - value.double()).abs().max())
-            for key, value in finals["loop"].items()
+    finals = {mode: side.end() for mode, side in sides.items()}
+    return {
+        mode: {
+            "seconds": statistics.median(seconds[mode]),
+            "ratios": {loop: _ratio(seconds[mode], seconds[loop]) for loop in LOOPS},
+            "first_round_seconds": first[mode]["since_start"],
+            "peak_bytes": sides[mode].peak,
+            "difference": _difference(finals["loop"], finals[mode]),
+        }
+        for mode in MODES
+    }
+
+
+def _ratio(mine: Sequence[float], loop: Sequence[float]) -> list[float]:
+    """Median, least and greatest ratio over turns."""
+    ratios = [one / other for one, other in zip(mine, loop, strict=True)]
+    return [statistics.median(ratios), min(ratios), max(ratios)]
+
+
+def _difference(loop: Any, mine: Any) -> float:
+    """The greatest difference between two models' parameters."""
+    return max(
+        float((mine[key].double() - value.double()).abs().max()) for key, value in loop.items()
+    )
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    """Print one workload's rows."""
+    for mode, row in found.items():
+        ratios = "  ".join(
+            f"of {loop} {row['ratios'][loop][0]:5.2f} "
+            f"[{row['ratios'][loop][1]:.2f}, {row['ratios'][loop][2]:.2f}]"
+            + (f" (aim {WORKLOADS[name].aims[loop]:.2f})" if mode == "ray" else "")
+            for loop in LOOPS
         )
-        goal = f"  (aim {w['target']:.2f})" if mode == "ray" else ""
         print(
-            f"  {mode:6s} {1e3 * statistics.median(seconds[mode]):9.1f} ms/round  "
-            f"ratio {statistics.median(ratio):5.2f} [{min(ratio):.2f}, {max(ratio):.2f}]{goal}\n"
-            f"         first round after {first[mode]['since_start']:5.1f} s, "
-            f"peak {sides[mode].peak / 1e6:6.0f} MB, parameters within {difference:.1e}"
+            f"  {mode:9s} {1e3 * row['seconds']:9.1f} ms/round  {ratios}\n"
+            f"            first round after {row['first_round_seconds']:5.1f} s, "
+            f"peak {row['peak_bytes'] / 1e6:6.0f} MB, parameters within {row['difference']:.1e}",
+            flush=True,
         )
-        if difference > 1e-4:
+
+
+def check_same_work(name: str, found: dict[str, Any]) -> None:
+    """Refuse ratios of work that was not the same."""
+    for mode, row in found.items():
+        if not row["difference"] <= 1e-4:
             raise SystemExit(f"{name}: {mode} did not do the same work as the loop")
 
 
-def many_clients(root: Path) -> None:
-    """Peak memory of 1,000 virtual clients whose models are kept between rounds."""
-    name = "M1000"
-    print(f"\n{name}: {WORKLOADS[name]['what']}")
+def many_clients(name: str, root: Path) -> dict[str, Any]:
+    """Peak memory of virtual clients whose models are kept between rounds."""
     side = Side(name, "ray", root)
     side.measure_memory()
-    took = [side.round()["seconds"] for _ in range(int(WORKLOADS[name]["turns"]))]
-    side.end(root / f"{name}.pt")
-    print(f"  ray    {took[-1]:9.1f} s/round, peak of the process tree {side.peak / 1e9:.2f} GB")
+    took = [side.round()["seconds"] for _ in range(WORKLOADS[name].turns)]
+    side.end()
+    print(
+        f"  ray       {took[-1]:9.1f} s/round, peak of the process tree {side.peak / 1e9:.2f} GB",
+        flush=True,
+    )
+    return {"ray": {"seconds": took[-1], "peak_bytes": side.peak}}
 
 
 def main() -> None:
@@ -337,18 +240,26 @@ def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
     cli.add_argument("--turns", type=int, help="timed turns per workload")
+    cli.add_argument("--json", type=Path, help="write the numbers here too")
     cli.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
         serve(args.serve[0], args.serve[1], Path(args.serve[2]))
         return
-    print(f"{os.cpu_count()} cores, {THREADS} threads in every mode")
-    with tempfile.TemporaryDirectory() as root:
+    print(f"{os.cpu_count()} cores, {THREADS} threads in every mode", flush=True)
+    results: dict[str, Any] = {"cores": os.cpu_count(), "threads": THREADS, "workloads": {}}
+    with tempfile.TemporaryDirectory() as folder:
         for name in args.only:
-            if name == "M1000":
-                many_clients(Path(root))
+            print(f"\n{name}: {WORKLOADS[name].what}", flush=True)
+            if WORKLOADS[name].aims:
+                found = compare(name, args.turns or WORKLOADS[name].turns, Path(folder))
+                show(name, found)
+                check_same_work(name, found)
             else:
-                compare(name, args.turns or int(WORKLOADS[name]["turns"]), Path(root))
+                found = many_clients(name, Path(folder))
+            results["workloads"][name] = found
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
+from fedray.evaluation.kept_scores import KeptScores
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
 from fedray.evaluation.protocols import (
     Analysed,
@@ -71,10 +72,13 @@ class ScoreReply:
     Attributes:
         scores: of its model, of several models where the test has several.
         failure: why there are none, or None.
+        lasting: whether the test neither looked at the round nor drew anything, so that it has the
+            same scores whenever it is given the same.
     """
 
     scores: Sequence[Score] = ()
     failure: Failure | None = None
+    lasting: bool = False
 
 
 class Executor(Protocol):
@@ -155,9 +159,13 @@ class Plan:
         """Ids of the clients that are part of the federation in a round."""
         return range(self.clients - (self.join.clients if round_ < self.join.round else 0))
 
+    def phase_at(self, round_: int) -> int:
+        """The round from which on the data is as it is in a round."""
+        return max(first for first, _ in self.facts if first <= round_)
+
     def facts_at(self, round_: int) -> DataFacts:
         """What holds of the data in a round."""
-        return [facts for first, facts in self.facts if first <= round_][-1]
+        return dict(self.facts)[self.phase_at(round_)]
 
     def is_evaluated(self, round_: int) -> bool:
         """Whether all clients are tested after a round."""
@@ -204,6 +212,7 @@ class Federation:
         self.snapshot = Snapshot(0, {})
         self.stepped: set[int] = set()
         self.tracebacks: list[str] = []
+        self._scores = KeptScores()
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
         """Yield a record per round, round 0 first; after each, `snapshot` is that round's.
@@ -211,6 +220,7 @@ class Federation:
         Args:
             resume: go on after this snapshot; the executor already holds the clients' states.
         """
+        self._scores.clear()  # whoever calls has given the executor other states
         if resume is None:
             yield self._round(0, self.plan.joined(0), self._begin)
         else:
@@ -232,8 +242,14 @@ class Federation:
             ServerError: when the method's code on the server raises anything.
         """
         self.snapshot = snapshot
+        self._scores.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
         return self._round(snapshot.round, participants, lambda _: snapshot.server)
+
+    def changed(self, client: int) -> None:
+        """Note that a client's state may be another now."""
+        self.stepped.add(client)
+        self._scores.forget(client)
 
     def _begin(self, exchange: RoundExchange) -> ServerState:
         return self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
@@ -319,7 +335,7 @@ class Federation:
         algorithm, everyone = self.algorithm, range(self.plan.clients)
         down = algorithm.downlink(state, everyone, exchange.server)
         sent = _once(self.gate.down, down)[0]
-        scores = self._tests(exchange.round, sent)
+        scores = self._own_tests(exchange.round, sent)
         last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
         return replace(
             evaluated,
@@ -331,18 +347,28 @@ class Federation:
             fine_tuned=self._fine_tuned(exchange, sent) if last else (),
         )
 
-    def _tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
-        """Every client's own test.
+    def _own_tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
+        """Every client's own test; only those are asked of whom something has changed."""
+        phase = self.plan.phase_at(round_)
+        scores = self._scores.found(phase, sent)
+        asked = {client: payload for client, payload in sent.items() if client not in scores}
+        tested = self._tests(round_, asked)
+        lasting = {client: reply.scores[0] for client, reply in tested.items() if reply.lasting}
+        self._scores.keep(phase, sent, lasting)
+        scores.update((client, reply.scores[0]) for client, reply in tested.items())
+        return scores
+
+    def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
+        """Clients' tests on their own splits.
 
         Raises:
             ClientError: when one fails: a round without it would be another number.
         """
-        found: dict[int, Score] = {}
-        for client, tested in self.executor.test("evaluate", round_, sent).items():
-            if tested.failure is not None:
-                raise ClientError(client, round_, "evaluate", tested.failure)
-            found[client] = tested.scores[0]
-        return found
+        tested = self.executor.test("evaluate", round_, sent) if sent else {}
+        for client, reply in tested.items():
+            if reply.failure is not None:
+                raise ClientError(client, round_, "evaluate", reply.failure)
+        return tested
 
     def _fine_tuned(self, exchange: RoundExchange, sent: Downlinks) -> list[Sequence[Score]]:
         """The scores of those clients whose fine-tuning went well, in client order."""
@@ -373,8 +399,8 @@ class Federation:
         while queues:
             wave = {client: queue.pop(0) for client, queue in sorted(queues.items())}
             sent = _once(self.gate.down, {c: payload for c, (_, payload) in wave.items()})[0]
-            for client, score in self._tests(exchange.round, sent).items():
-                wave[client][0].append(score)
+            for client, reply in self._tests(exchange.round, sent).items():
+                wave[client][0].append(reply.scores[0])
             queues = {client: queue for client, queue in queues.items() if queue}
         return scores
 
@@ -420,8 +446,7 @@ class RoundExchange:
         """Send, run, collect; see `core.Exchange.call`."""
         gate, executor = self._federation.gate, self._federation.executor
         passed, traffic = _once(gate.down, dict(sorted(down.items())))
-        for client in passed:
-            self.down += traffic[client]
+        self.down = Traffic.total([self.down, *traffic.values()])
         absent = {client for client in passed if self._strikes("drop", client)}
         dropped = [Event(client, "dropped") for client in sorted(absent)]
         self.events += [event for event in dropped if event not in self.events]  # once a round
@@ -455,13 +480,14 @@ class RoundExchange:
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
         """Take in what came back; uploads that the scenario delays are left for a later round."""
         uplinks: dict[int, Payload] = {}
+        sizes: list[Traffic] = []
         for client, reply in sorted(replies.items()):
             if reply.failure is not None:
                 self.fail(client, step, reply.failure)
                 continue
-            self._federation.stepped.add(client)
+            self._federation.changed(client)
             self._spent[client] = self._spent.get(client, 0.0) + reply.seconds
-            self.up += reply.traffic
+            sizes.append(reply.traffic)
             self.reports.append(reply.reports)
             if reply.train_loss is not None:
                 self.train_losses.append(reply.train_loss)
@@ -473,6 +499,7 @@ class RoundExchange:
                 self.events.append(Event(client, f"late, due in round {due}"))
             else:
                 uplinks[client] = reply.uplink
+        self.up = Traffic.total([self.up, *sizes])
         return uplinks
 
     def _strikes(self, fault: str, client: int) -> bool:

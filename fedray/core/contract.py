@@ -191,7 +191,7 @@ def _check_tree(place: str, value: Any) -> None:
     for name, inner in value.items():
         if not isinstance(name, str):
             raise BadPayload(f"{place} has the name {name!r}, expected a str")
-        if isinstance(inner, Mapping):
+        if not isinstance(inner, Tensor) and isinstance(inner, Mapping):
             _check_tree(f"{place}.{name}", inner)
         else:
             _check_tensor(f"{place}.{name}", inner)
@@ -226,6 +226,9 @@ def _check_names(place: str, value: Any, template: Any, partial: bool) -> None:
     """Check a mapping against another: names, and shapes and dtypes of the tensors."""
     if isinstance(template, OneOf):
         template = _chosen(place, value, template)
+    if isinstance(template, Tensor) and isinstance(value, Tensor):
+        _check_shape_and_dtype(place, value, template)
+        return
     if not isinstance(template, Mapping) or not isinstance(value, Mapping):
         _check_like(place, value, template)
         return
@@ -278,6 +281,10 @@ def _check_like(place: str, value: Any, template: Any) -> None:
     if isinstance(value, Mapping) or isinstance(template, Mapping):
         expected = "a mapping" if isinstance(template, Mapping) else "a tensor"
         raise BadPayload(f"{place} is a {type(value).__name__}, expected {expected}")
+    _check_shape_and_dtype(place, value, template)
+
+
+def _check_shape_and_dtype(place: str, value: Tensor, template: Tensor) -> None:
     if value.shape != template.shape:
         raise BadPayload(f"{place} has shape {list(value.shape)}, expected {list(template.shape)}")
     if value.dtype != template.dtype:

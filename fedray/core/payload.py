@@ -154,7 +154,7 @@ class Payload:
         """Yield everything that travels with its place, mappings leaf by leaf."""
         for field in self.declared():
             value = getattr(self, field.name)
-            if isinstance(value, Mapping):
+            if not isinstance(value, Tensor) and isinstance(value, Mapping):
                 for path, leaf in leaves(value):
                     yield Placed(".".join((field.name, *path)), field.kind, (), leaf)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,13 +113,11 @@ class _Epochs:
         self._samples = client.train
         self._stored, self._labels = client.train.tensors(client.device)
         streams, here = client.setting.streams, {"round_": client.round, "client": client.id}
-        self._order, self._views = (
-            streams.torch("batches", **here),
-            streams.torch("augment", **here),
-        )
-        self._autocast = torch.autocast(
-            client.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"
-        )
+        self._order, augment = streams.torch("batches", **here), self.config.augment
+        self._views = None if augment.is_identity else streams.torch("augment", **here)
+        self._autocast: AbstractContextManager[object] = nullcontext()
+        if self.config.precision == "bfloat16":
+            self._autocast = torch.autocast(client.device.type, torch.bfloat16)
 
     def run(
         self,
@@ -162,7 +160,9 @@ class _Epochs:
 
     def _batches(self) -> Iterator[Batch]:
         for index in batch_indices(len(self._labels), self.config, self._order, self._device):
-            seen = self.config.augment(self._stored[index], self._views)
+            seen = self._stored[index]
+            if self._views is not None:
+                seen = self.config.augment(seen, self._views)
             yield self._samples.batch(seen, self._labels[index])
 
 
@@ -172,6 +172,8 @@ def batch_indices(
     """The indices of one epoch's batches, int64."""
     order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
     order = order.to(device)
+    if count <= config.batch_size and not config.drop_last:
+        return (order,)
     whole, rest = divmod(count, config.batch_size)
     if config.drop_last:
         order = order[: whole * config.batch_size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -21,6 +21,18 @@ class Traffic:
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(_sum(self.params, other.params), _sum(self.bytes, other.bytes))
+
+    @staticmethod
+    def total(parts: Iterable[Traffic]) -> Traffic:
+        """The sum of many, as `+` gives it one after the other."""
+        params: dict[str, float] = {}
+        size: dict[str, float] = {}
+        for part in parts:
+            for kind, count in part.params.items():
+                params[kind] = params.get(kind, 0) + count
+            for kind, count in part.bytes.items():
+                size[kind] = size.get(kind, 0) + count
+        return Traffic(dict(sorted(params.items())), dict(sorted(size.items())))
 
     @property
     def total_params(self) -> float:

@@ -28,6 +28,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
 from fedray.runtime.isolation import PrivateCopies, Surroundings, Unchanged
 from fedray.runtime.models import SampleMaker
+from fedray.runtime.watched import watched
 
 log = logging.getLogger(__name__)
 
@@ -120,12 +121,16 @@ class ClientRuntime:
             OSError: nor is a disk without room.
         """
         private = PrivateCopies()
+        looked: list[str] = []
         try:
             with self._isolated(name, round_, client) as context:
+                context, before = watched(context, looked), self._surroundings.random_states()
                 given = self._given(context, state)
                 copied = ClientState(private.of(given.model), private.of(given.memory))
                 sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-                return ScoreReply(TESTS[name](self.assembly.algorithm, context, copied, sent))
+                scores = TESTS[name](self.assembly.algorithm, context, copied, sent)
+                drew = self._surroundings.random_states() != before
+                return ScoreReply(scores, lasting=not looked and not drew)
         except UserError:
             raise
         except BaseException as error:

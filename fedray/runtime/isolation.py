@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 import sys
@@ -170,6 +171,16 @@ class Surroundings:
                     yield
             finally:
                 self._set_back()
+
+    def random_states(self) -> tuple[object, ...]:
+        """What the generators would draw next, to be compared."""
+        device = random_state(self._device)
+        return (
+            torch.get_rng_state().numpy().tobytes(),
+            None if device is None else device.cpu().numpy().tobytes(),
+            random.getstate(),
+            pickle.dumps(np.random.get_bit_generator().state),  # type: ignore[attr-defined]
+        )
 
     def _set_back(self) -> None:
         assert self._process is not None

@@ -20,7 +20,7 @@ from fedray.errors import Failure, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.deaths import DEATHS, first_line, get, raise_if_unstartable, states_lost
-from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, size, unpack
+from fedray.runtime.packing import SMALL, accept_mapped_arrays, opened, pack, sealed, size, unpack
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.worker import Answer, Share
 
@@ -87,6 +87,7 @@ class RayExecutor:
                 late = Reply(failure=Failure(f"no reply within {timeout:g} s"))
                 replies |= dict.fromkeys(call.clients, late)
                 continue
+            answers = [opened(answer) for answer in answers]
             for client, answer in zip(call.clients, answers, strict=True):
                 replies[client] = unpack(answer.reply)
                 self._states[client] = call.states.get(client, answer.state)
@@ -274,7 +275,8 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
             continue
         if id(payload) not in refs:
             packed = pack(payload)
-            refs[id(payload)] = (len(refs), packed if size(packed) <= SMALL else ray.put(packed))
+            small = size(packed) <= SMALL
+            refs[id(payload)] = (len(refs), sealed(packed) if small else ray.put(packed))
         position[client] = refs[id(payload)][0]
     return [ref for _, ref in sorted(refs.values(), key=lambda item: item[0])], position
 

@@ -19,7 +19,7 @@ from fedray.runtime.devices import free_memory, limit_memory, pick_device
 from fedray.runtime.isolation import Surroundings
 from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.notices import Notices
-from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, size, unpack
+from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, sealed, size, unpack
 
 MOST_RUNTIMES = 64
 """Experiments that a worker is ready for at a time; a trial has one per seed."""
@@ -64,7 +64,8 @@ class Answer(NamedTuple):
         reply: the packed reply.
         seconds: how long the step took.
         small: whether the new state is small enough to be sent with calls.
-        state: the packed next state, unless it comes as an object of Ray's store.
+        state: the packed next state, sealed, unless it comes as an object of Ray's store: what is
+            kept of a message holds on to all of it.
     """
 
     reply: Any
@@ -125,7 +126,7 @@ class Worker:
             come with the answer, without a way through the object store.
         """
         runtime = self._runtime(share.experiment)
-        answers: list[Answer] = []
+        answers: list[Any] = []  # sealed, if small
         after = []
         with runtime.exchange():
             for client, state, down in share.inputs(referenced):
@@ -135,9 +136,8 @@ class Worker:
                 small = size(packed) <= SMALL
                 if client in as_objects:
                     after.append(packed)
-                answers.append(
-                    Answer(pack(reply), seconds, small, None if client in as_objects else packed)
-                )
+                inline = None if client in as_objects else sealed(packed)
+                answers.append(sealed(Answer(pack(reply), seconds, small, inline)))
         everything = (*answers, *after)
         return everything if len(everything) > 1 else everything[0]
 

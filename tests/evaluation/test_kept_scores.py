@@ -1,0 +1,129 @@
+"""Who is tested again: only those of whom something has changed, with the same scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.evaluation.kept_scores import KeptScores, content
+from fedray.evaluation.score import Score
+from fedray.runtime.clients import ClientRuntime
+
+PARTIAL = {"participation": 0.5, "rounds": 3, "eval_every": 1}
+ONE_MODEL = {**PARTIAL, "model.group": "mlp"}
+
+
+@pytest.fixture
+def tested(monkeypatch, run):
+    """`tested(...)` runs an experiment; gives the run, and whom its rounds have tested."""
+
+    def tested(*args, **keywords):
+        calls: dict[int, list[int]] = {}
+        original = ClientRuntime.test
+
+        def test(self, name, round_, client, state, down):
+            if name == "evaluate":
+                calls.setdefault(round_, []).append(client)
+            return original(self, name, round_, client, state, down)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientRuntime, "test", test)
+            return run(*args, **keywords), calls
+
+    return tested
+
+
+def whole(run, monkeypatch, *args):
+    """The same run, with every client tested in every round."""
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptScores, "found", lambda *_: {})
+        return run(*args)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        PARTIAL,
+        {**PARTIAL, "faults.drop": 0.5},
+        {**PARTIAL, "lr_schedule": "cosine", "finetune_epochs": 1},
+    ],
+)
+def test_only_participants_of_a_local_method_are_tested_again(tested, run, monkeypatch, changes):
+    done, calls = tested("local", changes)
+    assert calls[0] == [0, 1, 2, 3]
+    for result in done.results[1:]:
+        absent = {event.client for event in result.events}
+        assert calls.get(result.round, []) == [c for c in result.participants if c not in absent]
+    full = whole(run, monkeypatch, "local", changes)
+    assert [r.metrics for r in done.results] == [r.metrics for r in full.results]
+    assert [r.per_client for r in done.results] == [r.per_client for r in full.results]
+
+
+def test_a_new_global_model_tests_everybody(tested):
+    _, calls = tested("fedavg", ONE_MODEL)
+    assert all(calls[round_] == [0, 1, 2, 3] for round_ in range(4))
+
+
+def test_the_same_global_model_tests_nobody(tested, run, monkeypatch):
+    changes = {**ONE_MODEL, "faults.drop": 1.0}
+    done, calls = tested("fedavg", changes)
+    assert calls == {0: [0, 1, 2, 3]}
+    full = whole(run, monkeypatch, "fedavg", changes)
+    assert [r.metrics for r in done.results] == [r.metrics for r in full.results]
+
+
+def test_other_images_test_everybody(tested):
+    phases = [{"round": 2, "partition": {"alpha": 50}}]
+    _, calls = tested("local", {**PARTIAL, "data.evolution.phases": phases})
+    assert calls[2] == [0, 1, 2, 3]
+    assert len(calls[1]) == len(calls[3]) == 2
+
+
+@pytest.mark.parametrize("looks", ["round", "lr", "torch", "python", "numpy", "nothing"])
+def test_a_test_that_looks_at_the_round_is_done_in_every_round(assemble, monkeypatch, looks):
+    import random
+
+    import numpy as np
+
+    reads = {
+        "round": lambda client: client.round,
+        "lr": lambda client: replace(client.setting.training, epochs=1).lr,
+        "torch": lambda client: torch.rand(1),
+        "python": lambda client: random.random(),
+        "numpy": lambda client: np.random.rand(),  # noqa: NPY002
+        "nothing": lambda client: client.id,
+    }
+    assembly = assemble("local")
+    begin = assembly.algorithm.begin
+
+    def begins(client, state, down):
+        reads[looks](client)
+        return begin(client, state, down)
+
+    monkeypatch.setattr(assembly.algorithm, "begin", begins)
+    reply = ClientRuntime(assembly, torch.device("cpu")).test("evaluate", 1, 0, None, None)
+    assert reply.failure is None
+    assert reply.lasting is (looks == "nothing")
+
+
+def test_a_hash_tells_payloads_apart_by_their_bits():
+    def payload(value, name="w", dtype=torch.float32):
+        return GlobalModel({name: torch.tensor([value], dtype=dtype)}, {})
+
+    same, other = payload(1.0), payload(1.0)
+    assert content(same) == content(other)
+    different = [payload(2.0), payload(1.0, "v"), payload(1.0, dtype=torch.bfloat16), None]
+    assert len({content(each) for each in [same, *different]}) == 5
+
+
+def test_a_score_is_kept_until_its_client_trains():
+    kept, sent = KeptScores(), {0: None, 1: None}
+    kept.keep(0, sent, {0: Score(1, 2), 1: Score(2, 2)})
+    kept.forget(1)
+    assert kept.found(0, sent) == {0: Score(1, 2)}
+    assert kept.found(5, sent) == {}
+    kept.clear()
+    assert kept.found(0, sent) == {}

@@ -1,0 +1,75 @@
+"""What travelled in a round is gone when the round is over, but for what is late."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from fedray.core import Gate
+from fedray.federation import Federation
+from fedray.runtime.serial import SerialExecutor
+
+CPU = torch.device("cpu")
+CHANGES = {"rounds": 3, "participation": 0.75, "eval_every": 1, "model.group": "mlp"}
+
+
+@pytest.fixture
+def alive(monkeypatch, assemble):
+    """`alive(method, changes)` gives, round by round, how many payloads are left, and are late."""
+    made: list[weakref.ref] = []
+
+    def noting(original):
+        def passed(*args, **keywords):
+            payload, traffic = original(*args, **keywords)
+            made.append(weakref.ref(payload))
+            return payload, traffic
+
+        return passed
+
+    for way in ("down", "up"):
+        monkeypatch.setattr(Gate, way, noting(getattr(Gate, way)))
+
+    def alive(method, changes):
+        a = assemble(method, {**CHANGES, **changes})
+        federation = Federation(
+            a.algorithm, SerialExecutor(a, CPU), a.gate, a.plan, a.server(CPU), a.streams
+        )
+        found = []
+        for _ in federation.rounds():
+            left = sum(each() is not None for each in made)
+            found.append((left, len(federation.snapshot.late)))
+        return found, len(made)
+
+    gc.disable()  # a cycle would be freed some time, and memory is wanted now
+    yield alive
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "scaffold", "fedproto", "fedtsp", "fedkd", "fedgen", "moon", "fedpac"]
+)
+def test_nothing_that_travelled_outlives_its_round(alive, method):
+    found, made = alive(method, {})
+    assert made > 3
+    assert found == [(0, 0)] * 4
+
+
+def test_only_late_uploads_do(alive):
+    found, _ = alive("fedavg", {"faults.late": 0.5})
+    assert all(left == late for left, late in found)
+    assert any(late for _, late in found)
+
+
+def test_nor_what_a_client_was_sent_that_failed(alive, monkeypatch):
+    from fedray.algorithms.averaging.fedavg import FedAvg
+
+    def finish(self, local, trained):
+        raise ValueError(local.client.id)
+
+    monkeypatch.setattr(FedAvg, "finish", finish)
+    found, made = alive("fedavg", {"faults.on_client_error": "drop"})
+    assert made == 8  # a download for the participants of each round, one for the tests
+    assert found == [(0, 0)] * 4
