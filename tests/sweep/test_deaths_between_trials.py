@@ -1,0 +1,115 @@
+"""A trial's process that dies when one trial is over and the next has not begun ends no sweep."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from fedray.config import dump_yaml
+from fedray.sweep import main
+from fedray.sweep.ledger import Ledger
+from fedray.sweep.spec import plan_sweep
+
+EXPERIMENT = {
+    "extends": "fedproto_digits",
+    "rounds": 1,
+    "local_epochs": 1,
+    "workers": 1,
+    "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "faults": {"max_failures": 10},
+}
+SWEEP = {
+    "answers": "nothing",
+    "space": {"algorithm.lambda": {"grid": [0, 1, 2, 3, 4, 5, 6, 7]}},
+    "scales": {"laptop": {"experiment": "quick.yaml"}},
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A working directory with a sweep of short trials."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quick.yaml").write_text(dump_yaml(EXPERIMENT))
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune" / "quick.yaml").write_text(dump_yaml(SWEEP))
+    return tmp_path
+
+
+class _Shown:
+    """Stands for the progress that is shown."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def failed(number: int, failures: int) -> Any:
+    """A trial as Ray Tune gives it up, which may die twice."""
+    return SimpleNamespace(
+        config={"trial": {"number": number}},
+        num_failures=failures,
+        max_failures=2,
+        get_error=lambda: "it died\nsomewhere",
+    )
+
+
+def test_what_ray_gives_up_too_early_is_run_again_so_often_as_it_may_die(here):
+    from fedray.sweep.watch import Watcher
+
+    ledger = Ledger(here / "out", plan_sweep("quick", [], "laptop", None))
+    ledger.home.mkdir()
+    for number in (0, 1):
+        ledger.add(number, {"algorithm.lambda": number}).status = "running"
+    watcher = Watcher(ledger, None, _Shown())  # type: ignore[arg-type]
+    watcher.on_trial_error(0, [], failed(0, failures=3))
+    assert (ledger.trials[0].status, ledger.trials[0].reason) == ("failed", "it died")
+    assert not watcher.take_again()
+    for _ in range(2):
+        watcher.on_trial_error(0, [], failed(1, failures=2))
+        assert ledger.trials[1].status == "pending"
+        assert watcher.take_again()
+        assert not watcher.take_again()
+    watcher.on_trial_error(0, [], failed(1, failures=2))
+    assert ledger.trials[1].status == "failed"
+    assert not watcher.take_again()
+
+
+def values(home: Path) -> list[tuple[str, str]]:
+    """Each trial's value, in the order of their numbers."""
+    with (home / "trials.csv").open() as file:
+        return [(row["status"], row["objective"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.slow
+def test_processes_that_die_between_trials_end_no_sweep(here):
+    assert main(["quick", "--no-track", "--out", str(here / "undisturbed")]) == 0
+    over, ends = threading.Event(), []
+
+    def kill() -> None:
+        """Kill a trial's process whenever another trial is over."""
+        while not over.is_set():
+            done = len(list(here.glob("killed/trial_*/seed_0/checkpoints/*1/meta.json")))
+            if done > len(ends):
+                found = [p for p in psutil.Process().children(recursive=True)
+                         if p.name().startswith("ray::Implicit")]  # fmt: skip
+                time.sleep(0.02 * len(ends))
+                if found:
+                    ends.append(found[len(ends) % len(found)])
+                    ends[-1].kill()
+            time.sleep(0.005)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    assert main(["quick", "--no-track", "--out", str(here / "killed")]) == 0
+    over.set()
+    killer.join(5)
+    assert ends
+    assert values(here / "killed") == values(here / "undisturbed")
