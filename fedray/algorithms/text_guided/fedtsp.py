@@ -58,6 +58,7 @@ from fedray.core import (
     algorithms,
     payload_field,
 )
+from fedray.core.without_compiler import SGD
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
@@ -199,7 +200,7 @@ class FedTSP(PrototypeSharing):
             return seen
         prompts = state["prompts"].clone().to(server.device).requires_grad_()
         log_scale = state["log_scale"].clone().to(server.device).requires_grad_(self.hp.learn_tau)
-        optimizer = torch.optim.SGD([prompts, log_scale], self.hp.prompt_lr)
+        optimizer = SGD([prompts, log_scale], self.hp.prompt_lr)
         rows, targets = present.to(server.device), image.to(server.device)
         for _ in range(self.hp.server_epochs):
             text = self._under(prompts, server)
