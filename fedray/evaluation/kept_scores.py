@@ -66,7 +66,7 @@ def content(payload: Payload | None) -> bytes:
     for place, _, _, value in payload.items():
         if isinstance(value, Tensor):
             found.update(f"|{place}|{value.dtype}|{list(value.shape)}|".encode())
-            found.update(value.contiguous().flatten().view(torch.uint8).numpy())
+            found.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
         else:
             found.update(f"|{place}|{value!r}|".encode())
     return found.digest()

@@ -25,7 +25,8 @@ def watched(client: Client, looked: list[str]) -> Client:
 
 def _noting(value: _T, field: str, looked: list[str]) -> _T:
     """A copy of a dataclass that notes whenever a field of it is read."""
-    copied = object.__new__(_type(type(value), field))
+    kind: Any = type(value)
+    copied = object.__new__(_type(kind, field))
     vars(copied).update(vars(value), _looked=looked)
     return copied  # type: ignore[no-any-return]
 

@@ -18,6 +18,7 @@ from small import (
     with_server_actor,
 )
 
+from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2", "faults.late=0.3")
@@ -70,6 +71,18 @@ def test_so_with_other_methods(small, pool, tmp_path, method):
     other = (f"algorithm={method}", "model.group=mlp", "rounds=2", "participation=0.5")
     on_workers(small.experiment(*other), tmp_path, pool, 2)
     assert_same(tmp_path, small.undisturbed(*other))
+
+
+@pytest.mark.ray
+def test_rays_store_keeps_nothing_of_a_round_that_is_over(small, pool, tmp_path):
+    """Models of 300 kB, which go through the store, both ways."""
+    from ray._private.worker import global_worker
+
+    large = ("algorithm=fedavg", "model.group=mlp", "model.feature_dim=1024", "rounds=5")
+    experiment = small.experiment(*large, "workers=2", "checkpoint_every=0")
+    session = Session(experiment, tmp_path, lambda assembly: RayExecutor(assembly, pool))
+    held = [len(global_worker.core_worker.get_all_reference_counts()) for _ in session.rounds()]
+    assert held[3] == held[4] == held[5]
 
 
 REMEMBERING = (
