@@ -134,7 +134,7 @@ def _distinct(tokens: Tokens, k: int) -> tuple[Tensor, Tensor]:
     """A class's equal texts once: which texts those are, and for each text which of them it is."""
     texts = torch.arange(len(tokens), device=tokens.ids.device)
     content = torch.cat([(texts // k).unsqueeze(1), tokens.ids, tokens.mask.long()], dim=1)
-    found, again = content.unique(dim=0, return_inverse=True)
+    found, again = torch.unique(content, dim=0, return_inverse=True)
     if len(found) == len(texts):
         return texts, texts
     first = texts.new_full((len(found),), len(texts)).scatter_reduce(0, again, texts, "amin")

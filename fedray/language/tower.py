@@ -183,7 +183,7 @@ class TextTower:
         """`prototypes` of all classes, from the pass that `prototypes_before` kept if it can."""
         kept, self._pass = self._pass, None
         if kept is not None and kept.is_of(prompts, (keep_special, past_text)):
-            output: Tensor = _Continued.apply(prompts, kept)  # type: ignore[no-untyped-call]
+            output: Tensor = _Continued.apply(prompts, kept)
             return output
         return self.prototypes(prompts, keep_special, past_text)
 

@@ -80,8 +80,8 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """These tokens on a device."""
-        tensors = (self.ids, self.mask, self.read)
-        return Tokens(*(tensor.to(device) for tensor in tensors), self.cut)
+        ids, mask, read = (tensor.to(device) for tensor in (self.ids, self.mask, self.read))
+        return Tokens(ids, mask, read, self.cut)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -134,10 +134,11 @@ def _fits(model: PackedBert, config: Mapping[str, Any]) -> bool:
     w, inner = config["hidden_size"], config["intermediate_size"]
     tables = {"words": "vocab_size", "positions": "max_position_embeddings"}
     tables["types"] = "type_vocab_size"
-    sizes = {name: (config[key], w) for name, key in tables.items()}
+    sizes: dict[str, tuple[int, ...]] = {name: (config[key], w) for name, key in tables.items()}
     linear = dict.fromkeys(("query", "key", "value", "mixed"), (w, w))
     for name, size in {**linear, "inner": (inner, w), "outer": (w, inner)}.items():
-        sizes |= {f"{name}_weight": size, f"{name}_bias": size[:1]}
+        sizes[f"{name}_weight"] = size
+        sizes[f"{name}_bias"] = size[:1]
     found = ((name.split(".")[-1], tensor) for name, tensor in model.named_parameters())
     return all(tuple(tensor.shape) == sizes.get(name, (w,)) for name, tensor in found)
 

@@ -122,8 +122,12 @@ class PackedBert(nn.Module):
     @property
     def kept_bytes(self) -> int:
         """Bytes of activations that a token leaves behind for the backward pass."""
-        inner = self.blocks[0].inner_weight.shape[0]
-        return int(self.shape.layers * (6 * self.width + inner) * self.words.element_size())
+        each = 6 * self.width + self._blocks[0].inner
+        return self.shape.layers * each * self.words.element_size()
+
+    @property
+    def _blocks(self) -> list[_Block]:
+        return [block for block in self.blocks if isinstance(block, _Block)]
 
     def embed(self, words: Tensor, positions: Tensor) -> Tensor:
         """Word embeddings with types, positions and layer norm: [..., w] to [..., w].
@@ -148,12 +152,12 @@ class PackedBert(nn.Module):
         packing = Packing.of(mask)
         packed = embeddings.flatten(0, 1)[packing.rows]
         hidden = self.embed(packed, packing.positions)
-        for block in self.blocks[: None if mean else -1]:
+        for block in self._blocks[: None if mean else -1]:
             hidden = block(hidden, packing)
         if not mean:
-            return packing.unsorted(self.blocks[-1].at_first(hidden, packing))
-        parts = zip(hidden.split(packing.sizes), packing.groups, strict=True)
-        return packing.unsorted(torch.cat([h.unflatten(0, group).mean(1) for h, group in parts]))
+            return packing.unsorted(self._blocks[-1].at_first(hidden, packing))
+        parts = zip(torch.split(hidden, packing.sizes), packing.groups, strict=True)
+        return packing.unsorted(torch.cat([h.view(*group, -1).mean(1) for h, group in parts]))
 
     def outputs(self, ids: Tensor, mask: Tensor, blocks: int) -> Tensor:
         """Hidden states [T, n, w] behind the first blocks; zero where there is padding.
@@ -165,7 +169,7 @@ class PackedBert(nn.Module):
         """
         packing = Packing.of(mask)
         hidden = self.embed(self.words[ids.flatten()[packing.rows]], packing.positions)
-        for block in self.blocks[:blocks]:
+        for block in self._blocks[:blocks]:
             hidden = block(hidden, packing)
         padded = hidden.new_zeros(mask.numel(), self.width)
         padded[packing.rows] = hidden
@@ -175,9 +179,9 @@ class PackedBert(nn.Module):
         """The weights by transformers' names."""
         own = (self.words, self.positions, self.types, self.norm_weight, self.norm_bias)
         found = dict(zip((_EMBEDDINGS + name for name in _embedding_names()), own, strict=True))
-        for index, block in enumerate(self.blocks):
-            named = {f"encoder.layer.{index}.{name}": t for name, t in block.by_name().items()}
-            found |= named
+        for index, block in enumerate(self._blocks):
+            for name, tensor in block.by_name().items():
+                found[f"encoder.layer.{index}.{name}"] = tensor
         return {name: tensor.detach() for name, tensor in found.items()}
 
 
@@ -191,6 +195,7 @@ class _Block(nn.Module):
             for kind in _KINDS:
                 tensor = _frozen(tensors[f"{prefix}{name}.{kind}"])
                 self.register_parameter(f"{own}_{kind}", tensor)
+        self.inner = len(tensors[f"{prefix}{_PARTS['inner']}.weight"])
 
     def forward(self, hidden: Tensor, packing: Packing) -> Tensor:
         """[N, w] to [N, w]."""
@@ -201,7 +206,7 @@ class _Block(nn.Module):
         ones = tuple((texts, 1) for texts, _ in packing.groups)
         return self._block(hidden[packing.firsts()], hidden, ones, packing)
 
-    def by_name(self) -> dict[str, Tensor]:
+    def by_name(self) -> dict[str, nn.Parameter]:
         """The weights by transformers' names, without the block's own beginning."""
         names = ((own, name, kind) for own, name in _PARTS.items() for kind in _KINDS)
         return {f"{name}.{kind}": getattr(self, f"{own}_{kind}") for own, name, kind in names}
@@ -221,7 +226,7 @@ class _Block(nn.Module):
 
     def _per_head(self, x: Tensor, groups: Sequence[tuple[int, int]]) -> list[Tensor]:
         """[N, w] as a tensor [t, heads, n, w/heads] for each group of t texts of length n."""
-        parts = x.split([texts * length for texts, length in groups])
+        parts = torch.split(x, [texts * length for texts, length in groups])
         heads = self.shape.heads
         pairs = zip(parts, groups, strict=True)
         return [part.view(*group, heads, -1).transpose(1, 2) for part, group in pairs]
