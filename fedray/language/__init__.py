@@ -8,6 +8,9 @@ generate.py      asking a large language model for descriptions of new classes
 encoders/        frozen text encoders behind one interface, registered by name
 prompts.py       context tokens, Eq. (4) of FedTSP
 prototypes.py    text prototypes, and a cache of embeddings that no prompt touches
+tokenised.py     a cache of tokens
+activations.py   what stands between a block's linear maps
+trainable.py     a tower whose last blocks learn
 tower.py         an encoder with the classes' texts
 
 Importing this package imports neither torch nor a model library.

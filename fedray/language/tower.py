@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +12,17 @@ from torch import Tensor
 
 from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder
-from fedray.language.prototypes import cached_text_embeddings, class_means, text_prototypes
+from fedray.language.prototypes import (
+    activations,
+    cached_text_embeddings,
+    class_means,
+    text_prototypes,
+)
+from fedray.language.tokenised import cached_tokens
 from fedray.language.trainable import PREFIX, TowerShape, TrainableText
+
+PASS_KEPT = 256 << 20
+"""Bytes of activations that a pass may keep from one server step to the next at most."""
 
 
 class TextTower:
@@ -39,6 +49,7 @@ class TextTower:
         self.device = device
         self._encoder: TextEncoder | None = None
         self._frozen: Tensor | None = None
+        self._pass: _Pass | None = None
 
     @property
     def encoder_name(self) -> str:
@@ -79,7 +90,8 @@ class TextTower:
         if self._encoder is None:
             self._encoder = self.choice.build().to(self.device)
             if self.choice.promptable:
-                self._tokens = self._encoder.tokenize(self.texts)
+                tokens = cached_tokens(self.choice, self._encoder, self.texts)
+                self._tokens = tokens.to(self.device)
                 with torch.no_grad():
                     self._embeddings = self._encoder.embed(self._tokens)
         return self._encoder
@@ -118,21 +130,86 @@ class TextTower:
         return TrainableText(tensors, part.start.cpu(), part.mask.cpu(), shape)
 
     def prototypes(
-        self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
+        self,
+        prompts: Tensor,
+        keep_special: bool = False,
+        past_text: bool = False,
+        classes: Tensor | None = None,
     ) -> Tensor:
         """Text prototypes [C, d] under prompts v [C, m, d']; differentiable in v.
+
+        Args:
+            prompts: v.
+            keep_special: see `text_prototypes`.
+            past_text: see `text_prototypes`.
+            classes: the classes that are asked for, int64 [c]: the answer is [c, d]; None for all.
 
         Raises:
             UserError: when the prompts are longer than the shortest text, or, with `past_text`,
                 than the encoder reads.
         """
-        encoder = self.encoder
+        encoder = self.encoder  # which loads the tokens
+        tokens, embeddings = self._tokens, self._embeddings
+        if classes is not None:
+            texts = (
+                classes.unsqueeze(1) * self.k + torch.arange(self.k, device=self.device)
+            ).flatten()
+            tokens, embeddings, prompts = tokens[texts], embeddings[texts], prompts[classes]
         return text_prototypes(
-            encoder,
-            self._tokens,
-            self._embeddings,
-            prompts,
-            self.k,
-            keep_special,
-            past_text=past_text,
+            encoder, tokens, embeddings, prompts, self.k, keep_special, past_text=past_text
         )
+
+    def prototypes_before(
+        self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
+    ) -> Tensor:
+        """Text prototypes of all classes, without gradients, before prompts are trained further.
+
+        The next `prototypes_again` of the same prompts is this very pass, where its activations
+        are few enough to be kept (`PASS_KEPT`). Arguments as in `prototypes`.
+        """
+        asked = (keep_special, past_text)
+        self._pass = None
+        if activations(self.encoder, self._tokens) > PASS_KEPT:
+            with torch.no_grad():
+                return self.prototypes(prompts, *asked)
+        leaf = prompts.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            self._pass = _Pass(leaf, asked, self.prototypes(leaf, *asked))
+        return self._pass.output.detach()
+
+    def prototypes_again(
+        self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
+    ) -> Tensor:
+        """`prototypes` of all classes, from the pass that `prototypes_before` kept if it can."""
+        kept, self._pass = self._pass, None
+        if kept is not None and kept.is_of(prompts, (keep_special, past_text)):
+            output: Tensor = _Continued.apply(prompts, kept)
+            return output
+        return self.prototypes(prompts, keep_special, past_text)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass through the encoder with what its gradients need."""
+
+    leaf: Tensor
+    asked: tuple[bool, bool]
+    output: Tensor
+
+    def is_of(self, prompts: Tensor, asked: tuple[bool, bool]) -> bool:
+        return self.asked == asked and torch.equal(self.leaf, prompts)
+
+
+class _Continued(torch.autograd.Function):
+    """The output of a pass that was made before, with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, prompts: Tensor, kept: _Pass) -> Tensor:
+        ctx.kept = kept
+        return kept.output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        kept, ctx.kept = ctx.kept, None
+        [of_prompts] = torch.autograd.grad(kept.output, kept.leaf, gradients[0])
+        return of_prompts, None

@@ -10,7 +10,7 @@ and, behind it, layer norm. Dropout is left out: encoders are in evaluation mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
@@ -18,20 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedray.language.activations import ACTIVATIONS
 from fedray.language.prototypes import class_means
 
 PREFIX = "text."
 """What begins the names of a tower's tensors: no model has such names."""
 _WORDS = PREFIX + "embeddings.word_embeddings.weight"
 _PROJECTION = PREFIX + "projection"
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "relu": F.relu,
-    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
-"""What transformers calls the activations that are known here."""
 
 
 @dataclass(frozen=True)

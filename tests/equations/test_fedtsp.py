@@ -260,6 +260,22 @@ def test_server_epochs_are_steps_in_a_row(server):
     assert torch.equal(at_once["prompts"], state["prompts"])
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("held", [range(C), PRESENT])
+def test_a_round_after_a_resume_is_the_undisturbed_one(server, tiny_bert, epochs, held):
+    method = fedtsp(prompt_length=2, server_epochs=epochs, prompt_lr=0.5, tau=0.5)
+    uplinks = {0: upload(dict.fromkeys(held, 4), seed=5)}
+    state = method.server_update(method.init_server(server), uplinks, server)
+    on = method.server_update(state, uplinks, server)
+    tower = TextTower(
+        bert(tiny_bert), [server.tower.texts[i : i + 2] for i in range(0, 10, 2)], CPU
+    )
+    resumed = method.server_update(state, uplinks, replace(server, text=tower))
+    assert all(torch.equal(on[name], resumed[name]) for name in on)
+    plain = tower.prototypes(on["prompts"])
+    torch.testing.assert_close(on["vectors"], plain, atol=1e-5, rtol=1e-5)
+
+
 def test_a_learnt_tau_takes_one_sgd_step_and_is_sent(server):
     method = fedtsp(learn_tau=True, tau=0.5, prompt_lr=0.1)
     before = method.init_server(server)

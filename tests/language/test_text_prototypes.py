@@ -91,13 +91,13 @@ def test_prompts_change_the_answer(encoder):
 def test_in_parts_and_at_once(encoder):
     whole, parts = prompts(encoder, 2), prompts(encoder, 2)
     expected = under(encoder, FLAT, whole, 3)
-    found = under(encoder, FLAT, parts, 3, chunk=4)
+    found = under(encoder, FLAT, parts, 3, batch=25)
     assert torch.allclose(found, expected, atol=1e-6)
     found[:, 0].sum().backward()
     expected[:, 0].sum().backward()
     assert torch.allclose(parts.grad, whole.grad, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        assert torch.allclose(under(encoder, FLAT, parts, 3, chunk=4), expected, atol=1e-6)
+        assert torch.allclose(under(encoder, FLAT, parts, 3, batch=25), expected, atol=1e-6)
 
 
 def test_the_second_call_is_bit_for_bit_equal(encoder):

@@ -203,14 +203,14 @@ class FedTSP(PrototypeSharing):
         optimizer = SGD([prompts, log_scale], self.hp.prompt_lr)
         rows, targets = present.to(server.device), image.to(server.device)
         for _ in range(self.hp.server_epochs):
-            text = self._under(prompts, server)
-            loss = server_loss(text[rows], targets[rows], log_scale, self.hp.server_dir)
+            text = self._under(prompts, rows, server)
+            loss = server_loss(text, targets[rows], log_scale, self.hp.server_dir)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         learnt = {"prompts": prompts, "log_scale": log_scale, "loss": loss}
         seen |= {name: tensor.detach().cpu() for name, tensor in learnt.items()}
-        return {**seen, "vectors": self._prototypes(seen, server)}
+        return {**seen, "vectors": self._moved(prompts.detach(), rows, state["vectors"], server)}
 
     @property
     def _trains_prompts(self) -> bool:
@@ -218,13 +218,30 @@ class FedTSP(PrototypeSharing):
 
     @torch.no_grad()
     def _prototypes(self, state: ServerState, server: Server) -> Tensor:
+        """The text prototypes [C, d] before the first step."""
+        tower = server.tower
         if self.hp.prompt_length == 0:
-            return server.tower.frozen_prototypes().cpu()
-        return self._under(state["prompts"].to(server.device), server).cpu()
+            return tower.frozen_prototypes().cpu()
+        under = tower.prototypes_before if self._trains_prompts else tower.prototypes
+        return under(state["prompts"].to(server.device), *self._insertion).cpu()
 
-    def _under(self, prompts: Tensor, server: Server) -> Tensor:
-        """The text prototypes [C, d] that prompts [C, m, d'] give, Eq. (4)."""
-        return server.tower.prototypes(prompts, self.hp.keep_special, self.hp.past_text)
+    def _under(self, prompts: Tensor, present: Tensor, server: Server) -> Tensor:
+        """The present classes' text prototypes [c, d] that prompts [C, m, d'] give, Eq. (4)."""
+        if present.all():
+            return server.tower.prototypes_again(prompts, *self._insertion)
+        return server.tower.prototypes(prompts, *self._insertion, present.nonzero().squeeze(1))
+
+    def _moved(self, prompts: Tensor, present: Tensor, old: Tensor, server: Server) -> Tensor:
+        """All text prototypes [C, d] after the step; absent classes' prompts did not move."""
+        if present.all():
+            return server.tower.prototypes_before(prompts, *self._insertion).cpu()
+        with torch.no_grad():
+            moved = self._under(prompts, present, server).cpu()
+        return old.index_copy(0, present.nonzero().squeeze(1).cpu(), moved)
+
+    @property
+    def _insertion(self) -> tuple[bool, bool]:
+        return self.hp.keep_special, self.hp.past_text
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """Server loss, retrieval (supplementary I.2), agreement with the first prototypes (I.1).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import model_validator
@@ -13,14 +13,8 @@ from torch import Tensor
 from fedray.config import Frozen, PathText
 from fedray.errors import UserError
 from fedray.language.encoders.base import Tokens, TowerPart, encoders
-from fedray.language.encoders.bert import (
-    BertEncoder,
-    WordPieceChoice,
-    configured,
-    find_folder,
-    load_text_model,
-    most_tokens,
-)
+from fedray.language.encoders.bert import BertEncoder, WordPieceChoice
+from fedray.language.encoders.bert_files import configured, find_folder, load_model, packed
 
 HUB_DEFAULT = "kakaobrain/align-base"
 
@@ -100,19 +94,19 @@ class AlignEncoder(BertEncoder):
     """
 
     def __init__(self, folder: Path, identity: str) -> None:
-        self.identity = identity
-        self.pooling = "cls"
-        self.compat = False
         if not (folder / "config.json").is_file() or configured(folder, "projection_dim") is None:
             raise UserError(
                 f"text.encoder=align: {folder} holds no ALIGN, its config.json has no "
                 "projection_dim; give a folder of one, or set text.encoder.name=bert"
             )
-        align, self._tokenizer = load_text_model(folder, "AlignModel", _UNREAD)
-        self._model, self._projection = align.text_model, align.text_projection
-        self._model.pooler = None
+        super().__init__(folder, identity, "cls")
         self.dim = int(self._projection.out_features)
-        self._limit = most_tokens(self._model, self._tokenizer, folder)
+
+    def _load(self, folder: Path) -> Any:
+        align = load_model(folder, "AlignModel", _UNREAD)
+        self._projection = align.text_projection
+        align.text_model.pooler = None
+        return packed(align.text_model) or align.text_model
 
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
         """Outputs [T, d], differentiable in `embeddings` [T, n, d']."""

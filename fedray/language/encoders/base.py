@@ -24,8 +24,8 @@ from fedray.registry import Registry
 
 _log = logging.getLogger(__name__)
 
-CHUNK = 128
-"""Texts that go through an encoder at once; bounds the memory of activations."""
+BATCH = 2048
+"""Tokens that go through an encoder at once; bounds memory, and what a cache must hold."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,13 @@ class Tokens:
         mask: [T, n], bool; True where a token is part of the text.
         read: [T], int64; the position whose output represents the text, -1 where all of the
             text's positions are averaged.
+        cut: which texts are longer than the encoder reads.
     """
 
     ids: Tensor
     mask: Tensor
     read: Tensor
+    cut: tuple[int, ...] = ()
 
     @cached_property
     def shortest(self) -> int:
@@ -60,11 +62,40 @@ class Tokens:
         covered = torch.arange(ids.shape[1], device=mask.device) < slots
         return Tokens(ids, mask | covered, self.read)
 
+    def batches(self, most: int = BATCH) -> list[Tensor]:
+        """The texts in batches of at most so many tokens, those of about equal length together.
+
+        Returns:
+            Of each batch its texts, int64; shortest texts first.
+        """
+        lengths = self.columns(self.mask)
+        order = lengths.argsort(stable=True)
+        starts, used = [], most
+        for place, length in enumerate(lengths[order].tolist()):
+            if used + length > most:
+                starts.append(place)
+                used = 0
+            used += length
+        return list(order.tensor_split(starts[1:]))
+
+    def to(self, device: torch.device) -> Tokens:
+        """These tokens on a device."""
+        ids, mask, read = (tensor.to(device) for tensor in (self.ids, self.mask, self.read))
+        return Tokens(ids, mask, read, self.cut)
+
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, rows: slice) -> Tokens:
-        return Tokens(self.ids[rows], self.mask[rows], self.read[rows])
+    def __getitem__(self, texts: Tensor | slice) -> Tokens:
+        """Some of the texts, cut behind the longest of them."""
+        mask = self.mask[texts]
+        longest = int(self.columns(mask).max())
+        return Tokens(self.ids[texts, :longest], mask[:, :longest], self.read[texts])
+
+    @staticmethod
+    def columns(mask: Tensor) -> Tensor:
+        """How many positions reach to each text's last: [T, n] gives [T]."""
+        return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
 
 
 class TowerPart(NamedTuple):
@@ -113,6 +144,14 @@ class TextEncoder(ABC):
     def limit(self) -> int:
         """The most tokens that it reads, special ones included."""
 
+    @property
+    def kept_bytes(self) -> int | None:
+        """Bytes of activations that a token leaves behind for the backward pass, about.
+
+        None where nobody knows: long batches of texts are then computed again in that pass.
+        """
+        return None
+
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts; the tokens are on the encoder's device."""
@@ -153,11 +192,9 @@ class TextEncoder(ABC):
     def features(self, texts: Sequence[str]) -> Tensor:
         """Outputs [T, d] for texts as they are."""
         tokens = self.tokenize(texts)
-        parts = [
-            self.encode(self.embed(tokens[start : start + CHUNK]), tokens[start : start + CHUNK])
-            for start in range(0, len(tokens), CHUNK)
-        ]
-        return torch.cat(parts)
+        batches = tokens.batches()
+        parts = [self.encode(self.embed(tokens[batch]), tokens[batch]) for batch in batches]
+        return torch.cat(parts)[torch.cat(batches).argsort()]
 
 
 class TokenlessEncoder(TextEncoder):
@@ -318,9 +355,15 @@ def freeze(module: torch.nn.Module) -> None:
     module.requires_grad_(False).eval()
 
 
-def warn_cut(texts: Sequence[str], lengths: Sequence[int], limit: int) -> None:
-    """Say which texts are longer than the encoder reads."""
-    cut = [text for text, length in zip(texts, lengths, strict=True) if length > limit]
+def too_long(texts: Sequence[str], lengths: Sequence[int], limit: int) -> tuple[int, ...]:
+    """Find, and say, which texts are longer than the encoder reads."""
+    cut = tuple(i for i, length in enumerate(lengths) if length > limit)
+    warn_cut(texts, cut, limit)
+    return cut
+
+
+def warn_cut(texts: Sequence[str], cut: Sequence[int], limit: int) -> None:
+    """Say that some texts are longer than the encoder reads."""
     if cut:
         _log.warning(
             "%d of %d texts have more than the %d tokens that the text encoder reads and are cut "
@@ -328,5 +371,5 @@ def warn_cut(texts: Sequence[str], lengths: Sequence[int], limit: int) -> None:
             len(cut),
             len(texts),
             limit,
-            cut[0],
+            texts[cut[0]],
         )

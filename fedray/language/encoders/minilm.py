@@ -8,7 +8,8 @@ from typing import Literal
 from fedray.config import Frozen
 from fedray.errors import UserError
 from fedray.language.encoders.base import encoders
-from fedray.language.encoders.bert import WordPieceChoice, weight_files
+from fedray.language.encoders.bert import WordPieceChoice
+from fedray.language.encoders.bert_files import weight_files
 
 
 class MiniLmParams(Frozen):

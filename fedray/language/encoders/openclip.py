@@ -21,7 +21,7 @@ from fedray.language.encoders.base import (
     freeze,
     pick,
     same_bits,
-    warn_cut,
+    too_long,
 )
 from fedray.language.encoders.openclip_weights import WeightSource, draw, fill, locate
 
@@ -72,9 +72,14 @@ class OpenClipText(TextEncoder):
         """The most tokens that it reads."""
         return int(self._tower.context_length)
 
+    @property
+    def kept_bytes(self) -> int:
+        """What a token leaves behind: of each block about 22 times its width."""
+        return 22 * self.token_width * self.layers * self._stored.element_size()
+
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts, cut behind the last end token where that is exact."""
-        self._warn_cut(texts, self.limit)
+        cut = self._too_long(texts)
         ids: Tensor = self._tokenizer(list(texts), context_length=self.limit)
         read = self._read(ids)
         if self._cuts:
@@ -83,7 +88,7 @@ class OpenClipText(TextEncoder):
         else:
             mask = torch.ones_like(ids, dtype=torch.bool)
         device = self._tower.positional_embedding.device
-        return Tokens(ids.to(device), mask.to(device), read.to(device))
+        return Tokens(ids.to(device), mask.to(device), read.to(device), cut)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Token embeddings [T, n, d'], without positions."""
@@ -180,11 +185,13 @@ class OpenClipText(TextEncoder):
             return is_end.int().argmax(1)
         return torch.full((len(ids),), ids.shape[1] - 1 if kind == "last" else 0)
 
-    def _warn_cut(self, texts: Sequence[str], limit: int) -> None:
+    def _too_long(self, texts: Sequence[str]) -> tuple[int, ...]:
         import open_clip
 
-        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):  # others do not tell
-            warn_cut(texts, [len(self._tokenizer.encode(text)) + 2 for text in texts], limit)
+        if not isinstance(self._tokenizer, open_clip.SimpleTokenizer):  # others do not tell
+            return ()
+        lengths = [len(self._tokenizer.encode(text)) + 2 for text in texts]
+        return too_long(texts, lengths, self.limit)
 
 
 class OpenClipParams(Frozen):

@@ -1,0 +1,128 @@
+"""BERT without padding and without transformers is transformers' BERT."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedray.config import Component
+from fedray.language.encoders import Tokens, encoder_choice
+from fedray.language.encoders.bert_files import load_model, packed, read_bert
+from fedray.language.encoders.packed import PackedBert, Packing
+
+TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal", "cat"]
+
+
+def encoder(folder, **params):
+    return encoder_choice(Component(name="bert", path=str(folder), **params)).build()
+
+
+def changed(folder, tmp_path, **config):
+    """A copy of a folder with another configuration."""
+    copy = shutil.copytree(folder, tmp_path / "changed")
+    found = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**found, **config}))
+    return copy
+
+
+def test_texts_of_equal_length_stand_next_to_each_other():
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 1]]).bool()
+    packing = Packing.of(mask)
+    assert packing.groups == ((1, 1), (2, 3))
+    assert packing.order.tolist() == [1, 0, 2]
+    assert packing.rows.tolist() == [3, 0, 1, 2, 6, 7, 8]
+    assert packing.positions.tolist() == [0, 0, 1, 2, 0, 1, 2]
+    assert packing.firsts().tolist() == [0, 1, 4]
+    assert packing.unsorted(packing.order.unsqueeze(1)).flatten().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_outputs_and_gradients_are_those_of_transformers(bert_folder, pooling):
+    ours = encoder(bert_folder, pooling=pooling)
+    assert isinstance(ours._model, PackedBert)
+    tokens, model = ours.tokenize(TEXTS), load_model(bert_folder)
+    found, expected = (ours.embed(tokens).clone().requires_grad_() for _ in range(2))
+    hidden = model(inputs_embeds=expected, attention_mask=tokens.mask.long()).last_hidden_state
+    weights = tokens.mask.unsqueeze(-1) / tokens.mask.sum(1)[:, None, None]
+    theirs = hidden[:, 0] if pooling == "cls" else (hidden * weights).sum(1)
+    mine = ours.encode(found, tokens)
+    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    for output in (mine, theirs):
+        (output * torch.arange(output.numel()).view_as(output)).sum().backward()
+    largest = float(expected.grad.abs().max())
+    torch.testing.assert_close(found.grad, expected.grad, atol=1e-5 * largest, rtol=0)
+    assert bool((found.grad[~tokens.mask] == 0).all())
+
+
+def test_both_ways_of_reading_give_the_same_weights(bert_folder, tmp_path):
+    direct, through = read_bert(bert_folder), packed(load_model(bert_folder))
+    assert direct.shape == through.shape
+    names = direct.by_name()
+    assert names.keys() == through.by_name().keys() == load_model(bert_folder).state_dict().keys()
+    assert all(torch.equal(tensor, through.by_name()[name]) for name, tensor in names.items())
+
+    old = shutil.copytree(bert_folder, tmp_path / "old")
+    state = load_file(old / "model.safetensors")
+    renamed = {
+        "bert." + name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t
+        for name, t in state.items()
+    }
+    save_file({**renamed, "cls.bias": torch.zeros(3)}, old / "model.safetensors")
+    found = read_bert(old).by_name()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in names.items())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": "electra"}, {"is_decoder": True}, {"hidden_act": "silu"}, {"vocab_size": 7}],
+)
+def test_what_is_no_plain_bert_is_left_to_transformers(bert_folder, tmp_path, config):
+    assert read_bert(changed(bert_folder, tmp_path, **config)) is None
+
+
+def test_a_relative_is_computed_by_transformers(bert_folder, tmp_path):
+    from transformers import AutoModel
+
+    folder = changed(bert_folder, tmp_path, hidden_act="silu")
+    ours, model = encoder(folder, pooling="cls"), AutoModel.from_pretrained(folder).eval()
+    assert not isinstance(ours._model, PackedBert)
+    assert ours.kept_bytes is None
+    tokens = ours.tokenize(TEXTS)
+    hidden = model(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state
+    torch.testing.assert_close(ours.features(TEXTS), hidden[:, 0], atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_blocks_outputs(bert_folder):
+    ours, model = encoder(bert_folder), load_model(bert_folder)
+    tokens = ours.tokenize(TEXTS)
+    states = model(
+        input_ids=tokens.ids, attention_mask=tokens.mask.long(), output_hidden_states=True
+    ).hidden_states
+    for blocks in range(3):
+        found = ours._model.outputs(tokens.ids, tokens.mask, blocks)
+        torch.testing.assert_close(
+            found[tokens.mask], states[blocks][tokens.mask], atol=1e-5, rtol=1e-5
+        )
+        assert bool((found[~tokens.mask] == 0).all())
+
+
+def test_batches_hold_texts_of_about_equal_length():
+    lengths = torch.tensor([5, 2, 9, 2, 4])
+    mask = torch.arange(10) < lengths.unsqueeze(1)
+    tokens = Tokens(torch.arange(50).view(5, 10), mask, torch.zeros(5))
+    assert [batch.tolist() for batch in tokens.batches(8)] == [[1, 3, 4], [0], [2]]
+    assert [batch.tolist() for batch in tokens.batches(99)] == [[1, 3, 4, 0, 2]]
+    assert [batch.tolist() for batch in tokens.batches(1)] == [[1], [3], [4], [0], [2]]
+    some = tokens[torch.tensor([4, 1])]
+    assert some.ids.tolist() == [[40, 41, 42, 43], [10, 11, 12, 13]]
+    assert some.mask.sum(1).tolist() == [4, 2]
+
+
+def test_a_bert_is_read_where_transformers_is_not(bert_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert encoder(bert_folder).dim == 32

@@ -1,0 +1,199 @@
+"""What a text tower computes once: tokens, equal texts, a pass that the next step continues."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.config import Component
+from fedray.language import prototypes as prototypes_module
+from fedray.language import tower as tower_module
+from fedray.language.encoders import bert_files, encoder_choice
+from fedray.language.prompts import initial_prompts
+from fedray.language.prototypes import activations, text_prototypes
+from fedray.language.tower import TextTower
+
+TEXTS = [
+    ["a photo of a cat : fur", "a photo of a cat : small round", "a photo of a cat : a ."],
+    ["a photo of a dog : big", "a photo of a dog : an animal with fur", "a photo of a dog : with"],
+]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def choice(bert_folder):
+    return encoder_choice(Component(name="bert", path=str(bert_folder), pooling="mean"))
+
+
+@pytest.fixture
+def tower(choice) -> TextTower:
+    return TextTower(choice, TEXTS, CPU)
+
+
+def prompts(tower: TextTower, seed: int = 0):
+    drawn = initial_prompts(2, 2, tower.token_width, torch.Generator().manual_seed(seed))
+    return drawn.requires_grad_()
+
+
+def gradient(text, v):
+    [found] = torch.autograd.grad(text.square().sum(), v)
+    return found
+
+
+def counted(tower: TextTower, monkeypatch) -> list[int]:
+    """How many texts each call of the encoder got."""
+    calls, encode = [], tower.encoder.encode
+
+    def count(embeddings, tokens):
+        calls.append(len(tokens))
+        return encode(embeddings, tokens)
+
+    monkeypatch.setattr(tower.encoder, "encode", count)
+    return calls
+
+
+def test_the_next_step_continues_the_pass_bit_for_bit(tower, choice, monkeypatch):
+    calls, v = counted(tower, monkeypatch), prompts(tower)
+    before = tower.prototypes_before(v)
+    assert not before.requires_grad
+    again = tower.prototypes_again(v)
+    assert calls == [6], "one pass for both"
+    fresh = TextTower(choice, TEXTS, CPU).prototypes_again(v)  # as after a resume
+    assert torch.equal(before, fresh)
+    assert torch.equal(again, fresh)
+    assert torch.equal(gradient(again, v), gradient(fresh, v))
+    tower.prototypes_again(v)
+    assert calls == [6, 6], "a pass serves once"
+
+
+def test_other_prompts_and_other_slots_are_another_pass(tower, monkeypatch):
+    v, other = prompts(tower), prompts(tower, seed=1)
+    calls = counted(tower, monkeypatch)
+    tower.prototypes_before(v)
+    assert torch.equal(tower.prototypes_again(other), tower.prototypes(other))
+    tower.prototypes_before(v)
+    assert torch.equal(tower.prototypes_again(v, True), tower.prototypes(v, True))
+    assert len(calls) == 6
+
+
+def test_a_pass_too_large_is_not_kept(tower, monkeypatch):
+    v, calls = prompts(tower), counted(tower, monkeypatch)
+    monkeypatch.setattr(tower_module, "PASS_KEPT", activations(tower.encoder, tower._tokens) - 1)
+    assert torch.equal(tower.prototypes_before(v), tower.prototypes_again(v))
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("kept", [0, 20_000, 1 << 30])
+def test_what_memory_allows_changes_no_number(tower, monkeypatch, kept):
+    v, encoder = prompts(tower), tower.encoder
+    expected = tower.prototypes(v)
+    monkeypatch.setattr(prototypes_module, "ACTIVATIONS_KEPT", kept)
+    calls = counted(tower, monkeypatch)
+    found = text_prototypes(encoder, tower._tokens, tower._embeddings, v, 3, batch=25)
+    forward = len(calls)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(gradient(found, v), gradient(expected, v), atol=1e-5, rtol=1e-5)
+    again = len(calls) - forward
+    assert forward == 3
+    assert again == {0: 3, 20_000: 2, 1 << 30: 0}[kept], "batches computed again for gradients"
+
+
+def test_some_classes_alone(tower):
+    v = prompts(tower)
+    whole, one = tower.prototypes(v), tower.prototypes(v, classes=torch.tensor([1]))
+    torch.testing.assert_close(one, whole[1:], atol=1e-6, rtol=1e-6)
+    found = gradient(one, v)
+    assert bool((found[0] == 0).all())
+    torch.testing.assert_close(found[1], gradient(whole[1:], v)[1], atol=1e-5, rtol=1e-5)
+
+
+def test_equal_texts_of_a_class_are_read_once(choice, monkeypatch):
+    twice = [[of[0], of[1], of[0]] for of in TEXTS]
+    tower = TextTower(choice, twice, CPU)
+    v, calls = prompts(tower), counted(tower, monkeypatch)
+    found = tower.prototypes(v)
+    assert calls == [4]
+    flat = [text for of in twice for text in of]
+    tokens = tower.encoder.tokenize(flat)
+    apart = [
+        text_prototypes(tower.encoder, tokens[i::3], tower.encoder.embed(tokens[i::3]), v, 1)
+        for i in range(3)
+    ]
+    expected = sum(apart) / 3
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(gradient(found, v), gradient(expected, v), atol=1e-5, rtol=1e-5)
+
+
+# --- tokens on disk -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raising(monkeypatch):
+    """`raising()`: from now on no tokenizer can be loaded, nor transformers."""
+
+    def refuse(folder):
+        raise AssertionError(f"a tokenizer is loaded from {folder}")
+
+    def start():
+        monkeypatch.setattr("fedray.language.encoders.bert.load_tokenizer", refuse)
+        monkeypatch.setitem(sys.modules, "transformers", None)
+
+    assert bert_files.load_tokenizer
+    return start
+
+
+def test_a_second_tower_needs_neither_tokenizer_nor_transformers(tower, choice, raising):
+    v = prompts(tower)
+    expected = tower.prototypes(v)
+    raising()
+    assert torch.equal(TextTower(choice, TEXTS, CPU).prototypes(v), expected)
+    with pytest.raises(AssertionError, match="a tokenizer is loaded"):
+        TextTower(choice, TEXTS[::-1], CPU).prototypes(v)
+
+
+def test_frozen_prototypes_of_a_second_tower_load_nothing(tower, choice, raising, monkeypatch):
+    expected = tower.frozen_prototypes()
+    raising()
+    monkeypatch.setattr(type(choice), "build", lambda choice: pytest.fail("weights are loaded"))
+    assert torch.equal(TextTower(choice, TEXTS, CPU).frozen_prototypes(), expected)
+
+
+def test_another_tokenizer_is_another_answer(tower, choice, bert_folder, tmp_path, raising):
+    tower.prototypes(prompts(tower))
+    copy = shutil.copytree(bert_folder, tmp_path / "copy")
+    (copy / "more.json").write_text("{}")
+    raising()
+    other = encoder_choice(Component(name="bert", path=str(copy), pooling="mean"))
+    with pytest.raises(AssertionError, match="a tokenizer is loaded"):
+        TextTower(other, TEXTS, CPU).prototypes(prompts(tower))
+
+
+def test_damaged_tokens_are_made_again(tower, choice, tmp_path, caplog):
+    v = prompts(tower)
+    expected = tower.prototypes(v)
+    [path] = (tmp_path / "cache" / "text").glob("*/tokens.npz")
+    np.savez(path, ids=np.zeros(3))
+    assert torch.equal(TextTower(choice, TEXTS, CPU).prototypes(v), expected)
+    assert "the tokens in" in caplog.text
+    assert "are damaged: tokens.npz is not as it was written" in caplog.text
+
+
+def test_cut_texts_are_said_again(choice, caplog):
+    long = [["cat " * 40, "a dog with fur ."], ["a cat .", "dog " * 50]]
+    for _ in range(2):
+        caplog.clear()
+        tower = TextTower(choice, long, CPU)
+        tower.prototypes(initial_prompts(2, 2, 32, torch.Generator().manual_seed(0)))
+        assert "2 of 4 texts have more than the 24 tokens" in caplog.text
+
+
+def test_without_a_folder_to_write_to(choice, monkeypatch, tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
+    tower = TextTower(choice, TEXTS, CPU)
+    assert tower.prototypes(prompts(tower)).shape == (2, 32)
+    assert "tokens are not kept" in caplog.text
