@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from traceback import extract_tb
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -43,6 +43,7 @@ from fedray.records import REPORTED, Event, Release, Round, Traffic
 from fedray.states import StateStore
 from fedray.streams import Streams
 
+_T = TypeVar("_T")
 WAVE = 256
 """Clients that are tested at a time: their downloads, and the states on their way, are held."""
 
@@ -408,11 +409,19 @@ class Federation:
                     queues.setdefault(client, []).append((found, payload))
         while queues:
             wave = {client: queue.pop(0) for client, queue in sorted(queues.items())}
-            sent = _once(self.gate.down, {c: payload for c, (_, payload) in wave.items()})[0]
-            for client, reply in self._tests(exchange.round, sent).items():
-                wave[client][0].append(reply.scores[0])
+            for some in _cut(wave):
+                sent = _once(self.gate.down, {c: payload for c, (_, payload) in some.items()})[0]
+                for client, reply in self._tests(exchange.round, sent).items():
+                    wave[client][0].append(reply.scores[0])
             queues = {client: queue for client, queue in queues.items() if queue}
         return scores
+
+
+def _cut(wave: Mapping[int, _T]) -> Iterator[dict[int, _T]]:
+    """A mapping in pieces of as many clients as may be tested at a time."""
+    clients = list(wave)
+    for first in range(0, len(clients), WAVE):
+        yield {client: wave[client] for client in clients[first : first + WAVE]}
 
 
 def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

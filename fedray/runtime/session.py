@@ -116,6 +116,8 @@ class Session:
         try:
             with tracebacks_kept(self._folder), servers_memory(self.experiment, self._device):
                 yield from self._run(*self._resumed())
+                self._executor.close()
+                self._store.tidy()
         finally:
             self._executor.close()
             self._claim.release()
@@ -211,8 +213,6 @@ class Session:
         """Have the last checkpoint whole, and the file of rounds closed."""
         try:
             self._store.wait()
-            self._executor.close()
-            self._store.tidy()
         finally:
             writer.close()
 

@@ -77,7 +77,7 @@ class SegmentWriter:
     def __init__(self, folder: Path, name: Callable[[], str]) -> None:
         self._folder = folder
         self._name = name
-        self._open: BinaryIO | None = None
+        self._open: tuple[str, BinaryIO] | None = None
         self._known: dict[Any, _Stored] = {}
         self.files: list[str] = []
 
@@ -108,15 +108,14 @@ class SegmentWriter:
         table = json.dumps(tree).encode()
         head = len(table).to_bytes(8, "little") + table
         head += bytes(_padding(len(head)))
-        file = self._file(is_large)
+        name, file = self._file(is_large)
         start = file.tell()
         file.write(head)
         for content in record.contents:
             file.write(content.data)
             file.write(bytes(_padding(content.nbytes)))
-        place = Place(
-            self.files[-1], start, len(head) + record.length, tuple(sorted(record.shared))
-        )
+        shared = tuple(sorted(record.shared))
+        place = Place(name, start, len(head) + record.length, shared)
         if is_large:
             file.close()
             for key, offset in record.new.items():
@@ -126,20 +125,20 @@ class SegmentWriter:
     def close(self) -> None:
         """Close the file that small states share."""
         if self._open is not None:
-            self._open.close()
+            self._open[1].close()
             self._open = None
 
-    def _file(self, is_large: bool) -> BinaryIO:
-        """A new file, or the one that small states share."""
-        if not is_large and self._open is not None and not self._open.closed:
+    def _file(self, is_large: bool) -> tuple[str, BinaryIO]:
+        """A new file with its name, or the one that small states share."""
+        if not is_large and self._open is not None:
             return self._open
         self._folder.mkdir(parents=True, exist_ok=True)
         name = self._name()
         file = (self._folder / name).open("xb")
         self.files.append(name)
         if not is_large:
-            self._open = file
-        return file
+            self._open = name, file
+        return name, file
 
     def _stored(self, key: Any, content: np.ndarray) -> _Stored | None:
         """Where a tensor with this content was stored before, if it was."""

@@ -152,6 +152,8 @@ class StateStore(Mapping[int, ClientState]):
 
     def revert(self) -> None:
         """Go back to the states as they were held."""
+        for client in self._held or ():
+            self._note(self._since, client)
         self._go_back(self._held or {})
         self._held = {}
 
@@ -172,14 +174,18 @@ class StateStore(Mapping[int, ClientState]):
 
     def _replace(self, version: Version) -> None:
         client = version.client
-        before = self._versions.get(client)
         for journal in (self._held, self._since):
-            if journal is not None and client not in journal:
-                journal[client] = before
-                _hold(before)
+            self._note(journal, client)
+        before = self._versions.get(client)
         self._versions[client] = version
         _hold(version)
         self._release({client: before})
+
+    def _note(self, journal: dict[int, Version | None] | None, client: int) -> None:
+        """Keep the version that is about to change, where it is the one to come back to."""
+        if journal is not None and client not in journal:
+            journal[client] = self._versions.get(client)
+            _hold(journal[client])
 
     def _go_back(self, journal: Mapping[int, Version | None]) -> None:
         for client, before in journal.items():
