@@ -98,6 +98,7 @@ def experiment(case: Case, root: Path) -> Any:
             "data": {
                 "source": "parquet",
                 "root": str(images(case.clients, size, root)),
+                "channels": 1 if case.model == "mlp" else 3,
                 "clients": case.clients,
                 "partition": "iid",
                 "test_fraction": 1 / IMAGES,

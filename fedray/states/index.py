@@ -12,19 +12,12 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedray.states.segments import Place
 
 SPARE = 4096
 """Lines about the past that are always allowed."""
-
-
-class Entry(NamedTuple):
-    """Where a client's state rests, and the checksum of its record; None for no state."""
-
-    place: Place | None
-    checksum: str = ""
 
 
 class IndexLog:
@@ -57,7 +50,7 @@ class IndexLog:
         """Begin a new file next time: no checkpoint names what was appended last."""
         self._is_spoilt = True
 
-    def append(self, entries: Mapping[int, Entry], new: str = "") -> None:
+    def append(self, entries: Mapping[int, Place | None], new: str = "") -> None:
         """Append lines, to a new file where a name is given, and have them on the disk.
 
         Raises:
@@ -81,7 +74,7 @@ class IndexLog:
         self.lines += len(entries)
 
     @classmethod
-    def read(cls, folder: Path, facts: Mapping[str, Any]) -> tuple[IndexLog, dict[int, Entry]]:
+    def read(cls, folder: Path, facts: Mapping[str, Any]) -> tuple[IndexLog, dict[int, Place]]:
         """The log as a checkpoint says that it was, and who rested where.
 
         Raises:
@@ -93,20 +86,16 @@ class IndexLog:
         log._digest.update(content)
         if log.facts() != facts:
             raise ValueError("its content does not fit its checksum in meta.json")
-        entries: dict[int, Entry] = {}
+        entries: dict[int, Place] = {}
         for line in content.splitlines():
             client, *rest = json.loads(line)
             entries.pop(client, None)
             if rest:
                 file_name, offset, length, checksum, shared = rest
-                place = Place(file_name, offset, length, tuple(shared))
-                entries[client] = Entry(place, checksum)
+                entries[client] = Place(file_name, offset, length, checksum, tuple(shared))
         return log, entries
 
 
-def _lines(entries: Mapping[int, Entry]) -> Iterable[str]:
-    for client, (place, checksum) in entries.items():
-        row: list[Any] = [client]
-        if place is not None:
-            row += [place.file, place.offset, place.length, checksum, place.shared]
-        yield json.dumps(row, separators=(",", ":")) + "\n"
+def _lines(entries: Mapping[int, Place | None]) -> Iterable[str]:
+    for client, place in entries.items():
+        yield json.dumps([client, *(place or ())], separators=(",", ":")) + "\n"

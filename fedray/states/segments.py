@@ -42,12 +42,14 @@ class Place(NamedTuple):
         file: the name of the file.
         offset: of its record there, in bytes.
         length: of the record, in bytes.
+        checksum: SHA-256 of the record and of what it has in other files, in hexadecimal digits.
         shared: names of other files that hold tensors of it.
     """
 
     file: str
     offset: int
     length: int
+    checksum: str
     shared: tuple[str, ...] = ()
 
 
@@ -108,14 +110,18 @@ class SegmentWriter:
         table = json.dumps(tree).encode()
         head = len(table).to_bytes(8, "little") + table
         head += bytes(_padding(len(head)))
+        digest = hashlib.sha256()
         name, file = self._file(is_large)
         start = file.tell()
-        file.write(head)
-        for content in record.contents:
-            file.write(content.data)
-            file.write(bytes(_padding(content.nbytes)))
-        shared = tuple(sorted(record.shared))
-        place = Place(name, start, len(head) + record.length, shared)
+        for content in (np.frombuffer(head, np.uint8), *record.contents):
+            padding = bytes(_padding(content.nbytes))
+            for part in (content.data, padding):
+                file.write(part)
+                digest.update(part)
+        for content in record.elsewhere:
+            digest.update(content.data)
+        shared, length = tuple(sorted(record.shared)), len(head) + record.length
+        place = Place(name, start, length, digest.hexdigest(), shared)
         if is_large:
             file.close()
             for key, offset in record.new.items():
@@ -160,6 +166,7 @@ class _Record:
         self._stored = stored
         self._mine: dict[Any, tuple[int, np.ndarray]] = {}
         self.contents: list[np.ndarray] = []
+        self.elsewhere: list[np.ndarray] = []
         self.length = 0
         self.shared: set[str] = set()
 
@@ -187,6 +194,7 @@ class _Record:
         elsewhere = self._stored(key, content)
         if elsewhere is not None:
             self.shared.add(elsewhere.file)
+            self.elsewhere.append(content)
             return [*fact, elsewhere.offset, elsewhere.file]
         offset = self._append(content)
         self._mine.setdefault(key, (offset, content))
@@ -223,18 +231,27 @@ def damaged(path: Path, error: Exception) -> UserError:
     )
 
 
-def checksum_of(folder: Path, place: Place) -> str:
-    """SHA-256 of a record and of what it has in other files, in hexadecimal digits.
+def check_state(folder: Path, place: Place) -> None:
+    """Look at every byte of a state.
 
     Raises:
-        OSError, KeyError, TypeError, ValueError: when it is damaged or missing.
+        UserError: when its file is damaged or missing.
     """
-    record = _mapped(folder / place.file, place.offset, place.length)
+    path = folder / place.file
+    try:
+        if _checksum(path, place) != place.checksum:
+            raise ValueError("its content does not fit its checksum")
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise damaged(path, error) from None
+
+
+def _checksum(path: Path, place: Place) -> str:
+    record = _mapped(path, place.offset, place.length)
     digest = hashlib.sha256(record.data)
     if place.shared:
         for _, kind, shape, *where in _facts(_table(record)[0]):
             if len(where) > 1:
-                digest.update(_elsewhere(folder, kind, shape, where).data)
+                digest.update(_elsewhere(path.parent, kind, shape, where).data)
     return digest.hexdigest()
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from fedray.core import ClientState
 from fedray.files import sync
-from fedray.states.index import Entry, IndexLog
+from fedray.states.index import IndexLog
 from fedray.states.segments import (
     Place,
     SegmentWriter,
-    checksum_of,
+    check_state,
     damaged,
     read_state,
     state_size,
@@ -39,18 +39,18 @@ class Version:
         value: the state, where it is at hand.
         size: its bytes.
         place: where it rests, if it does.
-        checksum: of its record, once a checkpoint has named it.
+        is_named: whether a checkpoint has named it, so that it is on the disk.
         holders: how many there are who may come back to it.
     """
 
-    __slots__ = ("checksum", "client", "holders", "place", "size", "value")
+    __slots__ = ("client", "holders", "is_named", "place", "size", "value")
 
     def __init__(self, client: int, value: ClientState | None, place: Place | None) -> None:
         self.client = client
         self.value = value
         self.size = 0 if value is None else state_size(value)
         self.place = place
-        self.checksum = ""
+        self.is_named = False
         self.holders = 0
 
 
@@ -260,7 +260,7 @@ class StateStore(Mapping[int, ClientState]):
                     self._files.leave(item.version)
                     item.version.place = item.place
                     self._files.join(item.version)
-                item.version.checksum = item.checksum
+                item.version.is_named = True
         if self._named not in ("", saving.log.name):
             self._remove(self._named)
         self._log, self._named = saving.log, saving.log.name
@@ -291,17 +291,10 @@ class StateStore(Mapping[int, ClientState]):
             self._named = self._log.name
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise damaged(self.folder / str(facts["file"]), error) from None
-        for client, entry in entries.items():
-            assert entry.place is not None
-            path = self.folder / entry.place.file
-            try:
-                found = checksum_of(self.folder, entry.place)
-            except (OSError, KeyError, TypeError, ValueError) as error:
-                raise damaged(path, error) from None
-            if found != entry.checksum:
-                raise damaged(path, ValueError("its content does not fit its checksum"))
-            version = Version(client, None, entry.place)
-            version.checksum = entry.checksum
+        for client, place in entries.items():
+            check_state(self.folder, place)
+            version = Version(client, None, place)
+            version.is_named = True
             _hold(version)
             self._versions[client] = version
             self._files.join(version)
@@ -327,7 +320,7 @@ class _Item:
         self.version = version
         self.value = None if version is None else version.value
         self.place = None if version is None else version.place
-        self.checksum = "" if version is None or is_moved else version.checksum
+        self.is_named = version is not None and version.is_named and not is_moved
         self.is_moved = is_moved
 
 
@@ -372,14 +365,10 @@ class Saving:
                     item.place = writer.add(read_state(self._folder, item.place))
                 elif item.place is None and item.value is not None:
                     item.place = writer.add(item.value)
-        new: set[str] = set()
-        for item in self.items:
-            if item.place is not None and not item.checksum:
-                item.checksum = checksum_of(self._folder, item.place)
-                new.add(item.place.file)
+        new = {item.place.file for item in self.items if item.place and not item.is_named}
         for name in sorted(new):
             sync(self._folder / name)
-        entries = {item.client: Entry(item.place, item.checksum) for item in self.items}
+        entries = {item.client: item.place for item in self.items}
         if self._new_log:
             self.files.append(self._new_log)
         self.log.append(entries, self._new_log)

@@ -324,8 +324,8 @@ def test_scaffold_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
 
 def test_open_files_stay_as_many_over_a_long_run(tmp_path):
-    open_files = [
-        psutil.Process().num_fds()
-        for _ in session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20").rounds()
-    ]
+    run, open_files = session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20"), []
+    for _ in run.rounds():
+        run.settle()
+        open_files.append(psutil.Process().num_fds())
     assert max(open_files[2:]) == open_files[2]
