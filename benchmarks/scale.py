@@ -50,6 +50,7 @@ class Case:
     model: str
     participation: float
     rounds: int
+    evaluates: bool = False
 
     @property
     def cohort(self) -> int:
@@ -74,6 +75,7 @@ class Row:
     down_bytes: float
     states_bytes: int
     written_bytes: float
+    evaluation_s: float
 
 
 # --- in the process of a row --------------------------------------------------------------------
@@ -87,7 +89,7 @@ def experiment(case: Case, root: Path) -> Any:
     return from_tree(
         {
             "algorithm": KINDS[case.kind],
-            "rounds": case.rounds + WARM_UP,
+            "rounds": case.rounds + WARM_UP + 1,  # the last one evaluates
             "participation": case.cohort / case.clients,
             "local_epochs": 1,
             "batch_size": 8,
@@ -178,7 +180,12 @@ def serve(case: Case, root: Path) -> None:
         "down_bytes": statistics.median(r.down.total_bytes for r in done[WARM_UP:]),
         "states_bytes": sum(p.stat().st_size for p in executor.states.folder.glob("*")),
         "written_bytes": statistics.median(written[WARM_UP:]),
+        "evaluation_s": 0.0,
     }
+    if case.evaluates:
+        clock = time.perf_counter()
+        next(rounds)
+        seen["evaluation_s"] = time.perf_counter() - clock
     rounds.close()
     pool.close()
     print(json.dumps(seen), flush=True)
@@ -271,6 +278,7 @@ COLUMNS = {
     "down_bytes": ("down, MB", 1e-6, "{:.2f}"),
     "states_bytes": ("states, MB", 1e-6, "{:,.0f}"),
     "written_bytes": ("server writes, MB", 1e-6, "{:.2f}"),
+    "evaluation_s": ("a round that tests all, s", 1, "{:.1f}"),
 }
 
 
@@ -319,6 +327,32 @@ def series(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         asked = "20 a round" if row.cohort == COHORT else f"{row.cohort / row.clients:.0%} a round"
         lines.setdefault(f"{row.model}, {row.kind}, {asked}", []).append(row)
     yield from lines.items()
+
+
+def fits(rows: Sequence[Row]) -> list[str]:
+    """By model and kind, what a round and the memory cost per client of the round and of all."""
+    import numpy as np
+
+    lines = []
+    for model, kind in sorted({(row.model, row.kind) for row in rows}):
+        mine = [row for row in rows if (row.model, row.kind) == (model, kind)]
+        if len(mine) < 4:
+            continue
+        of = np.array([[1.0, row.cohort, row.clients] for row in mine])
+        for what, unit, scale in (
+            ("round_s", "ms", 1e3),
+            ("memory_bytes", "kB", 1e-3),
+            ("server_bytes", "kB", 1e-3),
+        ):
+            measured = np.array([getattr(row, what) * scale for row in mine])
+            relative = of / measured[:, None]  # every row counts the same, however large
+            (base, each, idle), *_ = np.linalg.lstsq(relative, np.ones(len(mine)), rcond=None)
+            off = float(np.abs(relative @ [base, each, idle] - 1).max())
+            lines.append(
+                f"{model}, {kind}: {what} = {base:,.4g} {unit} + {each:.4g} {unit} a client of the "
+                f"round + {idle:.3g} {unit} a client (off by at most {off:.0%})"
+            )
+    return lines
 
 
 # --- simulated nodes ----------------------------------------------------------------------------
@@ -393,6 +427,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.add_argument("--model", nargs="+", choices=list(MODELS), default=["mlp"])
     cli.add_argument("--participation", nargs="+", type=float, default=[0, 0.01])
     cli.add_argument("--rounds", type=int, default=6)
+    cli.add_argument("--evaluate", action="store_true", help="test all clients in a last round")
     cli.add_argument("--nodes", nargs="+", type=int, default=[])
     cli.add_argument("--out", type=Path, default=Path("scale"))
     cli.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
@@ -414,11 +449,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model, kind, share, clients in product(
         args.model, args.kind, args.participation, args.clients
     ):
-        rows.append(measure(Case(clients, kind, model, share, args.rounds)))
+        rows.append(measure(Case(clients, kind, model, share, args.rounds, args.evaluate)))
         print(table(rows[-1:]).splitlines()[-1], flush=True)
         written = [asdict(row) for row in rows]
         (args.out / "scale.json").write_text(json.dumps(written, indent=1) + "\n")
-    print("\n" + table(rows))
+    print("\n" + table(rows) + "\n")
+    print("\n".join(fits(rows)))
     assert [field.name for field in fields(Row)] == list(COLUMNS)
     figure(rows, args.out / "scale.png")
     return 0
