@@ -10,7 +10,8 @@ evaluation. Of stateful clients all have a state before the first measured round
 rounds. A round has 20 clients, or a share of all of them. Memory is the peak of the process tree
 from its start on (proportional set size: shared pages count once).
 
-Prints a table, and writes scale.json and scale.png (both axes logarithmic) into --out.
+Prints a table, and writes scale.json and scale.png (both axes logarithmic) into --out. Rows that
+scale.json has are not measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ class Row:
     cohort: int
     start_up_s: float
     round_s: float
+    server_cpu_s: float
     memory_bytes: int
     server_bytes: int
     up_bytes: float
@@ -165,16 +167,19 @@ def serve(case: Case, root: Path) -> None:
             executor.states.put(client, ClientState(model))
     done: list[Round] = []
     seconds: list[float] = []
+    busy: list[float] = []
     written: list[int] = []
     while len(done) < case.rounds + WARM_UP:
-        clock, before = time.perf_counter(), _written()
+        clock, before, cpu = time.perf_counter(), _written(), time.process_time()
         done.append(next(rounds))
         session.settle()
         seconds.append(time.perf_counter() - clock)
+        busy.append(time.process_time() - cpu)
         written.append(_written() - before)
     seen = {
         "start_up_s": started,
         "round_s": statistics.median(seconds[WARM_UP:]),
+        "server_cpu_s": statistics.median(busy[WARM_UP:]),
         "server_bytes": _pss(os.getpid()),
         "up_bytes": statistics.median(r.up.total_bytes for r in done[WARM_UP:]),
         "down_bytes": statistics.median(r.down.total_bytes for r in done[WARM_UP:]),
@@ -246,8 +251,11 @@ def child(words: Sequence[str], errors: Path) -> tuple[dict[str, Any], int]:
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    printed, _ = process.communicate()
-    watcher.join()
+    try:
+        printed, _ = process.communicate()
+    finally:
+        process.terminate()
+        watcher.join()
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     if process.returncode != 0 or not lines:
         raise SystemExit(
@@ -272,6 +280,7 @@ COLUMNS = {
     "cohort": ("a round", 1, "{:,.0f}"),
     "start_up_s": ("start-up, s", 1, "{:.1f}"),
     "round_s": ("round, s", 1, "{:.3f}"),
+    "server_cpu_s": ("of it server's CPU, s", 1, "{:.3f}"),
     "memory_bytes": ("memory, MB", 1e-6, "{:,.0f}"),
     "server_bytes": ("of it server, MB", 1e-6, "{:,.0f}"),
     "up_bytes": ("up, MB", 1e-6, "{:.2f}"),
@@ -341,6 +350,7 @@ def fits(rows: Sequence[Row]) -> list[str]:
         of = np.array([[1.0, row.cohort, row.clients] for row in mine])
         for what, unit, scale in (
             ("round_s", "ms", 1e3),
+            ("server_cpu_s", "ms", 1e3),
             ("memory_bytes", "kB", 1e-3),
             ("server_bytes", "kB", 1e-3),
         ):
@@ -428,6 +438,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.add_argument("--participation", nargs="+", type=float, default=[0, 0.01])
     cli.add_argument("--rounds", type=int, default=6)
     cli.add_argument("--evaluate", action="store_true", help="test all clients in a last round")
+    cli.add_argument("--seconds", type=float, default=1e9, help="begin no row after so many")
     cli.add_argument("--nodes", nargs="+", type=int, default=[])
     cli.add_argument("--out", type=Path, default=Path("scale"))
     cli.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
@@ -445,14 +456,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = simulate(args.nodes, args.rounds)
         (args.out / "nodes.json").write_text(json.dumps(found, indent=1) + "\n")
         return 0
-    rows: list[Row] = []
+    path = args.out / "scale.json"
+    rows = [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
+    began = time.monotonic()
     for model, kind, share, clients in product(
         args.model, args.kind, args.participation, args.clients
     ):
-        rows.append(measure(Case(clients, kind, model, share, args.rounds, args.evaluate)))
+        case = Case(clients, kind, model, share, args.rounds, args.evaluate)
+        is_known = (clients, kind, model, case.cohort) in {row[:4] for row in map(astuple, rows)}
+        if is_known or time.monotonic() - began > args.seconds:
+            continue
+        rows.append(measure(case))
         print(table(rows[-1:]).splitlines()[-1], flush=True)
-        written = [asdict(row) for row in rows]
-        (args.out / "scale.json").write_text(json.dumps(written, indent=1) + "\n")
+        path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     print("\n" + table(rows) + "\n")
     print("\n".join(fits(rows)))
     assert [field.name for field in fields(Row)] == list(COLUMNS)
