@@ -1,17 +1,19 @@
 """One federated checkpoint: the server, every client and replies on their way, as of one round.
 
     <out>/checkpoints/round_00007/
-        meta.json               round, experiment, which file holds which client, checksums
+        meta.json               round, experiment, what the index says, checksums
         server.safetensors
-        clients-00007.safetensors   the clients that stepped since the last checkpoint
-        clients-00003.safetensors   a hard link: clients that have not stepped since round 3
+    <out>/checkpoints/states/
+        index-...               who rests where: a checkpoint names its first lines
+        ...                     the clients' states (`fedray.states`), each written once
 
 A checkpoint is written beside its place and renamed, so a torn one has no final name. A file holds
 a tree of tensors: its header says how they are nested, in their order, and which are the same.
 
 meta.json carries a checksum of itself, of each file (of its tensors' names, shapes, types, order
-and content) and of the records of all rounds up to its own: a file that was damaged, edited, or
-taken from another run, round or client fits none of them, and is refused.
+and content), of the index, which has one of each state, and of the records of all rounds up to its
+own: a file that was damaged, edited, or taken from another run, round or client fits none of them,
+and is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeAlias
 
 import torch
@@ -31,14 +34,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedray.core import ClientState, Payload, StateTree
+from fedray.core import Payload, StateTree
+from fedray.core.state import map_tensors
 from fedray.errors import UserError
 from fedray.federation import LateReply, Snapshot
 from fedray.files import sync, write_json
 from fedray.records import checksum, parse_json, sealed, unsealed
+from fedray.states import Saving, StateStore, damaged
 
-FORMAT = 3
-"""3 has checksums."""
+FORMAT = 4
+"""4 has the clients' states in a store of their own."""
 LARGE = 2**12
 """Bytes from which on tensors with the same content are stored once."""
 META, SERVER, LATE = "meta.json", "server.safetensors", "late.safetensors"
@@ -51,12 +56,13 @@ class Checkpoint:
 
     Attributes:
         snapshot: the federation's state.
-        clients: states by client id; a client that never stepped is not in it.
+        clients: states by client id, read when they are asked for; a client that never stepped is
+            not in it.
         rounds_checksum: of the records of all rounds up to this one.
     """
 
     snapshot: Snapshot
-    clients: Mapping[int, ClientState]
+    clients: StateStore
     rounds_checksum: str
 
 
@@ -66,101 +72,85 @@ class CheckpointStore:
     Args:
         out: the run's folder.
         identity: hash of the experiment; a checkpoint of another one is refused.
+
+    Attributes:
+        states: the clients' states, of which a checkpoint names those that hold.
     """
 
     def __init__(self, out: Path, identity: str) -> None:
-        self.folder = out / "checkpoints"
+        self.folder = out.absolute() / "checkpoints"
         self.identity = identity
+        self.states = StateStore(self.folder / "states")
+        self._writing: _Writing | None = None
 
     def latest(self) -> Path | None:
         """The folder of the newest checkpoint, or None."""
         found = [path for path in self.folder.glob("round_*") if path.name[6:].isdecimal()]
         return max(found, key=lambda path: int(path.name[6:]), default=None)
 
-    def save(
-        self,
-        snapshot: Snapshot,
-        stepped: Iterable[tuple[int, ClientState]],
-        rounds_checksum: str = "",
-    ) -> Path:
-        """Write a checkpoint of `snapshot` and remove the one before.
+    def begin(
+        self, snapshot: Snapshot, rounds_checksum: str = "", rounds: int | None = None
+    ) -> None:
+        """Begin to write a checkpoint of `snapshot` and the states, beside what comes next.
 
         Args:
             snapshot: the federation's state.
-            stepped: states of the clients that stepped since the last checkpoint.
             rounds_checksum: of the records of all rounds up to this one.
+            rounds: descriptor of the file with the records, which must be on the disk first.
+
+        Raises:
+            OSError, SafetensorError, UserError: as `wait`, of the one before.
+        """
+        self.wait()
+        place = self.folder / f"round_{snapshot.round:05d}"
+        facts = {"identity": self.identity, "rounds_checksum": rounds_checksum}
+        self._writing = _Writing(place, snapshot, facts, self.states.begin(), rounds)
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint that was begun is whole, and remove the one before.
+
+        Raises:
+            OSError, SafetensorError: when it could not be written; the one before is as it was.
+            UserError: when a state that it needed is damaged.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        writing.join()
+        if writing.error is not None:
+            self.states.abandon(writing.saving)
+            raise writing.error
+        self._remove_all_but(writing.place)
+        self.states.finish(writing.saving)
+
+    def save(self, snapshot: Snapshot, rounds_checksum: str = "") -> Path:
+        """Write a checkpoint and wait until it is whole; arguments and errors as of `begin`.
 
         Returns:
             The checkpoint's folder.
-
-        Raises:
-            OSError, SafetensorError: when it cannot be written; the one before is as it was.
-            UserError: when the one before is damaged.
         """
-        place = self.folder / f"round_{snapshot.round:05d}"
-        temporary = self.folder / f".round_{snapshot.round:05d}.{os.getpid()}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        try:
-            meta = self._write_files(snapshot, stepped, temporary)
-            meta |= {"identity": self.identity, "rounds_checksum": rounds_checksum}
-            write_json(temporary / META, sealed(meta))
-            for file in (*temporary.iterdir(), temporary):
-                sync(file)
-        except Exception:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        self._replace(place, temporary)
-        return place
-
-    def _replace(self, place: Path, temporary: Path) -> None:
-        """Give a whole checkpoint its name, then remove all others."""
-        if place.exists():
-            os.replace(place, self.folder / f".{place.name}.old.{os.getpid()}.tmp")
-        os.replace(temporary, place)
-        sync(self.folder)
-        self.tidy()
+        self.begin(snapshot, rounds_checksum)
+        self.wait()
+        return self.folder / f"round_{snapshot.round:05d}"
 
     def tidy(self) -> None:
         """Remove all but the latest checkpoint: what a process left that was killed in `save`."""
-        latest = self.latest()
+        self._remove_all_but(self.latest())
+        self.states.tidy()
+        for folder in (self.states.folder, self.folder):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    def _remove_all_but(self, place: Path | None) -> None:
         for old in self.folder.iterdir() if self.folder.is_dir() else ():
-            if old != latest:
+            if old not in (place, self.states.folder):
                 shutil.rmtree(old, ignore_errors=True)
-
-    def _write_files(
-        self, snapshot: Snapshot, stepped: Iterable[tuple[int, ClientState]], folder: Path
-    ) -> dict[str, Any]:
-        """Write everything but meta.json; what that says of it.
-
-        States that are new are written, the files of the others linked with their checksums.
-        """
-        before, new = self.latest(), f"clients-{snapshot.round:05d}.safetensors"
-        states = {str(c): dict(vars(s)) for c, s in stepped}
-        late, payloads = _flatten(snapshot.late)
-        files = {
-            new: _write(states, folder / new),
-            SERVER: _write(snapshot.server, folder / SERVER),
-            LATE: _write(payloads, folder / LATE),
-        }
-        where = dict.fromkeys(states, new)
-        if before is not None and int(before.name[6:]) != snapshot.round:
-            earlier = _meta(before)
-            for client, name in earlier["clients"].items():
-                where.setdefault(client, name)
-            for name in set(where.values()) - {new}:
-                _link(before / name, folder / name)
-                files[name] = earlier["files"][name]
-        return {
-            "format": FORMAT,
-            "round": snapshot.round,
-            "clients": where,
-            "late": late,
-            "files": files,
-        }
 
     def load(self) -> Checkpoint | None:
         """Read the newest checkpoint; None when there is none yet.
+
+        All states are looked at, one after the other; none is kept in memory.
 
         Raises:
             UserError: when it belongs to another experiment or another version's format, or when
@@ -175,19 +165,70 @@ class CheckpointStore:
                 f"{place} belongs to another experiment or other data; pass the experiment and "
                 f"keys that {place.parent.parent / 'config.yaml'} shows, or another --out"
             )
-        files, where = meta["files"], meta["clients"]
-        states: dict[int, ClientState] = {}
-        for name in sorted(set(files) - {SERVER, LATE}):
-            for client, tree in _read(place / name, files[name]).items():
-                if where.get(client) == name:
-                    states[int(client)] = ClientState(**tree)
+        files = meta["files"]
         payloads = _read(place / LATE, files[LATE])
         snapshot = Snapshot(
             round=meta["round"],
             server=_read(place / SERVER, files[SERVER]),
             late=_unflatten(meta["late"], payloads, place / META),
         )
-        return Checkpoint(snapshot, dict(sorted(states.items())), meta["rounds_checksum"])
+        self.states = StateStore(self.states.folder)
+        self.states.adopt(meta["index"])
+        return Checkpoint(snapshot, self.states, meta["rounds_checksum"])
+
+
+class _Writing(Thread):
+    """Writes one checkpoint; what it writes was copied, or changes no more.
+
+    Attributes:
+        place: the checkpoint's folder, there once it is whole.
+        saving: the states.
+        error: what went wrong.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        snapshot: Snapshot,
+        facts: Mapping[str, Any],
+        saving: Saving,
+        rounds: int | None,
+    ) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        late, payloads = _flatten(snapshot.late)
+        self.place = place
+        self.saving = saving
+        self.error: BaseException | None = None
+        self._trees = {SERVER: _copied(snapshot.server), LATE: _copied(payloads)}
+        self._meta = {**facts, "format": FORMAT, "round": snapshot.round, "late": late}
+        self._rounds = rounds
+
+    def run(self) -> None:
+        """Write it; an error is kept for who waits."""
+        temporary = self.place.with_name(f".{self.place.name}.{os.getpid()}.tmp")
+        try:
+            if self._rounds is not None:
+                os.fsync(self._rounds)  # rounds may be ahead of the checkpoint, never behind it
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            index = self.saving.write()
+            files = {name: _write(tree, temporary / name) for name, tree in self._trees.items()}
+            write_json(temporary / META, sealed({**self._meta, "index": index, "files": files}))
+            for file in (*temporary.iterdir(), temporary):
+                sync(file)
+            self._rename(temporary)
+        except BaseException as error:
+            self.error = error
+            if isinstance(error, Exception):
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def _rename(self, temporary: Path) -> None:
+        """Give a whole checkpoint its name."""
+        if self.place.exists():
+            old = self.place.with_name(f".{self.place.name}.old.{os.getpid()}.tmp")
+            os.replace(self.place, old)
+        os.replace(temporary, self.place)
+        sync(self.place.parent)
 
 
 def _meta(place: Path) -> dict[str, Any]:
@@ -208,31 +249,19 @@ def _meta(place: Path) -> dict[str, Any]:
     except UserError:
         raise
     except (OSError, ValueError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if f"round_{meta['round']:05d}" != place.name:
-        raise _damaged(path, ValueError(f"it is that of round {meta['round']}"))
+        raise damaged(path, ValueError(f"it is that of round {meta['round']}"))
     return meta
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
-    reason = "it is missing" if isinstance(error, FileNotFoundError) else error
-    return UserError(
-        f"{path} is damaged ({reason}); restore it from a copy, or start anew with another --out"
-    )
-
-
-def _link(source: Path, target: Path) -> None:
-    """A hard link; a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+def _copied(tree: StateTree) -> dict[str, Any]:
+    """A tree as it is now: the method may go on with it in place."""
+    return map_tensors(lambda tensor: tensor.detach().cpu().contiguous().clone(), tree)
 
 
 def _write(tree: StateTree, path: Path) -> str:
-    """Write a tree of tensors; of large ones with the same content, the first alone.
-
-    Clients often keep what all of them were sent (DP2FL: everybody's validation images).
+    """Write a tree of contiguous tensors; of large ones with the same content, the first alone.
 
     Returns:
         The file's checksum, made on the way.
@@ -242,12 +271,11 @@ def _write(tree: StateTree, path: Path) -> str:
     known: dict[TensorFacts, str] = {}
 
     def store(tensor: Tensor, path: tuple[str, ...]) -> str:
-        kept = tensor.detach().cpu().contiguous()
-        found = _facts(kept)
-        if kept.nbytes >= LARGE and found in known:
+        found = _facts(tensor)
+        if tensor.nbytes >= LARGE and found in known:
             return known[found]
         name = _unused("/".join(path), stored)
-        stored[name] = kept.clone()  # safetensors refuses tensors that share memory
+        stored[name] = tensor
         facts[name], known[found] = found, name
         return name
 
@@ -304,7 +332,7 @@ def _read(path: Path, expected: str) -> dict[str, Any]:
             raise ValueError("its content does not fit its checksum in meta.json")
         return _nested(json.loads(structure), found)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
 
 
 def _nested(structure: Mapping[str, Any], found: Mapping[str, Tensor]) -> dict[str, Any]:

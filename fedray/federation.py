@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from traceback import extract_tb
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
     Algorithm,
-    ClientState,
     Downlinks,
     Gate,
     Payload,
@@ -41,7 +40,12 @@ from fedray.evaluation.protocols import (
 from fedray.evaluation.score import Score
 from fedray.files import is_full
 from fedray.records import REPORTED, Event, Release, Round, Traffic
+from fedray.states import StateStore
 from fedray.streams import Streams
+
+_T = TypeVar("_T")
+WAVE = 256
+"""Clients that are tested at a time: their downloads, and the states on their way, are held."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +86,19 @@ class ScoreReply:
 
 
 class Executor(Protocol):
-    """Where client steps run. It keeps the clients' states for the caller, who owns them."""
+    """Where client steps run.
+
+    Attributes:
+        states: the clients'; whoever runs may give another store before the first step.
+    """
+
+    states: StateStore
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`; a failed step leaves its state alone."""
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
-
-    def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
-        """Yield the states of `clients` that have one; a client never called has none."""
-
-    def restore(self, states: Mapping[int, ClientState]) -> None:
-        """Take over these states; every other client is as at the beginning."""
 
     def hold(self) -> None:
         """Remember the states as they are, until the next call."""
@@ -188,7 +192,6 @@ class Federation:
 
     Attributes:
         snapshot: what the federation is after the last round that was yielded.
-        stepped: clients whose state may have changed; whoever saves them clears it.
         tracebacks: of the failures that a run survived; whoever keeps them clears it.
     """
 
@@ -210,7 +213,6 @@ class Federation:
         self.streams = streams
         self.accountant = accountant
         self.snapshot = Snapshot(0, {})
-        self.stepped: set[int] = set()
         self.tracebacks: list[str] = []
         self._scores = KeptScores()
 
@@ -248,7 +250,6 @@ class Federation:
 
     def changed(self, client: int) -> None:
         """Note that a client's state may be another now."""
-        self.stepped.add(client)
         self._scores.forget(client)
 
     def _begin(self, exchange: RoundExchange) -> ServerState:
@@ -332,10 +333,12 @@ class Federation:
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
     ) -> Evaluated:
         """Test everybody, and whatever else the method offers."""
-        algorithm, everyone = self.algorithm, range(self.plan.clients)
-        down = algorithm.downlink(state, everyone, exchange.server)
-        sent = _once(self.gate.down, down)[0]
-        scores = self._own_tests(exchange.round, sent)
+        algorithm = self.algorithm
+        scores = {
+            client: score
+            for sent in self._downloads(exchange, state)
+            for client, score in self._own_tests(exchange.round, sent).items()
+        }
         last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
         return replace(
             evaluated,
@@ -344,7 +347,7 @@ class Federation:
             has_global_model=isinstance(algorithm, HasGlobalModel)
             and algorithm.has_global_model(state),
             cross_evaluations=self._cross_evaluations(exchange, state),
-            fine_tuned=self._fine_tuned(exchange, sent) if last else (),
+            fine_tuned=self._fine_tuned(exchange, state) if last else (),
         )
 
     def _own_tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
@@ -358,6 +361,13 @@ class Federation:
         scores.update((client, reply.scores[0]) for client, reply in tested.items())
         return scores
 
+    def _downloads(self, exchange: RoundExchange, state: ServerState) -> Iterator[Downlinks]:
+        """Yield what all clients are tested with, so many at a time as may be held at once."""
+        for first in range(0, self.plan.clients, WAVE):
+            some = range(first, min(first + WAVE, self.plan.clients))
+            down = self.algorithm.downlink(state, some, exchange.server)
+            yield _once(self.gate.down, down)[0]
+
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
         """Clients' tests on their own splits.
 
@@ -370,15 +380,16 @@ class Federation:
                 raise ClientError(client, round_, "evaluate", reply.failure)
         return tested
 
-    def _fine_tuned(self, exchange: RoundExchange, sent: Downlinks) -> list[Sequence[Score]]:
+    def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> list[Sequence[Score]]:
         """The scores of those clients whose fine-tuning went well, in client order."""
         found = []
-        replies = self.executor.test("finetune", exchange.round, sent)
-        for client, tested in sorted(replies.items()):
-            if tested.failure is not None:
-                exchange.fail(client, "finetune", tested.failure)
-            else:
-                found.append(tested.scores)
+        for sent in self._downloads(exchange, state):
+            replies = self.executor.test("finetune", exchange.round, sent)
+            for client, tested in sorted(replies.items()):
+                if tested.failure is not None:
+                    exchange.fail(client, "finetune", tested.failure)
+                else:
+                    found.append(tested.scores)
         return found
 
     def _cross_evaluations(
@@ -398,11 +409,19 @@ class Federation:
                     queues.setdefault(client, []).append((found, payload))
         while queues:
             wave = {client: queue.pop(0) for client, queue in sorted(queues.items())}
-            sent = _once(self.gate.down, {c: payload for c, (_, payload) in wave.items()})[0]
-            for client, reply in self._tests(exchange.round, sent).items():
-                wave[client][0].append(reply.scores[0])
+            for some in _cut(wave):
+                sent = _once(self.gate.down, {c: payload for c, (_, payload) in some.items()})[0]
+                for client, reply in self._tests(exchange.round, sent).items():
+                    wave[client][0].append(reply.scores[0])
             queues = {client: queue for client, queue in queues.items() if queue}
         return scores
+
+
+def _cut(wave: Mapping[int, _T]) -> Iterator[dict[int, _T]]:
+    """A mapping in pieces of as many clients as may be tested at a time."""
+    clients = list(wave)
+    for first in range(0, len(clients), WAVE):
+        yield {client: wave[client] for client in clients[first : first + WAVE]}
 
 
 def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

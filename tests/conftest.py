@@ -151,7 +151,7 @@ def run(assemble):
             results.append(result)
             servers.append(federation.snapshot.server)
         everyone = range(assembly.plan.clients)
-        states = dict(executor.export(everyone))
+        states = dict(executor.states)
         models = {
             client: states[client].model
             if client in states

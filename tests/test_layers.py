@@ -29,7 +29,7 @@ LAYERS = [
     ["models"],
     ["core"],
     ["evaluation"],
-    ["algorithms"],
+    ["algorithms", "states"],
     ["federation"],
     ["checkpoint"],
     ["tracking"],

@@ -93,8 +93,10 @@ def _run(home: Path, method: str, keys: tuple[str, ...]) -> None:
     """Run to the end; keep copies of the folder as a kill at that moment would leave it."""
     out = home / "end"
     experiment = resolve(method, list(keys))
-    for done in Session(experiment, out, _serial).rounds():
+    session = Session(experiment, out, _serial)
+    for done in session.rounds():
         if done.round in KILLED_AFTER:
+            session.settle()
             shutil.copytree(out, home / f"round_{done.round}")
 
 
@@ -193,10 +195,13 @@ def from_another_run(at: random.Random, victim: Victim, folder: Path) -> str:
         return f"checkpoints of {what}"
     path = _file(at, folder)
     source = other / path.relative_to(folder)
-    if not source.is_file():
-        raise Nothing
+    if not source.is_file():  # files of states have names of their own
+        found = [each for each in _files(other) if each.suffix == path.suffix]
+        if not found:
+            raise Nothing
+        source = at.choice(found)
     _put(source, path)
-    return f"{path.name} of {what}"
+    return f"{path.name} is {source.name} of {what}"
 
 
 def from_another_round(at: random.Random, victim: Victim, folder: Path) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
+from fedray.checkpoint import CheckpointStore
+from fedray.core.state import leaves
 from fedray.errors import UserError
 from fedray.records import MEASURED_SECONDS, Run, RunFolder
 
@@ -54,13 +54,22 @@ def _rounds_difference(mine: Run, theirs: Run) -> str:
 
 
 def _tensors(out: Path) -> dict[str, Any]:
-    """Every tensor of the last checkpoint, by file and name."""
-    found = {}
-    for path in sorted(out.glob("checkpoints/round_*/*.safetensors")):
-        with safe_open(path, framework="np") as file:
-            for name in file.keys():  # noqa: SIM118
-                found[f"{path.parent.name}/{path.name}/{name}"] = file.get_tensor(name).tobytes()
-    return found
+    """Every tensor of the last checkpoint, by place."""
+    store = CheckpointStore(out, RunFolder(out).read().info.identity)
+    found = store.load()
+    if found is None:
+        return {}
+    clients = {str(client): vars(state) for client, state in found.clients.items()}
+    late = {
+        f"late {item.client} {item.step} {item.due} {place}": tensor
+        for item in found.snapshot.late
+        for place, _, _, tensor in item.uplink.tensors()
+    }
+    tree = {"server": found.snapshot.server, "clients": clients, **late}
+    return {
+        f"{found.snapshot.round} {'/'.join(path)} {tensor.dtype}": tensor.tolist()
+        for path, tensor in leaves(tree)
+    }
 
 
 def _tensors_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
@@ -73,7 +82,10 @@ def _tensors_difference(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
 def _leftovers(out: Path) -> str:
     """Files that nobody needs when a run has ended."""
     left = sorted({path.name for path in out.iterdir()} - _FILES)
-    left += [path.name for path in (out / "checkpoints").iterdir()][1:]
+    store = CheckpointStore(out, RunFolder(out).read().info.identity)
+    store.load()
+    left += sorted({p.name for p in store.folder.iterdir()} - {"states"})[1:]
+    left += store.states.unused_files()
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""
 

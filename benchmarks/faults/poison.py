@@ -135,7 +135,7 @@ def outcome_of(assembly: Assembly, make: MakeExecutor, *, absent: bool = False) 
     *_, last = federation.rounds()
     tree = {
         "server": federation.snapshot.server,
-        **{str(c): {"model": s.model, "memory": s.memory} for c, s in executor.export(everyone)},
+        **{str(c): {"model": s.model, "memory": s.memory} for c, s in executor.states.items()},
     }
     events = tuple((event.client, event.what) for event in last.events)
     executor.close()

@@ -70,9 +70,10 @@ class RunWriter:
         if time.monotonic() > self._next_save:
             self._save()
 
-    def sync(self) -> None:
-        """Have the rounds on the disk, so that they are whole after a node went down."""
-        os.fsync(self._file.fileno())
+    @property
+    def descriptor(self) -> int:
+        """Of the file of rounds, for who wants to have them on the disk."""
+        return self._file.fileno()
 
     def close(self) -> None:
         """Put result.json together; once all rounds are in it, the file of rounds goes."""

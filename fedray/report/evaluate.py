@@ -178,7 +178,7 @@ def _tested(assembly: Assembly, checkpoint: Checkpoint) -> Round:
     device = pick_device(assembly.experiment.gpus)
     executor = SerialExecutor(assembly, device)
     try:
-        executor.restore(checkpoint.clients)
+        executor.states = checkpoint.clients
         federation = Federation(
             assembly.algorithm,
             executor,

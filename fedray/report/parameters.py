@@ -224,7 +224,7 @@ class _Watched(SerialExecutor):
     def _note_trained(self, client: int, cost: Cost, trained: list[Tensor]) -> None:
         """Count each tensor once, by the model's name for it or by that of what is kept."""
         names = {id(p): name for name, p in self.model(client).named_parameters()}
-        state = self._states.get(client, ClientState({}))
+        state = self.states.get(client, ClientState({}))
         kept = [(path[0], tensor) for path, tensor in leaves(state.memory)]
         for tensor in trained:
             place = names.get(id(tensor)) or _alike(tensor, kept) or "other"

@@ -1,8 +1,11 @@
 """Ray execution: a few workers run the steps of any number of virtual clients.
 
-A client is an id, its images and a reference to its state; the state belongs to the caller, so a
-worker that dies can neither lose nor double a step: another starts in its place, and what it had
-not answered is asked again. Each worker gets all of its clients of an exchange in one call.
+A client is an id, its images and a state, which belongs to the caller, so a worker that dies can
+neither lose nor double a step: another starts in its place, and what it had not answered is asked
+again. Each worker gets all of its clients of an exchange in one call.
+
+Large states rest in files of the caller's node. A worker there is told where, and writes the next
+ones there; with one on another node they go through Ray's object store.
 """
 
 from __future__ import annotations
@@ -15,16 +18,19 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import ObjectLostError
 
-from fedray.core import ClientState, Downlinks
+from fedray.core import Downlinks
 from fedray.errors import Failure, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.deaths import DEATHS, first_line, get, raise_if_unstartable, states_lost
+from fedray.runtime.deaths import DEATHS, first_line, get, raise_if_unstartable
 from fedray.runtime.packing import SMALL, accept_mapped_arrays, opened, pack, sealed, size, unpack
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.worker import Answer, Share
+from fedray.states import LARGE_STATE, Place, StateStore, state_size
 
 CLIENTS_PER_CALL = 32
+NODE_SECONDS = 10.0
+"""How long to wait for a worker to say where it is; without an answer it counts as elsewhere."""
 
 
 class Call(NamedTuple):
@@ -34,13 +40,11 @@ class Call(NamedTuple):
         worker: which.
         clients: whom it is about.
         refs: what comes back; there all at once.
-        states: references to the next states that do not come with the answers.
     """
 
     worker: Any
     clients: Sequence[int]
     refs: Sequence[Any]
-    states: Mapping[int, Any]
 
 
 class RayExecutor:
@@ -49,6 +53,9 @@ class RayExecutor:
     Args:
         assembly: the parts of the run.
         pool: the workers; may be shared by the seeds of one trial.
+
+    Attributes:
+        states: the clients'; whoever runs may give another store before the first step.
     """
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
@@ -56,9 +63,9 @@ class RayExecutor:
         self._experiment = assembly.pinned.model_dump_json(by_alias=True)
         self._faults = assembly.experiment.faults
         self._pool = pool
-        self._states: dict[int, Any] = {}  # packed, or a reference to what is packed
-        self._held: dict[int, Any] = {}
-        self._small: set[int] = set()
+        self.states = StateStore()
+        self._nodes: dict[Any, str] = {}
+        self._here = str(ray.get_runtime_context().get_node_id())
         self._images = [len(indices) for indices in assembly.data.train]
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
@@ -72,14 +79,10 @@ class RayExecutor:
         distinct, position = _put_once(down)
 
         def send(worker: Any, clients: Sequence[int]) -> Call:
-            as_objects = [client for client in clients if client not in self._small]
-            what, referenced = self._share(round_, clients, distinct, position)
-            count = len(clients) + len(as_objects)
-            call = worker.step.options(num_returns=count)
-            refs = call.remote(name, what, as_objects, *referenced)
-            refs = refs if count > 1 else [refs]
-            states = zip(as_objects, refs[len(clients) :], strict=True)
-            return Call(worker, clients, refs[: len(clients)], dict(states))
+            what, referenced = self._share(worker, round_, clients, distinct, position)
+            call = worker.step.options(num_returns=len(clients))
+            refs = call.remote(name, what, *referenced)
+            return Call(worker, clients, refs if len(clients) > 1 else [refs])
 
         replies: dict[int, Reply] = {}
         for call, answers in self._exchange(list(down), send, timeout):
@@ -90,8 +93,7 @@ class RayExecutor:
             answers = [opened(answer) for answer in answers]
             for client, answer in zip(call.clients, answers, strict=True):
                 replies[client] = unpack(answer.reply)
-                self._states[client] = call.states.get(client, answer.state)
-                (self._small.add if answer.small else self._small.discard)(client)
+                self._keep(client, answer.state)
             self._learn_rates(call.clients, answers)
         return dict(sorted(replies.items()))
 
@@ -105,8 +107,8 @@ class RayExecutor:
         distinct, position = _put_once(down)
 
         def send(worker: Any, clients: Sequence[int]) -> Call:
-            what, referenced = self._share(round_, clients, distinct, position)
-            return Call(worker, clients, [worker.test.remote(name, what, *referenced)], {})
+            what, referenced = self._share(worker, round_, clients, distinct, position)
+            return Call(worker, clients, [worker.test.remote(name, what, *referenced)])
 
         tested: dict[int, ScoreReply] = {}
         for call, answers in self._exchange(list(down), send, timeout, again=True):
@@ -176,38 +178,17 @@ class RayExecutor:
                 f"{self._faults.max_failures} retries are used up): {first_line(error)}"
             ) from error
 
-    def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
-        """Fetch the states of `clients` that have one, one by one.
-
-        Raises:
-            StatesLost: when the node that held one is gone.
-        """
-        for client in clients:
-            if client in self._states:
-                state = self._states[client]
-                try:
-                    state = unpack(get(state) if isinstance(state, ray.ObjectRef) else state)
-                except (*DEATHS, ObjectLostError) as error:
-                    raise states_lost(error) from error
-                if state is not None:
-                    yield client, state
-
-    def restore(self, states: Mapping[int, ClientState]) -> None:
-        """Take over these states."""
-        self._states = {client: ray.put(pack(state)) for client, state in states.items()}
-
     def hold(self) -> None:
         """Remember the states, by reference."""
-        self._held = dict(self._states)
+        self.states.hold()
 
     def revert(self) -> None:
         """Go back to the states that were held."""
-        self._states = dict(self._held)
+        self.states.revert()
 
     def close(self) -> None:
         """Let the states go; the pool belongs to the caller."""
-        self._states.clear()
-        self._held.clear()
+        self.states.close()
         self._pool.forget(self._experiment)
 
     def _warm_up(self) -> None:
@@ -216,15 +197,54 @@ class RayExecutor:
             with suppress(*DEATHS):  # its next call shows that it died
                 get(ref)
 
+    def _keep(self, client: int, state: Any) -> None:
+        """Take a client's next state, as a worker answered it."""
+        if state is None:
+            return
+        if isinstance(state, Place):
+            self.states.put_to_rest(client, state)
+        elif isinstance(state, bytes):
+            self.states.put(client, unpack(state))
+        else:  # of another node: what Ray's object store holds of it is free again
+            self.states.put_to_rest(client, unpack(state))
+
     def _share(
-        self, round_: int, clients: Sequence[int], distinct: Sequence[Any], at: Mapping[int, int]
+        self,
+        worker: Any,
+        round_: int,
+        clients: Sequence[int],
+        distinct: Sequence[Any],
+        at: Mapping[int, int],
     ) -> tuple[Share, list[Any]]:
         """A call's share, and references to the states that are too large to be in it."""
-        states = {client: self._states.get(client) for client in clients}
-        referenced = [state for state in states.values() if isinstance(state, ray.ObjectRef)]
-        inline = {c: state for c, state in states.items() if not isinstance(state, ray.ObjectRef)}
+        is_here = self._is_here(worker)
+        states: dict[int, Any] = {}
+        referenced: list[Any] = []
+        for client in clients:
+            state = self.states.find(client) if is_here else self.states.get(client)
+            if state is None or isinstance(state, Place):
+                states[client] = state
+            elif state_size(state) < LARGE_STATE:
+                states[client] = sealed(pack(state))
+            else:
+                referenced.append(ray.put(pack(state)))
         payloads = [at[client] for client in clients]
-        return Share(self._experiment, round_, clients, payloads, distinct, inline), referenced
+        where = (str(self.states.folder), self.states.new_name()) if is_here else ()
+        return Share(
+            self._experiment, round_, clients, payloads, distinct, states, *where
+        ), referenced
+
+    def _is_here(self, worker: Any) -> bool:
+        """Whether a worker is on this node, and so reads and writes the same files."""
+        unknown = [each for each in self._pool.workers if each not in self._nodes]
+        asked = {each.node.remote(): each for each in unknown} if worker in unknown else {}
+        if asked:
+            self._nodes = {each: self._nodes.get(each, "") for each in self._pool.workers}
+            answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=NODE_SECONDS)
+            for ref in answered:
+                with suppress(*DEATHS):
+                    self._nodes[asked[ref]] = get(ref)
+        return self._nodes.get(worker) == self._here
 
     def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
         """Divide clients among workers, longest first, by images and the architecture's rate."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import torch
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Downlinks
+from fedray.core import Downlinks
 from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
+from fedray.states import StateStore
 
 FOR_A_CLUSTER = (
     "workers",
@@ -51,6 +51,9 @@ class SerialExecutor:
         assembly: the parts of the run.
         device: where steps run.
 
+    Attributes:
+        states: the clients'; whoever runs may give another store before the first step.
+
     Raises:
         UserError: for a key that asks for what one process cannot do.
     """
@@ -65,47 +68,35 @@ class SerialExecutor:
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
         self._runtime = ClientRuntime(assembly, device)
-        self._states: dict[int, ClientState] = {}
-        self._held: dict[int, ClientState] = {}
+        self.states = StateStore()
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`."""
         replies = {}
         with self._runtime.exchange():
             for client, payload in down.items():
-                before = self._states.get(client)
+                before = self.states.get(client)
                 replies[client], after = self._runtime.step(name, round_, client, before, payload)
-                if after is not None:
-                    self._states[client] = after
+                if after is not None and after is not before:
+                    self.states.put(client, after)
         return replies
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test for every key of `down`."""
         with self._runtime.exchange():
             return {
-                client: self._runtime.test(name, round_, client, self._states.get(client), payload)
+                client: self._runtime.test(name, round_, client, self.states.get(client), payload)
                 for client, payload in down.items()
             }
 
-    def export(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientState]]:
-        """Yield the states of `clients` that have one."""
-        for client in clients:
-            if client in self._states:
-                yield client, self._states[client]
-
-    def restore(self, states: Mapping[int, ClientState]) -> None:
-        """Take over these states."""
-        self._states = dict(states)
-
     def hold(self) -> None:
         """Remember the states; a step never changes one, it gives another."""
-        self._held = dict(self._states)
+        self.states.hold()
 
     def revert(self) -> None:
         """Go back to the states that were held."""
-        self._states = dict(self._held)
+        self.states.revert()
 
     def close(self) -> None:
-        """Drop the states."""
-        self._states.clear()
-        self._held.clear()
+        """Let the states go."""
+        self.states.close()

@@ -103,9 +103,9 @@ class Session:
     def rounds(self) -> Iterator[Round]:
         """Yield each round; after a resume, only the new ones.
 
-        Nothing is written before the first round has shown that the experiment works. The files
-        are up to date whenever a round that is due for a checkpoint has been yielded. What stops
-        the run leaves its traceback in the folder.
+        Nothing is written before the first round has shown that the experiment works. A round's
+        checkpoint is written beside the next round, and whole before that one is yielded, or when
+        the iterator is closed. What stops the run leaves its traceback in the folder.
 
         Raises:
             UserError: when what an earlier process left in the folder is damaged.
@@ -116,9 +116,19 @@ class Session:
         try:
             with tracebacks_kept(self._folder), servers_memory(self.experiment, self._device):
                 yield from self._run(*self._resumed())
+                self._executor.close()
+                self._store.tidy()
         finally:
             self._executor.close()
             self._claim.release()
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint that was due is whole.
+
+        Raises:
+            OSError: when it could not be written.
+        """
+        self._store.wait()
 
     def _resumed(self) -> tuple[Snapshot | None, Run | None]:
         """Where an interrupted run stood, and what it had written until then.
@@ -127,8 +137,10 @@ class Session:
             UserError: when checkpoint and rounds do not belong to each other, or one is missing.
         """
         found = self._store.load()
+        self._executor.states = self._store.states
         if found is None:
             check_nothing_lost(self._folder)
+            self._store.tidy()
             return None, None
         earlier = self._folder.read()
         rounds = [r for r in earlier.rounds if r.round <= found.snapshot.round]
@@ -139,7 +151,6 @@ class Session:
                 f"{self._folder.rounds_file.name} from a copy, or start anew with another --out"
             )
         self._store.tidy()
-        self._executor.restore(found.clients)
         self._folder.write_partition(self._assembly.data.manifest())
         return found.snapshot, replace(earlier, rounds=rounds)
 
@@ -163,6 +174,7 @@ class Session:
                 plot = self._folder.partition_plot
                 if not plot.exists():  # a second, for which no round waits
                     plot_phases(self._assembly.data, self._assembly.plan, plot)
+            self._store.wait()
         except (ClientError, ServerError):
             if writer is not None:
                 self._keep_round_before(writer)
@@ -170,7 +182,7 @@ class Session:
         finally:
             self._keep_tracebacks()
             if writer is not None:
-                writer.close()
+                self._end(writer)
             elif earlier is not None:
                 self._folder.put_together()  # killed between its last checkpoint and its end
 
@@ -194,12 +206,15 @@ class Session:
             self._save(writer)
 
     def _save(self, writer: RunWriter) -> None:
-        """Write a checkpoint of the last whole round."""
-        federation = self._federation
-        writer.sync()  # the rounds may be ahead of the checkpoint, never behind it
-        stepped = self._executor.export(sorted(federation.stepped))
-        self._store.save(federation.snapshot, stepped, writer.rounds_checksum)
-        federation.stepped.clear()
+        """Begin to write a checkpoint of the last whole round; the one before is whole then."""
+        self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
+
+    def _end(self, writer: RunWriter) -> None:
+        """Have the last checkpoint whole, and the file of rounds closed."""
+        try:
+            self._store.wait()
+        finally:
+            writer.close()
 
     def _keep_round_before(self, writer: RunWriter) -> None:
         """Write the checkpoint of the last whole round, where none was due."""

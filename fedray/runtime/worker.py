@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
 import torch
 
 from fedray.config import Experiment
+from fedray.core import ClientState, Payload
 from fedray.federation import ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
@@ -19,7 +22,8 @@ from fedray.runtime.devices import free_memory, limit_memory, pick_device
 from fedray.runtime.isolation import Surroundings
 from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.notices import Notices
-from fedray.runtime.packing import SMALL, accept_mapped_arrays, pack, sealed, size, unpack
+from fedray.runtime.packing import accept_mapped_arrays, pack, sealed, unpack
+from fedray.states import LARGE_STATE, Place, SegmentWriter, read_state, state_size
 
 MOST_RUNTIMES = 64
 """Experiments that a worker is ready for at a time; a trial has one per seed."""
@@ -34,7 +38,10 @@ class Share(NamedTuple):
         clients: the ids.
         payloads: for each client, the position of its download in `distinct`, or -1.
         distinct: the packed downloads, or references to them.
-        inline_states: packed states by client; references to the others are arguments of the call.
+        states: of the clients that have one, packed or where it rests; those that are arguments of
+            the call are left out.
+        folder: where states rest, for a worker on the same node; "" for others.
+        name: what new files there are called, before a number.
     """
 
     experiment: str
@@ -42,19 +49,30 @@ class Share(NamedTuple):
     clients: Sequence[int]
     payloads: Sequence[int]
     distinct: Sequence[Any]
-    inline_states: Mapping[int, Any]
+    states: Mapping[int, Any]
+    folder: str = ""
+    name: str = ""
 
-    def inputs(self, referenced: Sequence[Any]) -> Iterator[tuple[int, Any, Any]]:
-        """Yield each client with its packed state and its download.
+    def inputs(
+        self, referenced: Sequence[Any]
+    ) -> Iterator[tuple[int, ClientState | None, Payload | None]]:
+        """Yield each client with its state and its download.
 
         Args:
-            referenced: the states that are not in `inline_states`, in the order of `clients`.
+            referenced: the packed states that `states` leaves out, in the order of `clients`.
         """
         downs = [unpack(ray.get(d) if isinstance(d, ray.ObjectRef) else d) for d in self.distinct]
         rest = iter(referenced)
         for client, which in zip(self.clients, self.payloads, strict=True):
-            state = self.inline_states[client] if client in self.inline_states else next(rest)
-            yield client, state, downs[which] if which >= 0 else None
+            state = self.states[client] if client in self.states else next(rest)
+            if isinstance(state, Place):
+                state = read_state(Path(self.folder), state)
+            yield client, unpack(state), downs[which] if which >= 0 else None
+
+    def writer(self) -> SegmentWriter:
+        """Writes new states to where they rest."""
+        numbers = count()
+        return SegmentWriter(Path(self.folder), lambda: f"{self.name}-{next(numbers)}.states")
 
 
 class Answer(NamedTuple):
@@ -63,14 +81,12 @@ class Answer(NamedTuple):
     Attributes:
         reply: the packed reply.
         seconds: how long the step took.
-        small: whether the new state is small enough to be sent with calls.
-        state: the packed next state, sealed, unless it comes as an object of Ray's store: what is
-            kept of a message holds on to all of it.
+        state: the next state, sealed if it is small (what is kept of a message holds on to all of
+            it), packed or where it rests; None when it is as it was.
     """
 
     reply: Any
     seconds: float
-    small: bool
     state: Any
 
 
@@ -112,43 +128,40 @@ class Worker:
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
-    def step(self, name: str, share: Share, as_objects: Collection[int], *referenced: Any) -> Any:
+    def step(self, name: str, share: Share, *referenced: Any) -> Any:
         """Run one step for several clients.
 
         Args:
             name: the step.
             share: the clients with what they need.
-            as_objects: the clients whose next states are returned as objects of Ray's store.
             referenced: the packed states that `share` leaves out.
 
         Returns:
-            An answer per client, then the next states of the clients in `as_objects`; small ones
-            come with the answer, without a way through the object store.
+            An answer per client. Large states are written to where they rest, if that is here.
         """
         runtime = self._runtime(share.experiment)
         answers: list[Any] = []  # sealed, if small
-        after = []
-        with runtime.exchange():
+        with runtime.exchange(), share.writer() as writer:
             for client, state, down in share.inputs(referenced):
                 started = time.perf_counter()
-                reply, new = runtime.step(name, share.round, client, unpack(state), down)
-                packed, seconds = pack(new), time.perf_counter() - started
-                small = size(packed) <= SMALL
-                if client in as_objects:
-                    after.append(packed)
-                inline = None if client in as_objects else sealed(packed)
-                answers.append(sealed(Answer(pack(reply), seconds, small, inline)))
-        everything = (*answers, *after)
-        return everything if len(everything) > 1 else everything[0]
+                reply, new = runtime.step(name, share.round, client, state, down)
+                after = None if new is state or new is None else _kept(new, share, writer)
+                seconds = time.perf_counter() - started
+                answers.append(sealed(Answer(pack(reply), seconds, after)))
+        return answers if len(answers) > 1 else answers[0]
 
     def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
         """Run one test for several clients; arguments as of `step`."""
         runtime = self._runtime(share.experiment)
         with runtime.exchange():
             return [
-                runtime.test(name, share.round, client, unpack(state), down)
+                runtime.test(name, share.round, client, state, down)
                 for client, state, down in share.inputs(referenced)
             ]
+
+    def node(self) -> str:
+        """The id of the node that this process is on."""
+        return str(ray.get_runtime_context().get_node_id())
 
     def peak_rss(self) -> int:
         """The most memory that this process ever held, in bytes."""
@@ -169,3 +182,10 @@ class Worker:
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]
         return runtime
+
+
+def _kept(state: ClientState, share: Share, writer: SegmentWriter) -> Any:
+    """A new state as it is answered: where it rests, or, small or of another node, itself."""
+    if state_size(state) < LARGE_STATE:
+        return sealed(pack(state))
+    return writer.add(state) if share.folder else pack(state)

@@ -227,14 +227,16 @@ def test_resumed_with_what_the_optimizer_kept(assemble, tmp_path, method):
     whole = federation(assembly)
     for result in whole.rounds():
         if result.round == 2:
-            states = whole.executor.export(range(4))
-            CheckpointStore(tmp_path, "x").save(whole.snapshot, states)
+            store = CheckpointStore(tmp_path, "x")
+            for client, state in whole.executor.states.items():
+                store.states.put(client, state)
+            store.save(whole.snapshot)
     read = CheckpointStore(tmp_path, "x").load()
     assert any(state.optimizer for state in read.clients.values())
     resumed = federation(assembly)
-    resumed.executor.restore(read.clients)
+    resumed.executor.states = read.clients
     list(resumed.rounds(read.snapshot))
-    ends = [dict(each.executor.export(range(4))) for each in (whole, resumed)]
+    ends = [dict(each.executor.states) for each in (whole, resumed)]
     for client, state in ends[0].items():
         assert same(state.model, ends[1][client].model)
         assert state.optimizer.keys() == ends[1][client].optimizer.keys()
@@ -252,7 +254,7 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
     assert not same(kept.servers[-1]["model"], not_kept.servers[-1]["model"])
     plain = federation(assemble("local", {"optimizer.momentum": 0.9}))
     list(plain.rounds())
-    assert all(state.optimizer == {} for _, state in plain.executor.export(range(4)))
+    assert all(state.optimizer == {} for state in plain.executor.states.values())
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from small import (
 
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
+from fedray.states import Place
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2", "faults.late=0.3")
 
@@ -83,6 +84,32 @@ def test_rays_store_keeps_nothing_of_a_round_that_is_over(small, pool, tmp_path)
     session = Session(experiment, tmp_path, lambda assembly: RayExecutor(assembly, pool))
     held = [len(global_worker.core_worker.get_all_reference_counts()) for _ in session.rounds()]
     assert held[3] == held[4] == held[5]
+
+
+LARGE = ("algorithm=moon", "model.group=cnn2", "model.feature_dim=512", "participation=0.5")
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_large_states_rest_in_files_wherever_the_workers_are(
+    small, pool, tmp_path, monkeypatch, place
+):
+    if place == "elsewhere":  # as with workers on other nodes
+        monkeypatch.setattr(RayExecutor, "_is_here", lambda self, worker: False)
+    written = []
+    keep = RayExecutor._keep
+    monkeypatch.setattr(
+        RayExecutor,
+        "_keep",
+        lambda self, client, state: (
+            written.append(isinstance(state, Place)) or keep(self, client, state)
+        ),
+    )
+    on_workers(small.experiment(*LARGE), tmp_path, pool, 2)
+    assert set(written) == {place == "here"}
+    assert_same(tmp_path, small.undisturbed(*LARGE))
+    stepped = {c for r in numbers(tmp_path)["rounds"] for c in r["participants"]}
+    assert len(list(tmp_path.glob("checkpoints/states/*.states"))) == len(stepped)
 
 
 REMEMBERING = (

@@ -127,14 +127,14 @@ def test_begun_on_workers_and_ended_in_one_process_and_the_other_way(small, pool
 
 
 def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
-    save = CheckpointStore.save
+    begin = CheckpointStore.begin
 
-    def save_until_round_2(self, snapshot, *rest):
+    def begin_until_round_2(self, snapshot, *rest):
         if snapshot.round == 2:
             raise Killed
-        return save(self, snapshot, *rest)
+        begin(self, snapshot, *rest)
 
-    monkeypatch.setattr(CheckpointStore, "save", save_until_round_2)
+    monkeypatch.setattr(CheckpointStore, "begin", begin_until_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
     assert len(numbers(tmp_path)["rounds"]) == 3

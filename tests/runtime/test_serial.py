@@ -24,7 +24,7 @@ def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
     assembly = assemble("fedavg", {"model.group": "cnn2"})
     executor = SerialExecutor(assembly, CPU)
     before = ClientState(assembly.models.initial("cnn2"), {"kept": torch.ones(2)})
-    executor.restore({0: before})
+    executor.states.put(0, before)
 
     def step(client, state, down):
         return "no payload", ClientState({}, {})
@@ -32,7 +32,7 @@ def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
     monkeypatch.setattr(assembly.algorithm, "client_update", step)
     replies = executor.step("client_update", 1, {0: None, 1: None})
     assert all(reply.failure is not None for reply in replies.values())
-    ((client, after),) = executor.export([0, 1])
+    ((client, after),) = executor.states.items()
     assert client == 0
     assert same(after.model, before.model)
     assert after.memory["kept"].tolist() == [1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -78,8 +79,9 @@ def test_a_checkpoint_has_only_the_clients_that_stepped_since_the_last(tmp_path)
     done = list(session(tmp_path, "participation=0.34").rounds())
     stepped = {client: r.round for r in done for client in r.participants}
     assert len(set(stepped.values())) > 1
-    found = (tmp_path / "checkpoints" / "round_00003").glob("clients-*")
-    assert {path.stem for path in found} == {f"clients-{r:05d}" for r in stepped.values()}
+    (index,) = (tmp_path / "checkpoints" / "states").glob("*.jsonl")
+    lines = [json.loads(line)[0] for line in index.read_text().splitlines()]
+    assert lines == [client for r in done for client in r.participants]
 
 
 def test_the_numbers_of_a_methods_analysis_are_declared(assemble):
@@ -322,8 +324,8 @@ def test_scaffold_goes_on_bit_for_bit(tmp_path, monkeypatch):
 
 
 def test_open_files_stay_as_many_over_a_long_run(tmp_path):
-    open_files = [
-        psutil.Process().num_fds()
-        for _ in session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20").rounds()
-    ]
+    run, open_files = session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20"), []
+    for _ in run.rounds():
+        run.settle()
+        open_files.append(psutil.Process().num_fds())
     assert max(open_files[2:]) == open_files[2]

@@ -1,0 +1,29 @@
+"""Clients' states at rest: in memory up to a bound, then in mapped files that a checkpoint names.
+
+segments.py  files of states, a record each
+index.py     who rests where: lines that are only ever appended
+store.py     the states of one run, of which its process holds references
+"""
+
+from fedray.states.index import IndexLog
+from fedray.states.segments import (
+    LARGE_STATE,
+    Place,
+    SegmentWriter,
+    damaged,
+    read_state,
+    state_size,
+)
+from fedray.states.store import Saving, StateStore
+
+__all__ = [
+    "IndexLog",
+    "LARGE_STATE",
+    "Place",
+    "Saving",
+    "SegmentWriter",
+    "StateStore",
+    "damaged",
+    "read_state",
+    "state_size",
+]
