@@ -24,8 +24,10 @@ from fedray.core import LocalTraining, algorithms
 from fedray.core.state import leaves
 from fedray.errors import ClientError
 from fedray.federation import Executor, Federation
-from fedray.runtime import workers
+from fedray.runtime import pool as pools
+from fedray.runtime import worker
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
@@ -79,7 +81,7 @@ def _poisoned(base: type[Any], poisons: Mapping[str, Poison]) -> type[Any]:
     return Poisoned
 
 
-class Worker(workers.Worker):
+class Worker(worker.Worker):
     """A worker whose process knows the poisoned methods."""
 
     def __init__(self, *args: Any) -> None:
@@ -173,13 +175,13 @@ def on_two_workers() -> Iterator[MakeExecutor]:
     os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, homes), *filter(None, [before])])
     if started:
         connect(num_cpus=2)
-    honest, workers.Worker = workers.Worker, Worker  # type: ignore[misc]
-    pool = workers.WorkerPool(from_tree(dict(TREE), ()))
+    honest, pools.Worker = pools.Worker, Worker  # type: ignore[misc]
+    pool = pools.WorkerPool(from_tree(dict(TREE), ()))
     try:
-        yield lambda assembly: workers.RayExecutor(assembly, pool)
+        yield lambda assembly: RayExecutor(assembly, pool)
     finally:
         pool.close()
-        workers.Worker = honest  # type: ignore[misc]
+        pools.Worker = honest  # type: ignore[misc]
         os.environ.pop("PYTHONPATH")
         os.environ |= {} if before is None else {"PYTHONPATH": before}
         if started:

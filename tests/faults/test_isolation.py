@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from benchmarks.faults import poison
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, algorithms
-from fedray.runtime import workers
+from fedray.runtime import worker
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 
@@ -134,7 +134,7 @@ class Spoiling(FedAvg):
         return up, ClientState(after.model, {"seen": seen})
 
 
-class Worker(workers.Worker):
+class Worker(worker.Worker):
     """A worker that knows this file's method."""
 
     def __init__(self, *args: Any) -> None:

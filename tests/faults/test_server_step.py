@@ -16,7 +16,7 @@ from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
 from fedray.records import MEASURED_SECONDS
-from fedray.runtime import workers
+from fedray.runtime import worker
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
 
@@ -47,7 +47,7 @@ class Breaking(Scaffold):
         return super().server_update(state, uplinks, server)
 
 
-class Worker(workers.Worker):
+class Worker(worker.Worker):
     """A worker that knows this file's method."""
 
     def __init__(self, *args: Any) -> None:

@@ -54,11 +54,11 @@ def pool(ray_nodes, small):
     """Three workers on one CPU; they know the methods of faulty.py."""
     import faulty
 
-    from fedray.runtime import workers
+    from fedray.runtime import pool as pools
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(workers, "Worker", faulty.Worker)
-    pool = workers.WorkerPool(small.experiment("workers=3"))
+    patch.setattr(pools, "Worker", faulty.Worker)
+    pool = pools.WorkerPool(small.experiment("workers=3"))
     yield pool
     pool.close()
     patch.undo()
