@@ -59,7 +59,8 @@ class RayExecutor:
         self._states: dict[int, Any] = {}  # packed, or a reference to what is packed
         self._held: dict[int, Any] = {}
         self._small: set[int] = set()
-        self._images = [len(indices) for indices in assembly.data.train]
+        self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
+        self._images = self._sizes[0][1]
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
@@ -68,6 +69,7 @@ class RayExecutor:
 
         With a reply timeout it is one call per client, and what is late is dropped.
         """
+        self._enter(round_)
         timeout = self._faults.reply_timeout_s
         distinct, position = _put_once(down)
 
@@ -100,6 +102,7 @@ class RayExecutor:
         With a reply timeout it is one call per client, and what does not answer is asked again:
         a round without it would be another number.
         """
+        self._enter(round_)
         timeout = self._faults.reply_timeout_s
         distinct, position = _put_once(down)
 
@@ -207,6 +210,10 @@ class RayExecutor:
         """Let the states go; the pool belongs to the caller."""
         self._states.clear()
         self._held.clear()
+
+    def _enter(self, round_: int) -> None:
+        """Weigh clients by the images that they have in a round."""
+        self._images = [sizes for first, sizes in self._sizes if first <= round_][-1]
 
     def _warm_up(self) -> None:
         """Wait until every worker can take calls."""
