@@ -140,6 +140,7 @@ class Plan:
     """What the loop needs of the experiment; the keys of the same names.
 
     `facts` of the data hold from a round on, the first from the beginning.
+    `lr` is the learning rate of a round, where it changes.
     `revertible` says whether a round that the server fails in can be undone: rounds without a
     checkpoint of their own are.
     """
@@ -153,6 +154,7 @@ class Plan:
     finetune_epochs: int = 0
     join: JoinConfig = field(default_factory=JoinConfig)
     revertible: bool = False
+    lr: Callable[[int], float] | None = None
 
     @property
     def newcomers(self) -> Sequence[int]:
@@ -303,7 +305,8 @@ class Federation:
         snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
-        evaluated = Evaluated(facts, train_losses=exchange.train_losses, spent=spent)
+        lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
+        evaluated = Evaluated(facts, train_losses=exchange.train_losses, spent=spent, lr=lr)
         analysis = Analysis()
         if self.plan.is_evaluated(exchange.round):
             evaluated = self._evaluate(exchange, state, evaluated)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from tensors import same
 from torch import Tensor
 
 from fedray.core import algorithms
+from fedray.data.decoding import asked_resizing
+from fedray.data.imageset import ImageSet
+from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
 from fedray.records import Round
+from fedray.runtime import session
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -26,6 +31,9 @@ settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
 CPU = torch.device("cpu")
+COUNTER = itertools.count()
+Pictures = Callable[[], None]
+"""Has runs draw from now on."""
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -42,12 +50,58 @@ WORDS = (
 )
 
 
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory) -> Path:
+    """Where the tests' caches are: pytest would look through all folders for each new one."""
+    return tmp_path_factory.mktemp("caches")
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
+def cache(caches, monkeypatch):
     """Every test has a cache of its own."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = caches / str(next(COUNTER))
+    folder.mkdir()
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _digits_once() -> Iterator[None]:
+    """The digits, whose arrays are read-only, are read once for all tests."""
+    decode, found = Digits.decode, {}
+
+    def once(self: Digits, root: Path, **how: Any) -> ImageSet:
+        key = (*sorted(how.items()), asked_resizing())
+        if key not in found:
+            found[key] = decode(self, root, **how)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Digits, "decode", once)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def pictures(monkeypatch) -> Pictures:
+    """Runs of this process do not draw who holds what: it takes as long as they do."""
+    draw = session.plot_partition
+
+    def without(_: Any, __: Any, path: Any, *___: Any) -> None:
+        if isinstance(path, Path):
+            path.touch()
+
+    monkeypatch.setattr(session, "plot_partition", without)
+    return lambda: monkeypatch.setattr(session, "plot_partition", draw)
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory) -> Path:
+    """MLflow's database with its tables, which takes seconds to make: for tests to copy."""
+    from fedray.tracking.store import Store
+
+    path = tmp_path_factory.mktemp("database") / "mlflow.db"
+    Store(f"sqlite:///{path}", "empty").connect()
+    return path
 
 
 @pytest.fixture(scope="session")

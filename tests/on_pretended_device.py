@@ -1,5 +1,7 @@
 """Every registered method on a pretended accelerator: what it computes there is what the CPU does.
 
+The clients' images change in the last round (`data.evolution`), before which the run is resumed.
+
 A method that forgets `.to(device)` fails here, where no GPU is. `test_devices.py` runs this file in
 a process of its own: autograd knows the devices that there were when it first went backward.
 """
@@ -44,16 +46,12 @@ def pretended(monkeypatch):
         yield devices.pick_device(1)
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    """To draw the partition takes as long as the run."""
-    monkeypatch.setattr("fedray.runtime.session.plot_partition", lambda *_: None)
-
-
 def small(method: str) -> dict[str, object]:
-    """A run of seconds: every part of the method, few images."""
+    """A run of seconds: every part of the method, few images, others in the last round."""
     wants = algorithms.get(method)
     changes: dict[str, object] = {"data.samples": 60, "data.clients": 2, "batch_size": 32}
+    last = CHEAP.get(method, {}).get("rounds", 2)
+    changes["data.evolution.phases"] = [{"round": last, "partition": {"name": "iid"}}]
     if not wants.requires.prompts:
         changes["model.group"] = "cnn2"
     if wants.requires.head:

@@ -150,7 +150,8 @@ class Tiny:
             return pairs
         by_domain = data.partition.name == "domains" or "domain" in data.source.name
         names = self._names(experiment)
-        root = self._images(names, DOMAINS if by_domain else ())
+        many = len(names) <= 20 or data.imbalance > 1  # of which a long tail leaves a tenth
+        root = self._images(names, DOMAINS if by_domain else (), many=many)
         pairs |= {"data.source": "domain_folder" if by_domain else "image_folder"}
         pairs |= {"data.root": str(root), "data.image_size": 16, "data.channels": 3}
         if by_domain:
@@ -199,13 +200,14 @@ class Tiny:
         given = experiment.text.names
         return WORDS if given is None else tuple(f"class {i}" for i in range(len(given)))
 
-    def _images(self, names: Sequence[str], domains: Sequence[str]) -> Path:
+    def _images(self, names: Sequence[str], domains: Sequence[str], *, many: bool) -> Path:
         """A folder of made images, by domain or not, with an official test split."""
-        root = self.home / "made" / f"{len(names)}_{names[0]}_{len(domains)}".replace("/", " ")
+        counts = {"train": 20, "test": 4} if many else {"train": 6, "test": 2}
+        kind = f"{len(names)}_{names[0]}_{len(domains)}_{counts['train']}"
+        root = self.home / "made" / kind.replace("/", " ")
         if root.exists():
             return root
         random = np.random.default_rng(0)
-        counts = {"train": 20, "test": 4} if len(names) <= 20 else {"train": 6, "test": 2}
         for domain in domains or ("",):
             for split, count in counts.items():
                 for name in names:

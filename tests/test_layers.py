@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,10 @@ def walk(node: ast.AST, *, loading: bool) -> Iterator[ast.AST]:
         yield from walk(child, loading=loading)
 
 
-def imports(module: str, *, loading: bool = False) -> set[str]:
+@cache
+def imports(module: str, *, loading: bool = False) -> frozenset[str]:
     """Full names of what a module imports; of fedray's own, the module that is meant."""
-    found = set()
+    found: set[str] = set()
     for node in walk(TREES[module], loading=loading):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -120,7 +122,7 @@ def imports(module: str, *, loading: bool = False) -> set[str]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 found.add(inner if inner in MODULES else base)
-    return found
+    return frozenset(found)
 
 
 def own_imports(module: str, *, loading: bool = False) -> set[str]:

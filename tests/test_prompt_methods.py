@@ -107,20 +107,32 @@ import torch
 from fedray.report.finished import reopen
 from fedray.runtime.clients import ClientRuntime
 
-assembly, found = reopen(Path(sys.argv[1]))
-method, device = assembly.algorithm, torch.device("cpu")
-server, everyone = assembly.server(device), range(assembly.experiment.data.clients)
-down = method.downlink(found.snapshot.server, everyone, server)
-runtime = ClientRuntime(assembly, device)
-round_, states = found.snapshot.round, found.clients
-tests = [runtime.test("evaluate", round_, k, states.get(k), down[k]) for k in everyone]
-print(json.dumps([test.scores[0].accuracy for test in tests]))
+def accuracies(out):
+    assembly, found = reopen(Path(out))
+    method, device = assembly.algorithm, torch.device("cpu")
+    server, everyone = assembly.server(device), range(assembly.experiment.data.clients)
+    down = method.downlink(found.snapshot.server, everyone, server)
+    runtime = ClientRuntime(assembly, device)
+    round_, states = found.snapshot.round, found.clients
+    tests = [runtime.test("evaluate", round_, k, states.get(k), down[k]) for k in everyone]
+    return [test.scores[0].accuracy for test in tests]
+
+print(json.dumps([accuracies(out) for out in sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("method", ["fedmgp", "promptfolio", "dp2fl"])
-def test_saved_prompts_have_the_same_accuracy_in_another_process(method, tiny_clip, tmp_path):
-    out = tmp_path / "run"
+def test_saved_prompts_have_the_same_accuracy_in_another_process(tiny_clip, tmp_path):
+    methods = ("fedmgp", "promptfolio", "dp2fl")
+    trained = [saved_prompts(method, tiny_clip, tmp_path / method) for method in methods]
+    second = subprocess.run(
+        [sys.executable, "-c", AGAIN, *(str(tmp_path / method) for method in methods)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(second.stdout.splitlines()[-1]) == trained
+
+
+def saved_prompts(method, tiny_clip, out):
+    """Train a method's prompts; the clients' accuracies at the end."""
     keys = [f"model.clip={{name: openclip, path: {tiny_clip}}}", "data.image_size=8", "rounds=2"]
     keys += ["data.clients=3", "data.samples=300", "data.partition={name: iid}", "lr=0.2"]
     if method == "dp2fl":
@@ -129,11 +141,8 @@ def test_saved_prompts_have_the_same_accuracy_in_another_process(method, tiny_cl
     assert fedray_run(words) == 0
     rounds = json.loads((out / "result.json").read_text())["rounds"]
     saved, first = (list(rounds[r]["metrics"]["per_client"].values()) for r in (-1, 0))
-    second = subprocess.run(
-        [sys.executable, "-c", AGAIN, str(out)], capture_output=True, text=True, check=True
-    )
-    assert json.loads(second.stdout.splitlines()[-1]) == saved
     assert saved != first  # so an initial prompt in place of a saved one would show
+    return saved
 
 
 def test_saved_visual_prompts_are_the_trained_ones(tiny_clip, tmp_path):

@@ -46,9 +46,9 @@ def explained(chain: Sequence[ExperimentFile]) -> list[str]:
     Those that it sets, and those that it inherits from a file of another scale, which explains
     nothing.
     """
-    found = []
+    found, keys = [], [flatten(file.tree).keys() for file in chain]
     for key in flatten(merged(chain)):
-        setter = max(i for i, file in enumerate(chain) if key in flatten(file.tree))
+        setter = max(i for i, set_here in enumerate(keys) if key in set_here)
         if key not in UNSOURCED and not any(map(_is_papers, chain[setter:-1])):
             found.append(key)
     return found

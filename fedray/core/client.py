@@ -49,6 +49,7 @@ class Setting:
         seed: the experiment's seed.
         finetune_epochs: how long heads are fine-tuned after the last round.
         top_k: tests also count the true class among the k likeliest; None: they do not.
+        phases: the rounds in which clients have other images than before (`data.evolution`).
     """
 
     class_names: tuple[str, ...]
@@ -59,6 +60,7 @@ class Setting:
     seed: int
     finetune_epochs: int = 0
     top_k: int | None = None
+    phases: tuple[int, ...] = ()
 
     @property
     def num_classes(self) -> int:

@@ -42,6 +42,11 @@ class Schedule(Configurable, ABC):
     Params: ClassVar[type[Frozen]] = ScheduleParams
     params: ScheduleParams
 
+    @property
+    def changes(self) -> bool:
+        """Whether rounds may have different learning rates."""
+        return True
+
     def __call__(self, lr: float, round_: int, rounds: int) -> float:
         """The learning rate of a round.
 
@@ -85,6 +90,11 @@ class Constant(Schedule):
     """The same learning rate in every round after the warm-up."""
 
     name = "constant"
+
+    @property
+    def changes(self) -> bool:
+        """With a warm-up."""
+        return self.params.warmup_rounds > 0
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
         """`lr`."""

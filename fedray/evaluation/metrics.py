@@ -45,6 +45,7 @@ class Evaluated:
         fine_tuned: for each client its scores before and after each epoch of fine-tuning.
         train_losses: of the clients that trained.
         spent: epsilon after the round, where privacy was asked for.
+        lr: the clients' learning rate, where it changes over rounds.
     """
 
     facts: DataFacts
@@ -55,6 +56,7 @@ class Evaluated:
     fine_tuned: Sequence[Sequence[Score]] = ()
     train_losses: Sequence[float] = ()
     spent: Spent | None = None
+    lr: float | None = None
 
     @cached_property
     def tested(self) -> dict[int, Score]:

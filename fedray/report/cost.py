@@ -9,6 +9,7 @@ Runs of before they were measured have none.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -53,7 +54,7 @@ def as_number(text: str) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if value - value != 0:
+    if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"'{text}' is no number, expected for example 0.7")
     return value
 

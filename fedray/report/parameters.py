@@ -7,6 +7,7 @@ what passes the gate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -267,8 +268,10 @@ def _add_server(cost: Cost, state: StateTree, trained: Sequence[Tensor]) -> None
         place = component_of(path[-1]) if path[0] == "model" else path[0]
         cost.part(place).hold([tensor])
         held.append((place, tensor))
-    for place, shape in {(_alike(t, held) or "text encoder", t.shape) for t in trained}:
-        cost.part(place).trained += shape.numel()
+    stepped = Counter((_alike(t, held) or "text encoder", t.shape) for t in trained)
+    for (place, shape), times in stepped.items():  # every server step trains copies of its own
+        there = sum(name == place and tensor.shape == shape for name, tensor in held)
+        cost.part(place).trained += shape.numel() * min(times, max(there, 1))
 
 
 def _alike(tensor: Tensor, named: Sequence[tuple[str, Tensor]]) -> str | None:

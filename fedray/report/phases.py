@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fedray.command import CommandLine, as_word, run_command
 from fedray.errors import UserError
 from fedray.files import write_atomic
-from fedray.records import Metric
+from fedray.records import Metric, best_of
 from fedray.report.command import add_folders, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, load, metric_of
 from fedray.report.table import cell, markdown
@@ -133,8 +133,7 @@ def part_of(loaded: LoadedRun, metric: Metric, first: int, end: int) -> Part:
     before = [value for r, value in sorted(curve.items()) if r < first]
     if not inside:
         return Part(None, None, None)
-    best = min(inside) if metric.direction == "min" else max(inside)
-    return Part(best, inside[-1], inside[0] - before[-1] if before else None)
+    return Part(best_of(metric, inside), inside[-1], inside[0] - before[-1] if before else None)
 
 
 if __name__ == "__main__":

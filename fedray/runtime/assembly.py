@@ -109,12 +109,17 @@ class Assembly:
             seed=e.seed,
             finetune_epochs=e.finetune_epochs,
             top_k=e.evaluation.top_k,
+            phases=tuple(first for first, _ in self.data.later),
         )
 
     @cached_property
     def schedule(self) -> Schedule:
         """The clients' learning rate over rounds."""
         return build_schedule(self.experiment.lr_schedule)
+
+    def lr(self, round_: int) -> float:
+        """The clients' learning rate in a round; before the first that of the first."""
+        return self.schedule(self.setting.training.lr, max(round_, 1), self.setting.rounds)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -151,6 +156,7 @@ class Assembly:
             eval_every=e.eval_every,
             faults=e.faults,
             facts=[(first, self._facts(data)) for first, data in self.data.phases],
+            lr=self.lr if self.schedule.changes else None,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
             revertible=e.checkpoint_every > 1,

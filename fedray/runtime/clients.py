@@ -178,8 +178,7 @@ class ClientRuntime:
     def _setting(self, round_: int) -> Setting:
         """What both sides know, with the learning rate of the round."""
         if self._settings[0] != round_:
-            setting, rounds = self.assembly.setting, self.assembly.setting.rounds
-            lr = self.assembly.schedule(setting.training.lr, max(round_, 1), rounds)
+            setting, lr = self.assembly.setting, self.assembly.lr(round_)
             if lr != setting.training.lr:
                 setting = replace(setting, training=replace(setting.training, lr=lr))
             self._settings = (round_, setting)

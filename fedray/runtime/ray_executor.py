@@ -66,7 +66,8 @@ class RayExecutor:
         self.states = StateStore()
         self._nodes: dict[Any, str] = {}
         self._here = str(ray.get_runtime_context().get_node_id())
-        self._images = [len(indices) for indices in assembly.data.train]
+        self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
+        self._images = self._sizes[0][1]
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
@@ -75,6 +76,7 @@ class RayExecutor:
 
         With a reply timeout it is one call per client, and what is late is dropped.
         """
+        self._enter(round_)
         timeout = self._faults.reply_timeout_s
         distinct, position = _put_once(down)
 
@@ -103,6 +105,7 @@ class RayExecutor:
         With a reply timeout it is one call per client, and what does not answer is asked again:
         a round without it would be another number.
         """
+        self._enter(round_)
         timeout = self._faults.reply_timeout_s
         distinct, position = _put_once(down)
 
@@ -190,6 +193,10 @@ class RayExecutor:
         """Let the states go; the pool belongs to the caller."""
         self.states.close()
         self._pool.forget(self._experiment)
+
+    def _enter(self, round_: int) -> None:
+        """Weigh clients by the images that they have in a round."""
+        self._images = [sizes for first, sizes in self._sizes if first <= round_][-1]
 
     def _warm_up(self) -> None:
         """Wait until every worker can take calls."""

@@ -63,8 +63,9 @@ def result_of(out):
     return json.loads((out / "result.json").read_text())
 
 
-def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
+def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     out = tmp_path / "out"
+    pictures()
     assert run.main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
     files = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     assert files >= {
@@ -75,6 +76,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
         "checkpoints",
     }
     assert not [name for name in files if name.startswith(".")]
+    assert (out / "partition.png").stat().st_size > 5000
 
     result = result_of(out)
     assert (result["seed"], result["config"]["seed"]) == (4, 4)

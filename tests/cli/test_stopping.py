@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -85,10 +86,12 @@ def test_a_serial_run(tmp_path, number, code, what):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_a_run_on_ray_and_in_mlflow(tmp_path):
+def test_a_run_on_ray_and_in_mlflow(tmp_path, empty_database):
     import mlflow
 
     out = tmp_path / "out"
+    (tmp_path / "results").mkdir()
+    shutil.copy(empty_database, tmp_path / "results")
     code, said, errors = stopped(signal.SIGTERM, out, "workers=1", executor="ray")
     line = f"terminated; go on with: python -m fedray.run --resume {out}"
     assert (code, errors) == (143, [line])

@@ -168,7 +168,7 @@ def test_a_fixed_scale_is_the_one_that_was_asked_for(run):
     assert moved[1] > 2 * moved[0]
 
 
-def test_the_simplex_is_sent_once_to_everybody_and_counts_stay(run):
+def test_the_simplex_is_sent_once_to_everybody_and_counts_never(run):
     changes = {**ONE_KIND, "participation": 0.5, "optimizer.weight_decay": 0.1}
     done = run("fedetf", changes)
     assert done.results[0].down.params == {"prototypes": 4 * 10 * 10}
@@ -176,12 +176,14 @@ def test_the_simplex_is_sent_once_to_everybody_and_counts_stay(run):
     data = done.assembly.data
     assert set(done.memories) == {0, 1, 2, 3}
     for client, memory in done.memories.items():
-        assert set(memory) == {"simplex", "counts"}
+        assert set(memory) - {"counts"} == {"simplex"}
         cosines = memory["simplex"] @ memory["simplex"].T
         torch.testing.assert_close(cosines, 10 / 9 * torch.eye(10) - 1 / 9, atol=1e-6, rtol=0)
         assert torch.equal(memory["simplex"], done.memories[0]["simplex"])
         expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
-        assert memory["counts"].tolist() == expected.tolist()
+        trained = any(client in result.participants for result in done.results)
+        assert trained == ("counts" in memory)
+        assert not trained or memory["counts"].tolist() == expected.tolist()
     other = run("fedetf", {**changes, "seed": 1, "rounds": 1})
     assert not torch.equal(done.memories[0]["simplex"], other.memories[0]["simplex"])
 

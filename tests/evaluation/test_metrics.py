@@ -305,3 +305,15 @@ def test_newcomers_count_alike_however_many_images_they_have():
     found = Newcomers().compute(Evaluated(DataFacts(), SCORES, newcomers))
     assert found == {"new_accuracy": (0.5 + 0.25) / 2}
     assert own_test(SCORES) == OwnTest().compute(Evaluated(DataFacts(), SCORES, newcomers))
+
+
+def test_the_learning_rate_is_measured_where_it_changes(run):
+    halved = {"name": "steps", "every": 1, "factor": 0.5}
+    done = run("local", {"rounds": 3, "model.group": "mlp", "lr_schedule": halved})
+    rates = [result.metrics.get("learning_rate") for result in done.results]
+    assert rates == [None, 0.05, 0.025, 0.0125]
+    constant = run("local", {"rounds": 1, "model.group": "mlp"})
+    assert "learning_rate" not in constant.results[1].metrics
+    warmed_up = {"name": "constant", "warmup_rounds": 1, "warmup": "constant", "warmup_lr": 0.01}
+    warm = run("local", {"rounds": 2, "model.group": "mlp", "lr_schedule": warmed_up})
+    assert [warm.results[round_].metrics["learning_rate"] for round_ in (1, 2)] == [0.01, 0.05]

@@ -24,8 +24,9 @@ WORDS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_run_on_a_disk_that_fills(inject):
-    inject("disk", 6)
+@pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.long)])
+def test_a_run_on_a_disk_that_fills(inject, count):
+    inject("disk", count)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from small import (
 
 from fedray.cli import run
 from fedray.errors import RunFailed
-from fedray.runtime import server, workers
+from fedray.runtime import ray_executor, server
 from fedray.runtime.pool import WorkerPool
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -130,7 +130,7 @@ def test_a_worker_that_is_lost_is_replaced(small, pool, tmp_path, monkeypatch, k
     """As when its node dies and calls are refused before that is known, or memory runs out."""
     about = (pool.workers[0]._actor_id.binary(),) if kind is ActorUnavailableError else ()
     refused = iter([kind("no answer", *about)])
-    get = workers._get
+    get = ray_executor.get
 
     def unreachable_once(refs):
         error = next(refused, None)
@@ -138,7 +138,7 @@ def test_a_worker_that_is_lost_is_replaced(small, pool, tmp_path, monkeypatch, k
             raise error
         return get(refs)
 
-    monkeypatch.setattr(workers, "_get", unreachable_once)
+    monkeypatch.setattr(ray_executor, "get", unreachable_once)
     first = pool.workers[0]
     on_workers(small.experiment("faults.max_failures=1"), tmp_path, pool, 1)
     assert first not in pool.workers

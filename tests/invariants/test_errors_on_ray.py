@@ -84,6 +84,12 @@ def test_a_fault_in_a_method_names_the_file_with_its_traceback(
     assert 'raise ArithmeticError("no such thing")' in kept.read_text()
     assert RunFolder(out).read().done == 1
 
+
+def test_with_debug_the_fault_itself_is_raised(
+    small, ray_nodes, faulty_methods, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(server, "ServerActor", faulty.KnowingServer)
+    words = small.arguments("algorithm=broken", "rounds=2", "workers=1", "--no-track", "--debug")
     with pytest.raises(CodeError) as raised:
-        run.main([*words, "--debug", "--out", str(tmp_path / "debug")])
+        run.main([*words, "--out", str(tmp_path)])
     assert 'raise ArithmeticError("no such thing")' in "".join(raised.value.__notes__)

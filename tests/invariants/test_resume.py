@@ -75,7 +75,9 @@ def test_killed_after_the_last_checkpoint_result_json_is_put_together(small, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("round_", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "round_", [0, *(pytest.param(r, marks=pytest.mark.long) for r in (1, 3)), 2]
+)
 def test_killed_after_any_round(small, tmp_path, round_):
     out = tmp_path / "out"
     kill_when(small.arguments(*LONGER, *PARTIAL, "--executor", "serial"), out, round_)

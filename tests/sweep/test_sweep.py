@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -436,6 +437,13 @@ def test_optuna_takes_a_failed_trial_as_failed(here):
 # --- real sweeps ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def database(here, empty_database):
+    """MLflow's database of `here`, which is made already."""
+    (here / "results").mkdir()
+    return shutil.copy(empty_database, here / "results")
+
+
 @pytest.fixture(scope="module")
 def ray_here():
     """One local Ray for the sweeps of this file."""
@@ -462,7 +470,7 @@ def only_sweep(results: Path, name: str) -> dict:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_sweep_from_yaml_to_mlflow(here, capsys, ray_here):
+def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     write(here, space={"lr": {"grid": [0.05, 0.1, 1e6]}}, seeds=[0, 1])
     assert main(["tiny", "algorithm.lambda=0.5"]) == 0
     printed = capsys.readouterr().out
@@ -561,7 +569,7 @@ def test_when_every_trial_fails_the_sweep_fails(here, capsys, ray_here):
 @pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.slow
-def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, ray_here):
+def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, database, ray_here):
     write(
         here,
         search="tpe",
@@ -597,7 +605,7 @@ def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, ray_here):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_trial_whose_process_dies_goes_on_after_its_checkpoint(here, ray_here):
+def test_a_trial_whose_process_dies_goes_on_after_its_checkpoint(here, database, ray_here):
     write(here, scales=laptop(set={"rounds": 6, "local_epochs": 8}), seeds=[0])
     driver = psutil.Process()
     killed = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from fedray.tracking import MlflowTracker
 
 
 def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
 ) -> None:
     from mlflow import MlflowClient
 
@@ -31,7 +32,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         "scales": {"laptop": {"experiment": "fedtsp_digits"}},
     }
     (tmp_path / "tune" / "tiny.yaml").write_text(dump_yaml(sweep))
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
     ledger = Ledger(tmp_path / "home", plan_sweep("tiny"))
     ledger.home.mkdir()
     trials = [ledger.add(number, {"lr": lr}) for number, lr in enumerate((0.1, 0.2))]

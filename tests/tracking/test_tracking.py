@@ -92,14 +92,6 @@ def write_run(folder: Path, run: Run) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its tables, which takes seconds to make."""
-    path = tmp_path_factory.mktemp("database") / "mlflow.db"
-    Store(f"sqlite:///{path}", "empty").connect()
-    return path
-
-
 @pytest.fixture
 def uri(tmp_path: Path, empty_database: Path) -> str:
     path = tmp_path / "store" / "mlflow.db"

@@ -12,7 +12,8 @@ Three stages: clients send their label distributions, and K-means makes G cluste
 `cluster_rounds` rounds of FedAvg inside each cluster; then the G encoders are frozen, sent once to
 all clients, and the remaining rounds train one classifier on their concatenated features, a few
 batches each, averaged without weights. The encoders are frozen, so their features are computed
-once: clients store the features of their images, not the encoders.
+once: clients store the features of their images, not the encoders. Where the clients' images
+change (`data.evolution`) the encoders are sent again; the clusters stay.
 
 Until the encoders have reached a client it predicts with its cluster's model. So before the third
 stage there is no global accuracy, and local accuracies are those of the clusters' models.
@@ -203,6 +204,8 @@ class FedConcat(FedAvg):
         """A round inside the clusters, or of the classifier on their frozen encoders."""
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
+        if exchange.server.round in self.setting.phases:  # features of other images
+            state = {**state, "reached": torch.zeros_like(state["reached"])}
         if "head" not in state:
             state = {**state, "head": self._initial_head(state, exchange.server)}
         state = self._send_encoders(state, exchange)

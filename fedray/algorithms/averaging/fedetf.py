@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,10 +106,11 @@ class FedETF(ExtraParameters):
 
     # --- client ----------------------------------------------------------------------------------
 
-    def init_client(self, client: Client) -> ClientState:
-        """As FedAvg, and the class counts n_i."""
-        state = super().init_client(client)
-        return ClientState(state.model, {**state.memory, "counts": client.class_counts()})
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """As FedAvg, and n_i, the class counts of the images that the client has now."""
+        local = super().begin(client, state, down)
+        memory = {**local.state.memory, "counts": client.class_counts()}
+        return replace(local, state=ClientState(local.state.model, memory))
 
     def receive_simplex(
         self, client: Client, state: ClientState, down: Simplex

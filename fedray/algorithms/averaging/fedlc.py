@@ -17,6 +17,9 @@ Deviations:
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from pydantic import Field, StrictBool
 from torch import Tensor
 
@@ -28,7 +31,7 @@ from fedray.models import ClassifierOutput
 
 @algorithms.add
 class FedLC(FedAvg):
-    """FedAvg with calibrated logits; clients store their class counts, which are never sent."""
+    """FedAvg with calibrated logits; clients count their classes, and never send the counts."""
 
     name = "fedlc"
     title = "FedLC"
@@ -44,10 +47,11 @@ class FedLC(FedAvg):
 
     hp: HParams
 
-    def init_client(self, client: Client) -> ClientState:
-        """As FedAvg, and the class counts n_i."""
-        state = super().init_client(client)
-        return ClientState(state.model, {**state.memory, "counts": client.class_counts()})
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """As FedAvg, and n_i, the class counts of the images that the client has now."""
+        local = super().begin(client, state, down)
+        memory = {**local.state.memory, "counts": client.class_counts()}
+        return replace(local, state=ClientState(local.state.model, memory))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The calibrated loss."""

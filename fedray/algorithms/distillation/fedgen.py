@@ -64,7 +64,7 @@ from fedray.errors import UserError
 
 @dataclass(frozen=True)
 class ClassCounts(Payload):
-    """How many training images of each class a client has [C]; sent once."""
+    """How many training images of each class a client has [C]; sent once for each phase of data."""
 
     reveals = "how many images of each class the client has"
     counts: Tensor = payload_field(
@@ -158,7 +158,9 @@ class FedGen(HeadAveraging):
         return self._count(state, exchange)
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Ask those who have joined since, then one round."""
+        """Ask those who have joined since, or all when they have other images, then one round."""
+        if exchange.server.round in self.setting.phases:
+            state = {**state, "counts": {}}
         return super().round(self._count(state, exchange), exchange)
 
     def _count(self, state: ServerState, exchange: Exchange) -> ServerState:

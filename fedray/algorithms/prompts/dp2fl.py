@@ -214,6 +214,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Validation images that are missing, then downlink, client step, server step."""
+        if exchange.server.round in self.setting.phases:  # V_k are other images
+            state = {**state, "validation": {}, "holds": torch.zeros_like(state["holds"])}
         state = self._exchange_validation(state, exchange, exchange.participants)
         return super().round(state, exchange)
 

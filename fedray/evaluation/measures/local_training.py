@@ -20,6 +20,18 @@ class TrainLoss(Measure):
 
 
 @metrics.add
+class ScheduledLearningRate(Measure):
+    """The clients' learning rate in the round, where `lr_schedule` changes it."""
+
+    name = "learning_rate"
+    metrics = (Metric("learning_rate", "number", None, None),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """As the schedule gives it; of a method with rates of its own, the key `lr`'s."""
+        return {} if evaluated.lr is None else {"learning_rate": evaluated.lr}
+
+
+@metrics.add
 class FineTuned(Measure):
     """Accuracy after fine-tuning at the end, as means over clients (FedTSP supplementary C.4).
 

@@ -1,0 +1,79 @@
+"""What methods know of a client's images follows `data.evolution`.
+
+That every method runs when the data changes, and resumes there, is in on_pretended_device.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.runtime.ray_executor import RayExecutor
+
+LAST = 3
+EVOLVING = {
+    "rounds": LAST,
+    "data.evolution.phases": [{"round": LAST, "partition": {"name": "iid"}}],
+    "data.partition": {"name": "dirichlet", "alpha": 0.2},
+    "model.group": "cnn2",
+}
+
+
+def class_counts(data, client):
+    """Of the client's training images, by class [10]."""
+    return np.bincount(data.images.labels[data.train[client]], minlength=10).tolist()
+
+
+@pytest.mark.parametrize("method", ["fedlc", "fedetf"])
+def test_classes_are_counted_anew(run, method):
+    done = run(method, EVOLVING)
+    data = done.assembly.data
+    for client, memory in done.memories.items():
+        assert memory["counts"].tolist() == class_counts(data.at(LAST), client)
+        assert memory["counts"].tolist() != class_counts(data, client)
+
+
+def test_the_server_asks_for_counts_anew(run):
+    few = {"server_epochs": 1, "hidden_dim": 8, "noise_dim": 4}
+    done = run("fedgen", {**EVOLVING, **{f"algorithm.{key}": n for key, n in few.items()}})
+    data = done.assembly.data
+    for round_ in (LAST - 1, LAST):
+        counts = done.servers[round_]["counts"]
+        held = {client: class_counts(data.at(round_), int(client)) for client in counts}
+        assert {client: found.tolist() for client, found in counts.items()} == held
+    asked = [done.results[r].up.params.get("statistics") for r in (0, 1, 2, LAST)]
+    assert asked == [40, 4, 4, 40 + 4]
+
+
+def test_features_are_made_anew(run):
+    done = run("fedconcat", {**EVOLVING, "algorithm.clusters": 2, "algorithm.cluster_rounds": 1})
+    data = done.assembly.data.at(LAST)
+    for client, memory in done.memories.items():
+        assert len(memory["features"]["train"]) == len(data.train[client])
+        assert len(memory["features"]["test"]) == len(data.test[client])
+    first, again = (done.results[round_].down.params for round_ in (LAST - 1, LAST))
+    assert again == first  # the encoders and the classifier
+
+
+def test_validation_images_are_exchanged_anew(run):
+    keys = {key: value for key, value in EVOLVING.items() if key != "model.group"}
+    small = {"data.samples": 120, "data.clients": 3, "data.validation_fraction": 0.2}
+    done = run("dp2fl", {**keys, **small, "algorithm.length": 2})
+    data = done.assembly.data
+    for round_ in (LAST - 1, LAST):
+        now = data.at(round_)
+        for owner, kept in done.servers[round_]["validation"].items():
+            expected = data.images.labels[now.validation[int(owner)]]
+            assert torch.equal(kept["labels"], torch.from_numpy(expected))
+    for memory in done.memories.values():
+        for owner, kept in memory["validation"].items():
+            assert torch.equal(kept["labels"], done.servers[LAST]["validation"][owner]["labels"])
+
+
+def test_workers_are_given_clients_by_the_images_that_these_have_now(assemble):
+    assembly = assemble("fedavg", EVOLVING)
+    executor = RayExecutor(assembly, pool=None)
+    for round_ in (0, LAST - 1, LAST):
+        executor._enter(round_)
+        assert executor._images == [len(part) for part in assembly.data.at(round_).train]
