@@ -13,11 +13,14 @@ import slurm as local_slurm
 from slurm import ROOT, Slurm, wait_until
 
 SCRIPT = ROOT / "clusters" / "slurm" / "sweep.sbatch"
-SWEEP = ("fedprox_mu", "rounds=20", "local_epochs=2", "--no-track")
 TRIALS = 6
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 PATIENCE = 900
 """Seconds: the machine may be busy."""
+SIGNAL = "--signal=B:USR1@120"
+"""So that it comes as soon as `limit_soon` has changed the limit and Slurm has looked."""
+ENOUGH = 100
+"""Seconds of all trials together; Slurm looks at time limits every 30 s."""
 
 pytestmark = [
     pytest.mark.long,
@@ -31,11 +34,13 @@ class Job:
     """A submitted sweep.
 
     Attributes:
+        words: what the script was given.
         number: by which Slurm knows it.
         results: its FEDRAY_RESULTS.
     """
 
-    def __init__(self, slurm: Slurm, name: str, *options: str, words: tuple[str, ...]) -> None:
+    def __init__(self, slurm: Slurm, name: str, words: tuple[str, ...], *options: str) -> None:
+        self.words = words
         self._slurm = slurm
         self.results = slurm.folder / "results" / name
         self._log = slurm.folder / f"{name}.log"
@@ -109,19 +114,23 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture
 def submit(slurm, request) -> Callable[..., Job]:
-    """`submit("--time=10", words=(...))` gives a job that bears the test's name."""
+    """`submit(("NAME", "rounds=5"), "--time=10")` gives a job that bears the test's name."""
 
-    def submit(*options: str, words: tuple[str, ...] = SWEEP) -> Job:
-        return Job(slurm, request.node.name.removeprefix("test_"), *options, words=words)
+    def submit(words: tuple[str, ...], *options: str) -> Job:
+        return Job(slurm, request.node.name.removeprefix("test_"), words, *options)
 
     return submit
 
 
 @pytest.fixture(scope="module")
 def undisturbed(slurm) -> Job:
-    """The same sweep in a job that nothing happens to."""
-    job = Job(slurm, "undisturbed", words=SWEEP)
-    assert job.wait() == "COMPLETED", job.log
+    """A sweep that takes long enough to be disturbed, in a job that nothing happens to."""
+    for rounds in (20, 80, 320):
+        words = ("fedprox_mu", f"rounds={rounds}", "local_epochs=2", "--no-track")
+        job = Job(slurm, f"undisturbed_{rounds}", words)
+        assert job.wait() == "COMPLETED", job.log
+        if sum(float(str(trial["seconds"])) for trial in job.trials()) > ENOUGH:
+            break
     return job
 
 
@@ -135,7 +144,7 @@ def test_a_sweep_runs_on_two_nodes_with_a_token(slurm, undisturbed):
 
 
 def test_a_lost_node_does_not_end_a_job_that_may_shrink(slurm, submit, undisturbed):
-    job = submit("--no-kill")
+    job = submit(undisturbed.words, "--no-kill")
     job.wait_for_first_trial()
     slurm.command("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     assert job.wait() == "COMPLETED", job.log
@@ -145,7 +154,7 @@ def test_a_lost_node_does_not_end_a_job_that_may_shrink(slurm, submit, undisturb
 
 @pytest.mark.parametrize("node", local_slurm.NODES)
 def test_a_job_that_lost_a_node_starts_again_and_goes_on(slurm, submit, undisturbed, node):
-    job = submit()
+    job = submit(undisturbed.words)
     job.wait_for_first_trial()
     slurm.lose(node)
     wait_until(lambda: job.told("JobState") != "RUNNING", 120, "Slurm sees that the node is lost")
@@ -158,7 +167,7 @@ def test_a_job_that_lost_a_node_starts_again_and_goes_on(slurm, submit, undistur
 
 
 def test_a_job_near_its_time_limit_starts_again_and_goes_on(slurm, submit, undisturbed):
-    job = submit("--time=60")
+    job = submit(undisturbed.words, "--time=60", SIGNAL)
     job.wait_for_first_trial()
     limit_soon(slurm, job)
     wait_until(lambda: "the time limit is near" in job.log or job.is_over(), 120, "the signal")
@@ -176,14 +185,15 @@ def test_a_job_near_its_time_limit_starts_again_and_goes_on(slurm, submit, undis
 
 
 def limit_soon(slurm: Slurm, job: Job) -> None:
-    """Change a job's limit, so that less than a minute is left."""
-    hours, minutes, seconds = map(int, job.told("RunTime").split(":"))
-    passed = 60 * hours + minutes + (seconds > 0)
-    slurm.command("scontrol", "update", f"jobid={job.number}", f"timelimit={passed}")
+    """Change a job's limit, so that one to two minutes are left."""
+    hours, minutes, _ = map(int, job.told("RunTime").split(":"))
+    limit = 60 * hours + minutes + 2
+    slurm.command("scontrol", "update", f"jobid={job.number}", f"timelimit={limit}")
 
 
-def test_a_job_is_not_started_again_for_ever(slurm, submit):
-    job = submit("--time=60", "--export=ALL,FEDRAY_MOST_RESTARTS=0")
+def test_a_job_is_not_started_again_for_ever(slurm, submit, undisturbed):
+    once = "--export=ALL,FEDRAY_MOST_RESTARTS=0"
+    job = submit(undisturbed.words, "--time=60", SIGNAL, once)
     wait_until(job.trials, PATIENCE, "the sweep's begin")
     limit_soon(slurm, job)
     assert job.wait() == "FAILED"
@@ -192,7 +202,7 @@ def test_a_job_is_not_started_again_for_ever(slurm, submit):
 
 
 def test_a_mistake_of_the_users_ends_the_job_at_once(submit):
-    job = submit(words=("no_such_sweep", "--no-track"))
+    job = submit(("no_such_sweep", "--no-track"))
     assert job.wait() == "FAILED"
     assert (job.told("Restarts"), job.told("ExitCode")) == ("0", "2:0")
     assert "error: no_such_sweep" in job.log
