@@ -17,7 +17,7 @@ import tomllib
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ CLUSTERS = ROOT / "clusters"
 SCRIPTS = [
     CLUSTERS / "laptop" / "start-head.sh",
     CLUSTERS / "slurm" / "sweep.sbatch",
-    CLUSTERS / "slurm" / "sweep-manual.sbatch",
 ]
 YAMLS = sorted(CLUSTERS.rglob("*.yaml"))
 READMES = sorted(CLUSTERS.rglob("README.md"))
@@ -405,8 +404,28 @@ esac
 """
 
 
+# Nodes have the address $ADDRESS, or their own $ADDRESS_name.
+SCONTROL = r"""
+echo "scontrol $*" >> "$LOG"
+case "$*" in
+  "show hostnames"*) for name in $NODES; do echo $name; done ;;
+  *"show node"*) own="ADDRESS_${@: -1}"; echo "NodeName=x NodeAddr=${!own:-$ADDRESS} Port=1" ;;
+esac
+"""
+# A `python` that chooses a folder, waits for nodes, reads how a sweep is, and sweeps.
+PYTHON = r"""
+echo "python $*" >> "$LOG"
+case "$1 ${2:-} ${3:-}" in
+  "- $SLURM_JOB_ID "*) echo "$SWEEP_HOME"; exit "${HOME_STATUS:-0}" ;;
+  "- "*) exit "${JOIN_STATUS:-0}" ;;
+  "-c "*) echo "$STATUS" ;;
+  *) [[ -z "${SWEEP_SECONDS:-}" ]] || exec sleep "$SWEEP_SECONDS"; exit "${SWEEP_STATUS:-0}" ;;
+esac
+"""
+
+
 @pytest.fixture
-def stage(tmp_path) -> Iterator[dict[str, str]]:
+def stage(tmp_path) -> dict[str, str]:
     """An environment in which the scripts find stand-ins for ray, Slurm and python."""
     tools = tmp_path / "bin"
     (tmp_path / "submit" / ".venv" / "bin").mkdir(parents=True)
@@ -414,20 +433,18 @@ def stage(tmp_path) -> Iterator[dict[str, str]]:
     (tmp_path / "home").mkdir()
     tools.mkdir()
     put(tools, "ray", RAY)
-    put(tools, "scontrol", "for name in $NODES; do echo $name; done")
-    put(
-        tools,
-        "python",
-        'echo "python $*" >> "$LOG"; [[ "$1" == - ]] && exit "${JOIN_STATUS:-0}";'
-        'exit "${SWEEP_STATUS:-0}"',
-    )
+    put(tools, "scontrol", SCONTROL)
+    put(tools, "python", PYTHON)
     job = str(os.getpid())
-    env = {
+    return {
         "PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(tmp_path / "home"),
         "LOG": str(tmp_path / "log"),
         "PYTHON": sys.executable,
         "NODES": "localhost",
+        "ADDRESS": "127.0.0.1",
+        "SWEEP_HOME": str(tmp_path / "sweep"),
+        "RAY_TMPDIR": str(tmp_path),
         "SLURM_JOB_ID": job,
         "SLURM_JOB_NODELIST": "localhost",
         "SLURM_NNODES": "1",
@@ -436,8 +453,6 @@ def stage(tmp_path) -> Iterator[dict[str, str]]:
         "SLURM_SUBMIT_DIR": str(tmp_path / "submit"),
         "MLFLOW_TRACKING_URI": "http://tracking.example.org:5000",
     }
-    yield env
-    shutil.rmtree(f"/tmp/ray-{job}", ignore_errors=True)
 
 
 def bash(script: Path, *args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -446,142 +461,142 @@ def bash(script: Path, *args: str, env: Mapping[str, str]) -> subprocess.Complet
     )
 
 
-SYMMETRIC = CLUSTERS / "slurm" / "sweep.sbatch"
-MANUAL = CLUSTERS / "slurm" / "sweep-manual.sbatch"
-# srun that runs what symmetric-run would run on the head: all after the lone `--`.
-SRUN_SYMMETRIC = r"""
-echo "srun $*" >> "$LOG"
-[[ -n "${RAY_NEVER_STARTS:-}" ]] && exit 0
-while [[ "$1" != "--" ]]; do shift; done; shift; exec "$@"
-"""
-SRUN_MANUAL = r"""
+SBATCH = CLUSTERS / "slurm" / "sweep.sbatch"
+SRUN = r"""
 echo "srun $*" >> "$LOG"
 while [[ "$1" == -* ]]; do shift; done; exec "$@"
 """
+ALONE = ("fedtsp_lambda",)
 
 
-def test_symmetric_sbatch_runs_the_sweep(stage, tmp_path):
-    put(tmp_path / "bin", "srun", SRUN_SYMMETRIC)
-    stage |= {"HEAD_IP": "192.0.2.7", "SLURM_NNODES": "2"}
-    done = bash(SYMMETRIC, "fedtsp_lambda", "--scale", "paper", "gpus=1", env=stage)
-    assert done.returncode == 0, done.stderr
-    log = lines_of(tmp_path / "log")
-    assert log[-1] == "python -m fedray.sweep fedtsp_lambda --scale paper gpus=1"
-    (srun,) = [line for line in log if line.startswith("srun ")]
-    port = 20000 + int(stage["SLURM_JOB_ID"]) % 12000
-    assert f" ray symmetric-run --address 192.0.2.7:{port} --min-nodes 2 " in srun
-    assert " --num-cpus=4 --num-gpus=2 " in srun
-    assert list((tmp_path / "home" / "fedray_results").iterdir()) == []
+def option(line: str, name: str) -> str:
+    """What follows `--name=` in a command."""
+    found = re.search(rf"{name}=(\S+)", line)
+    assert found, line
+    return found[1]
 
 
-def test_symmetric_sbatch_fails_when_the_sweep_fails(stage, tmp_path):
-    put(tmp_path / "bin", "srun", SRUN_SYMMETRIC)
-    done = bash(
-        SYMMETRIC, "fedtsp_lambda", env=stage | {"HEAD_IP": "192.0.2.7", "SWEEP_STATUS": "3"}
-    )
-    assert done.returncode not in (0, 2)
-
-
-def test_symmetric_sbatch_fails_when_ray_never_started(stage, tmp_path):
-    put(tmp_path / "bin", "srun", SRUN_SYMMETRIC)
-    done = bash(
-        SYMMETRIC, "fedtsp_lambda", env=stage | {"HEAD_IP": "192.0.2.7", "RAY_NEVER_STARTS": "1"}
-    )
-    assert done.returncode == 1
-    assert "did not finish" in done.stderr
-
-
-def test_symmetric_sbatch_asks_for_whole_nodes():
-    head = [line for line in SYMMETRIC.read_text().splitlines() if line.startswith("#SBATCH")]
-    assert "#SBATCH --exclusive" in head
-    assert "#SBATCH --ntasks-per-node=1" in head
-
-
-@pytest.mark.parametrize("script", [SYMMETRIC, MANUAL], ids=short)
 @pytest.mark.parametrize(
     ("args", "env", "says"),
     [
         ([], {}, "name a sweep"),
-        (["fedtsp_lambda"], {"SLURM_NNODES": "2"}, "set HEAD_IP"),
-        (["fedtsp_lambda"], {"NODES": "no.such.host.invalid", "SLURM_NNODES": "2"}, "set HEAD_IP"),
+        (ALONE, {"NODES": "a b", "ADDRESS": "127.0.1.1", "ADDRESS_b": "192.0.2.8"}, "set HEAD_IP"),
+        (ALONE, {"NODES": "a", "ADDRESS": "no.such.host.invalid"}, "set HEAD_IP"),
+        (ALONE, {"MLFLOW_TRACKING_URI": ""}, "mlflow/README.md"),
+        (ALONE, {"HOME_STATUS": "2"}, ""),
     ],
 )
-def test_sbatch_says_what_is_missing(stage, tmp_path, script, args, env, says):
-    put(tmp_path / "bin", "srun", 'echo "srun $*" >> "$LOG"')
-    done = bash(script, *args, env=stage | env)
+def test_sbatch_says_what_is_missing_before_ray_starts(stage, tmp_path, args, env, says):
+    put(tmp_path / "bin", "srun", SRUN)
+    done = bash(SBATCH, *args, env=stage | env)
     assert done.returncode == 2
     assert says in done.stderr
     assert not [line for line in lines_of(tmp_path / "log") if line.startswith("srun")]
 
 
-@pytest.mark.parametrize("script", [SYMMETRIC, MANUAL], ids=short)
-def test_sbatch_needs_a_tracking_server(stage, script):
-    del stage["MLFLOW_TRACKING_URI"]
-    done = bash(script, "fedtsp_lambda", env=stage)
-    assert done.returncode == 1
-    assert "mlflow/README.md" in done.stderr
-
-
-def test_manual_sbatch_starts_waits_sweeps_and_ends_what_it_started(stage, tmp_path):
-    put(tmp_path / "bin", "srun", SRUN_MANUAL)
-    stage |= {"SLURM_MEM_PER_NODE": "1000"}
-    done = bash(MANUAL, "fedtsp_lambda", "--resume", env=stage)
+def test_sbatch_starts_waits_sweeps_and_ends_what_it_started(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN)
+    stage |= {"SLURM_MEM_PER_NODE": "1000", "RAY_TMPDIR": str(tmp_path / "t")}
+    (tmp_path / "t").mkdir()
+    done = bash(SBATCH, *ALONE, "--scale", "paper", env=stage)
     assert done.returncode == 0, done.stderr
     log = lines_of(tmp_path / "log")
-    port = 20000 + int(stage["SLURM_JOB_ID"]) % 1270 * 10
     (start,) = [line for line in log if line.startswith("ray start")]
-    for option in (
-        "--head", "--block", f"--port={port}", f"--dashboard-port={port + 1}",
-        f"--ray-client-server-port={port + 2}", f"--dashboard-agent-listen-port={port + 3}",
-        "--num-cpus=4", "--num-gpus=2", f"--temp-dir=/tmp/ray-{stage['SLURM_JOB_ID']}/r",
+    port = int(option(start, "--port"))
+    job = int(stage["SLURM_JOB_ID"])
+    assert (port - 20000 - job % 1270 * 10) % 10 == 0
+    for one in (
+        "--head", "--block", f"--dashboard-port={port + 1}",
+        f"--ray-client-server-port={port + 2}", "--dashboard-agent-listen-port=0",
+        "--min-worker-port=0", "--max-worker-port=0", "--num-cpus=4", "--num-gpus=2",
         f"--object-store-memory={1000 * 2**20 * 3 // 10}", "mode=token",
     ):  # fmt: skip
-        assert option in start.split()
-    assert [line.split(" ", 2)[1] for line in log if line.startswith("python")] == ["-", "-m"]
-    assert "python -m fedray.sweep fedtsp_lambda --resume" in log
+        assert one in start.split()
+    assert f"python -m fedray.sweep fedtsp_lambda --scale paper --out {tmp_path}/sweep" in log
     assert log[-1] == "ended --head"
-    private = Path(f"/tmp/ray-{stage['SLURM_JOB_ID']}")
+    private = Path(option(start, "--temp-dir")).parent
+    assert private.name.startswith(f"ray-{job}.")
+    assert private.parent == tmp_path / "t"
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert list((tmp_path / "home" / "fedray_results").iterdir()) == []
 
 
 @pytest.mark.parametrize(("which", "status"), [("SWEEP_STATUS", 3), ("JOIN_STATUS", 1)])
-def test_manual_sbatch_ends_the_head_also_after_a_failure(stage, tmp_path, which, status):
-    put(tmp_path / "bin", "srun", SRUN_MANUAL)
-    done = bash(MANUAL, "fedtsp_lambda", env=stage | {which: str(status)})
+def test_sbatch_ends_the_head_also_after_a_failure(stage, tmp_path, which, status):
+    put(tmp_path / "bin", "srun", SRUN)
+    done = bash(SBATCH, *ALONE, env=stage | {which: str(status)})
     assert done.returncode == status
     assert lines_of(tmp_path / "log")[-1] == "ended --head"
 
 
-def test_manual_sbatch_ends_the_head_when_it_is_ended_itself(stage, tmp_path):
-    put(tmp_path / "bin", "srun", SRUN_MANUAL)
-    put(tmp_path / "bin", "python", 'echo "python $*" >> "$LOG"; [[ $1 == - ]] || exec sleep 60')
-    running = subprocess.Popen(["bash", MANUAL, "fedtsp_lambda"], env=stage)
-    wait_until(lambda: "python -m fedray.sweep fedtsp_lambda" in lines_of(tmp_path / "log"))
+def test_sbatch_ends_the_head_when_it_is_ended_itself(stage, tmp_path):
+    running = start_sweeping(stage, tmp_path)
     running.terminate()
     assert running.wait(30) == 143
     assert lines_of(tmp_path / "log")[-1] == "ended --head"
 
 
-def test_manual_sbatch_stops_waiting_for_a_head_that_died(stage, tmp_path):
+def start_sweeping(stage: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    """A job whose sweep takes a minute, and has begun."""
+    put(folder / "bin", "srun", SRUN)
+    running = subprocess.Popen(["bash", SBATCH, *ALONE], env=stage | {"SWEEP_SECONDS": "60"})
+    wait_until(lambda: any("fedray.sweep fed" in line for line in lines_of(folder / "log")))
+    return running
+
+
+def test_sbatch_stops_waiting_for_a_head_that_died(stage, tmp_path):
     put(tmp_path / "bin", "srun", "exit 1")
-    done = bash(MANUAL, "fedtsp_lambda", env=stage)
+    done = bash(SBATCH, *ALONE, env=stage)
     assert done.returncode == 1
     assert "the head ended" in done.stderr
 
 
-def test_job_ports_avoid_those_of_rays_workers_and_of_the_kernel():
-    from ray.scripts.scripts import cli
+def test_sbatch_queues_itself_again_before_the_time_limit(stage, tmp_path):
+    running = start_sweeping(stage, tmp_path)
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(30) == 75
+    assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
+    note = tmp_path / "home" / "fedray_results" / f".slurm-{stage['SLURM_JOB_ID']}"
+    assert note.read_text().strip() == str(tmp_path / "sweep")
 
-    default = {option.name: option.default for option in cli.commands["start"].params}
-    bases = [
-        re.search(r"\$\(\( (\d+) \+ SLURM_JOB_ID % (\d+)(?: \* (\d+))? \)\)", script.read_text())
-        for script in (SYMMETRIC, MANUAL)
-    ]
-    for base in bases:
-        assert base
-        first, modulo, step = int(base[1]), int(base[2]), int(base[3] or 1)
-        assert first > default["max_worker_port"]
-        assert first + (modulo - 1) * step + step - 1 < 32768
+
+def test_sbatch_is_queued_again_so_often_and_no_oftener(stage, tmp_path):
+    stage |= {"SLURM_RESTART_COUNT": "3", "FEDRAY_MOST_RESTARTS": "3"}
+    running = start_sweeping(stage, tmp_path)
+    running.send_signal(signal.SIGUSR1)
+    assert running.wait(30) == 1
+    assert not any("requeue" in line for line in lines_of(tmp_path / "log"))
+    done = bash(SBATCH, *ALONE, env=stage | {"SLURM_RESTART_COUNT": "4"})
+    assert done.returncode == 1
+    assert "FEDRAY_MOST_RESTARTS allows 3" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "goes_on"), [(None, "--out {}"), ("running", "--out {} --resume"), ("finished", "")]
+)
+def test_sbatch_goes_on_in_the_folder_of_its_first_start(stage, tmp_path, status, goes_on):
+    put(tmp_path / "bin", "srun", SRUN)
+    home = tmp_path / "first"
+    home.mkdir()
+    if status is not None:
+        (home / "sweep.json").write_text(f'{{"status": "{status}"}}')
+    results = tmp_path / "home" / "fedray_results"
+    results.mkdir()
+    (results / f".slurm-{stage['SLURM_JOB_ID']}").write_text(f"{home}\n")
+    done = bash(SBATCH, *ALONE, env=stage | {"SLURM_RESTART_COUNT": "1", "STATUS": str(status)})
+    assert done.returncode == 0, done.stderr
+    sweeps = [line for line in lines_of(tmp_path / "log") if "fedray.sweep fed" in line]
+    assert sweeps == (
+        [f"python -m fedray.sweep fedtsp_lambda {goes_on}".format(home)] * bool(goes_on)
+    )
+    assert list(results.iterdir()) == []
+
+
+def test_job_ports_lie_below_those_of_the_kernel():
+    base = re.search(r"\$\(\( (\d+) \+ SLURM_JOB_ID % (\d+) \* (\d+) \)\)", SBATCH.read_text())
+    assert base
+    first, modulo, step = map(int, base.groups())
+    assert first + (modulo - 1) * step + step - 1 < 32768
 
 
 # --- laptop --------------------------------------------------------------------------------------
