@@ -150,6 +150,10 @@ class Worker:
                 for client, state, down in share.inputs(referenced)
             ]
 
+    def node(self) -> str:
+        """The id of the node that this process is on."""
+        return str(ray.get_runtime_context().get_node_id())
+
     def peak_rss(self) -> int:
         """The most memory that this process ever held, in bytes."""
         return peak_rss()

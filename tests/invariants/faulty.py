@@ -21,7 +21,8 @@ from fedray.core import (
     algorithms,
 )
 from fedray.errors import UserError
-from fedray.runtime import server, workers
+from fedray.runtime import pool, server, worker
+from fedray.runtime.deaths import StatesLost
 
 
 class Sleepy(Local):
@@ -113,7 +114,7 @@ def register() -> None:
         algorithms.add(method)
 
 
-class Worker(workers.Worker):
+class Worker(worker.Worker):
     """A worker whose process knows the methods of this file."""
 
     def __init__(self, *args: Any) -> None:
@@ -140,7 +141,7 @@ class LosingServer(server.ServerActor):
             yield record
             if record.round == 1 and not lost.exists():
                 lost.touch()
-                raise workers.StatesLost("the node that held clients' states is gone")
+                raise StatesLost("the node that held clients' states is gone")
 
 
 class KnowingServer(server.ServerActor):
@@ -148,4 +149,4 @@ class KnowingServer(server.ServerActor):
 
     def __init__(self) -> None:
         register()
-        workers.Worker = Worker
+        pool.Worker = Worker
