@@ -115,13 +115,17 @@ def runs_itself(experiment: Experiment) -> bool:
     Not where clients may be late: one process cannot leave them behind. Nor where the process is
     on the driver's node to write results, and what computes elsewhere.
     """
+    alone = experiment.workers == 1 and experiment.gpus == 0
+    return alone and experiment.faults.reply_timeout_s is None and not _is_to_write_alone()
+
+
+def _is_to_write_alone() -> bool:
+    """Whether this process is where it is for its node's disk (`resources.trial_bundles`)."""
+    import ray
     from ray.util import get_current_placement_group
 
-    group = get_current_placement_group()
-    if group is not None and any(name.startswith("node:") for name in group.bundle_specs[0]):
-        return False
-    alone = experiment.workers == 1 and experiment.gpus == 0
-    return alone and experiment.faults.reply_timeout_s is None
+    group = get_current_placement_group() if ray.is_initialized() else None
+    return group is not None and any(name.startswith("node:") for name in group.bundle_specs[0])
 
 
 warm = WarmProcess()

@@ -107,10 +107,8 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         if self._is_outage(error, entry):
             return None
         self._deaths[entry.number] += 1
-        deaths, most = (
-            self._deaths[entry.number],
-            self._ledger.plan.some_experiment().faults.max_failures,
-        )
+        deaths = self._deaths[entry.number]
+        most = self._ledger.plan.some_experiment().faults.max_failures
         if deaths <= most:
             return None
         return f"it died {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
