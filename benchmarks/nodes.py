@@ -52,20 +52,18 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_argument("--workers", type=int, default=4, help="how many kills of every worker")
     cli.add_argument("--only", nargs="+", choices=WHERE, default=list(WHERE))
     cli.add_argument("--seed", type=int, default=0)
+    cli.add_argument("--apart", action="store_true", help="the nodes share no folder of results")
     cli.add_argument("--json", type=Path, default=Path("nodes.json"), metavar="FILE")
     args = cli.parse_args(argv)
     kills: list[Kill] = []
-    with tempfile.TemporaryDirectory(prefix="fedray-nodes-") as folder, Stage(Path(folder)) as at:
-        for number, (where, scene, times) in enumerate(plan(args.nodes, args.workers, args.only)):
-            asked = at.run if where == "run" else at.sweep
-            # a command may come to its end before it was killed often enough
-            left = times
-            while left > 0:
-                came = asked(scene, left, f"{args.seed}/{number}/{left}")
-                kills += came
-                left -= len(came)
-                print(f"  {len(kills)} kills so far", flush=True)
-                _write(args.json, args.seed, kills)
+    with (
+        tempfile.TemporaryDirectory(prefix="fedray-nodes-") as folder,
+        Stage(Path(folder), shared=not args.apart) as stage,
+    ):
+        for came in _killed(stage, args):
+            kills += came
+            print(f"  {len(kills)} kills so far", flush=True)
+            _write(args.json, args.seed, kills)
     print(table(kills))
     wrong = [kill.outcome for kill in kills if kill.outcome != "identical"]
     recovery = [kill.recovery for kill in kills]
@@ -76,6 +74,16 @@ def main(argv: list[str] | None = None) -> int:
     for each in dict.fromkeys(wrong):
         print(each, file=sys.stderr)
     return 1 if wrong else 0
+
+
+def _killed(stage: Stage, args: argparse.Namespace) -> Iterator[list[Kill]]:
+    """Kill as often as is asked for; yield what came of each run and sweep."""
+    for number, (where, scene, left) in enumerate(plan(args.nodes, args.workers, args.only)):
+        asked = stage.run if where == "run" else stage.sweep
+        while left > 0:  # it may come to its end before it was killed often enough
+            came = asked(scene, left, f"{args.seed}/{number}/{left}")
+            left -= len(came)
+            yield came
 
 
 def _write(path: Path, seed: int, kills: list[Kill]) -> None:

@@ -93,10 +93,13 @@ class Stage:
 
     Args:
         folder: for everything that is written.
+        shared: whether FEDRAY_RESULTS says that all nodes share it; otherwise servers are placed on
+            the driver's node.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = True) -> None:
         self._folder = folder
+        self._shared = shared
         self._ray = ray_folder()
         self._made: dict[str, Path] = {}
         self._numbers = itertools.count()
@@ -104,7 +107,9 @@ class Stage:
     def __enter__(self) -> Stage:
         import_all("fedray.sweep.command", "fedray.runtime.server")
         os.environ["FEDRAY_CACHE"] = str(self._folder / "cache")
-        os.environ["FEDRAY_RESULTS"] = str(self._folder)
+        os.environ.pop("FEDRAY_RESULTS", None)
+        if self._shared:
+            os.environ["FEDRAY_RESULTS"] = str(self._folder)
         self._experiment = prepare(self._folder)["scaffold"]
         self._ray.__enter__()
         return self
