@@ -56,12 +56,17 @@ def remove_torn(folder: Path) -> None:
     The caller keeps others out of the folder meanwhile.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
-        if not _TEMPORARY.fullmatch(path.name):
+        if not is_temporary(path.name):
             continue
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether this is the name of something that is still being written."""
+    return bool(_TEMPORARY.fullmatch(name))
 
 
 @contextmanager
@@ -158,9 +163,16 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
+def results_uri() -> str | None:
+    """$FEDRAY_RESULTS where it is a URI: s3://bucket/results; then results are copied there."""
+    chosen = os.environ.get("FEDRAY_RESULTS", "")
+    return chosen if "://" in chosen else None
+
+
 def results_home() -> Path:
-    """$FEDRAY_RESULTS, or ~/fedray_results; absolute."""
-    return Path(os.environ.get("FEDRAY_RESULTS") or Path.home() / "fedray_results").resolve()
+    """$FEDRAY_RESULTS where it is a folder, else ~/fedray_results; absolute."""
+    chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
+    return Path(chosen or Path.home() / "fedray_results").resolve()
 
 
 def cache_folder() -> Path:

@@ -58,11 +58,15 @@ def test_shares_never_add_up_to_more_than_was_asked_for(workers):
 def test_the_server_s_bundle_comes_first_and_may_be_empty():
     plain = asks(workers=2)
     assert trial_bundles(plain) == [{}, {"CPU": 1.0}, {"CPU": 1.0}]
-    assert first_worker_bundle(plain) == 0
+    assert first_worker_bundle(plain, bundles=2) == 0
     served = asks(workers=1, gpus=1, server_gpus=0.5, server_cpus=2)
     assert server_bundle(served) == {"CPU": 2.0, "GPU": 0.5}
     assert trial_bundles(served) == [{"CPU": 2.0, "GPU": 0.5}, {"CPU": 1.0, "GPU": 0.5}]
-    assert first_worker_bundle(served) == 1
+    assert first_worker_bundle(served, bundles=2) == 1
+    here = "node:10.0.0.1"
+    assert trial_bundles(plain, here)[0].keys() == {here}
+    assert first_worker_bundle(plain, bundles=3) == 1
+    assert trial_bundles(served, here)[0].keys() == {"CPU", "GPU", here}
 
 
 def test_a_server_that_leaves_nothing_is_refused():

@@ -16,6 +16,7 @@ from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
 from fedray.files import full_disk_said, results_home
 from fedray.records import Round, RunFolder, Status, Traffic, megabytes, prove_writable
+from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
 
@@ -60,7 +61,7 @@ def _main(args: argparse.Namespace) -> int:
     print(headline(experiment, args.executor), flush=True)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
     rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
-    with full_disk_said(out):
+    with full_disk_said(out), mirrored(out):
         run(experiment, out, rounds, tracker)
     print_summary(out, tracker)
     return 0
@@ -83,6 +84,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         raise UserError("--out and --resume both name the run's folder; give one of them")
     if args.resume:
         out = args.resume.resolve()
+        fetch_missing(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         if args.experiment is None:
@@ -97,6 +99,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
     out = args.out.resolve()
+    fetch_missing(out)
     if RunFolder(out).is_taken:
         raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
     return experiment, out
@@ -140,11 +143,11 @@ def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> I
         session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
         return session.rounds()
     from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight
+    from fedray.runtime.resources import preflight, server_bundle
     from fedray.runtime.server import run_on_ray
 
     nodes = connect()
-    check_storage(out, len(nodes))
+    check_storage(out, len(nodes), server_bundle(experiment))
     print(preflight(experiment, nodes), flush=True)
     return run_on_ray(experiment, out, began)
 

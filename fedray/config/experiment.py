@@ -240,9 +240,11 @@ class FaultConfig(Frozen):
     on_client_error: Literal["stop", "drop"] = "stop"
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
     max_failures: int = Field(3, ge=0, le=1_000_000)
-    """How many deaths of a worker's call or of the server a run survives."""
+    """How many deaths a run survives: of workers under the same client's step, and of its server.
+    A node that is lost, or a process that cannot be reached, is no death."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
-    """Seconds to wait for a worker to start, as when its node is gone; then without it."""
+    """Seconds to wait for a worker that has no room, or cannot be reached; then on with the others,
+    or, where there are none, the run ends."""
 
 
 class JoinConfig(Frozen):

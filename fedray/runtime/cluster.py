@@ -5,15 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.command import sigterm_kept
 from fedray.errors import FedrayError, UserError
+from fedray.files import results_uri
 from fedray.runtime.devices import accelerator, count
-from fedray.runtime.local_ray import OPEN, guard_token, is_loopback, loopback_kept, private_folder
+from fedray.runtime.local_ray import (
+    OPEN,
+    guard_token,
+    is_loopback,
+    loopback_kept,
+    other_cluster,
+    private_folder,
+)
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -29,8 +40,8 @@ FEW_CPUS = 8
 def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
     """Connect to Ray: $RAY_ADDRESS or the job's cluster when there is one, else a local Ray.
 
-    A local Ray listens on the loopback address alone and, unless RAY_AUTH_MODE says otherwise,
-    answers only who has the token.
+    A cluster that RAY_ADDRESS does not name is mentioned, never joined. A local Ray listens on the
+    loopback address alone and, unless RAY_AUTH_MODE says otherwise, answers only who has the token.
 
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
@@ -49,6 +60,8 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         os.environ.setdefault(key, value)
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS", "")
+        if not address and (found := other_cluster()) is not None:
+            print(f"a Ray cluster answers at {found}: set RAY_ADDRESS=auto to use it")
         if address in ("", "local"):
             _start(num_cpus, _apple_or_intel() if num_gpus is None else num_gpus)
         else:
@@ -118,13 +131,68 @@ def nodes() -> list[dict[str, float]]:
     ]
 
 
-def check_storage(folder: Path, count: int) -> None:
-    """Refuse results on one node's own disk when there are several nodes.
+def draining_nodes() -> set[str]:
+    """The ids of the nodes that are about to go: preempted, or idle for an autoscaler."""
+    return set(ray._private.state.state.get_draining_nodes())  # Ray has no public way to ask
+
+
+def with_driver(bundle: Mapping[str, float]) -> Any:
+    """Where to place the server: on the driver's node, so that results are where the user is.
+
+    Elsewhere only where that node never has what the server asks for, as a head without GPUs.
+
+    Args:
+        bundle: what it asks for.
+
+    Returns:
+        A scheduling strategy of Ray's.
+    """
+    if not _fits_here(bundle):
+        return "DEFAULT"
+    here = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(here, soft=False)
+
+
+def _fits_here(bundle: Mapping[str, float]) -> bool:
+    has = _here()
+    return all(has.get(kind, 0.0) >= share for kind, share in bundle.items())
+
+
+def _here() -> dict[str, float]:
+    """The resources of this node."""
+    here = ray.get_runtime_context().get_node_id()
+    return next(dict(node["Resources"]) for node in ray.nodes() if node["NodeID"] == here)
+
+
+def is_shared() -> bool:
+    """Whether FEDRAY_RESULTS names a folder, which all nodes then share."""
+    return bool(os.environ.get("FEDRAY_RESULTS")) and results_uri() is None
+
+
+def drivers_node() -> str | None:
+    """The resource that only the driver's node has, where results must be written there.
+
+    None where all nodes share the folder of results, or there is one node alone.
+    """
+    if is_shared() or len(nodes()) == 1:
+        return None
+    names = [name for name in _here() if name.startswith("node:")]
+    return next(name for name in names if name != "node:__internal_head__")
+
+
+def check_storage(folder: Path, count: int, server: Mapping[str, float] | None = None) -> None:
+    """Refuse results on a node's own disk that is not the driver's.
+
+    Args:
+        folder: where results go.
+        count: how many nodes there are.
+        server: what a server that writes them asks for; None where any node may write them.
 
     Raises:
-        UserError: when FEDRAY_RESULTS is unset on a cluster of several nodes.
+        UserError: when FEDRAY_RESULTS names no shared folder on a cluster of several nodes, and
+            the server does not fit on the driver's.
     """
-    if count > 1 and not os.environ.get("FEDRAY_RESULTS"):
+    if count > 1 and not is_shared() and (server is None or not _fits_here(server)):
         raise UserError(
             f"the cluster has {count} nodes and results would go to {folder}, one node's own disk; "
             "set FEDRAY_RESULTS to a folder that all nodes share, for example /shared/results"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import stat
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants
 
 from fedray.errors import UserError
@@ -18,6 +20,7 @@ from fedray.errors import UserError
 OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
+ANSWER_SECONDS = 0.5
 
 
 def is_loopback(address: str) -> bool:
@@ -40,6 +43,20 @@ def loopback_kept() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def other_cluster() -> str | None:
+    """The address of the cluster that Ray would join by itself, if anyone answers there.
+
+    `ray start` leaves it in a file in Ray's temporary folder, which an unclean end does not remove.
+    """
+    try:
+        address = Path(get_ray_address_file(None)).read_text(encoding="utf-8").strip()
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS):
+            return address
+    except (OSError, ValueError, OverflowError):
+        return None
 
 
 def guard_token() -> None:

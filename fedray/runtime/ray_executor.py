@@ -2,7 +2,7 @@
 
 A client is an id, its images and a state, which belongs to the caller, so a worker that dies can
 neither lose nor double a step: another starts in its place, and what it had not answered is asked
-again. Each worker gets all of its clients of an exchange in one call.
+again, of whoever is there. Each worker gets all of its clients of an exchange in one call.
 
 Large states rest in files of the caller's node. A worker there is told where, and writes the next
 ones there; with one on another node they go through Ray's object store.
@@ -10,7 +10,6 @@ ones there; with one on another node they go through Ray's object store.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,7 +21,14 @@ from fedray.core import Downlinks
 from fedray.errors import Failure, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.deaths import DEATHS, first_line, get, raise_if_unstartable
+from fedray.runtime.deaths import (
+    DEATHS,
+    Patience,
+    first_line,
+    get,
+    is_outage,
+    raise_if_unstartable,
+)
 from fedray.runtime.packing import SMALL, accept_mapped_arrays, opened, pack, sealed, size, unpack
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.worker import Answer, Share
@@ -128,7 +134,8 @@ class RayExecutor:
     ) -> Iterator[tuple[Call, Any]]:
         """Have clients' steps run; yield each call with what came back, None when it is late.
 
-        What a worker that died had not answered is asked again: steps are pure functions.
+        What a worker that died, or cannot be reached, had not answered is asked again, of others:
+        steps are pure functions.
 
         Args:
             clients: whose steps.
@@ -138,9 +145,10 @@ class RayExecutor:
                 and then counts as dead.
 
         Raises:
-            RunFailed: when workers died too often under the same client's steps.
+            RunFailed: when workers died too often under the same client's steps, or when there
+                were outages, and no answers, for too long.
         """
-        deaths: Counter[int] = Counter()
+        patience = Patience(self._faults.max_failures, self._faults.start_timeout_s)
         while clients:
             self._pool.wait()
             shares = _cut_to_calls(self._shares(clients))
@@ -150,6 +158,7 @@ class RayExecutor:
             calls = [send(worker, share) for worker, share in shares]
             late = _stalled(calls, timeout) if again else _late(calls, timeout)
             lost: dict[Any, list[int]] = {}
+            away = set()
             if not again:
                 lost = {call.worker: [] for call in calls if call.refs[0] in late}
             for call in calls:
@@ -158,28 +167,36 @@ class RayExecutor:
                     continue
                 answers, death = _answers(call, late)
                 if death is None:
+                    patience.success()
                     yield call, answers
                     continue
                 if call.worker not in lost:  # the calls behind the first had not begun
-                    self._count(deaths, call, death)
+                    self._bear(patience, call, death)
+                    away |= {call.worker} if is_outage(death) else set()
                 lost.setdefault(call.worker, []).extend(call.clients)
             for worker in lost:
-                self._pool.replace(worker)  # nobody wants what the late ones are busy with
+                # nobody wants what the late ones are busy with
+                (self._pool.doubt if worker in away else self._pool.replace)(worker)
             clients = [client for unanswered in lost.values() for client in unanswered]
+            patience.pause()
 
-    def _count(self, deaths: Counter[int], call: Call, error: Exception) -> None:
+    def _bear(self, patience: Patience, call: Call, error: Exception) -> None:
         """Count a worker's death against the clients whose steps it was running.
 
         Raises:
             RunFailed: when it is one too many, or the worker cannot even start.
         """
         raise_if_unstartable(error)
-        deaths.update(call.clients)
-        if max(deaths.values()) > self._faults.max_failures:
-            raise RunFailed(
-                "a worker died again and again during one call (faults.max_failures="
-                f"{self._faults.max_failures} retries are used up): {first_line(error)}"
-            ) from error
+        if not patience.is_used_up(error, call.clients):
+            return
+        if is_outage(error):
+            seconds = self._faults.start_timeout_s
+            why = f"no worker could be reached for {seconds:g} s (faults.start_timeout_s)"
+        else:
+            most = self._faults.max_failures
+            why = f"a worker died again and again during one call (faults.max_failures={most} "
+            why += "retries are used up)"
+        raise RunFailed(f"{why}: {first_line(error)}") from error
 
     def hold(self) -> None:
         """Remember the states, by reference."""

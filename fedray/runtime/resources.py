@@ -8,6 +8,8 @@ from fedray.config import Experiment
 from fedray.errors import UserError
 
 Bundle = dict[str, float]
+A_TRACE = 0.001
+"""So much of a node's own resource: a thousand find room, and none elsewhere."""
 
 
 def worker_bundles(experiment: Experiment) -> list[Bundle]:
@@ -30,14 +32,25 @@ def server_bundle(experiment: Experiment) -> Bundle:
     return bundle
 
 
-def trial_bundles(experiment: Experiment) -> list[Bundle]:
-    """All bundles of one run: the server's first, even if empty, then the workers'."""
-    return [server_bundle(experiment), *worker_bundles(experiment)]
+def trial_bundles(experiment: Experiment, node: str | None = None) -> list[Bundle]:
+    """All bundles of one run: the server's first, even if empty, then the workers'.
+
+    Args:
+        experiment: the run.
+        node: the resource of the node where the server must be, as "node:10.0.0.1".
+    """
+    place = {} if node is None else {node: A_TRACE}
+    return [{**server_bundle(experiment), **place}, *worker_bundles(experiment)]
 
 
-def first_worker_bundle(experiment: Experiment) -> int:
-    """The index of the first worker's bundle; Ray Tune leaves an empty first bundle out."""
-    return 1 if server_bundle(experiment) else 0
+def first_worker_bundle(experiment: Experiment, bundles: int) -> int:
+    """The index of the first worker's bundle; Ray Tune leaves an empty first bundle out.
+
+    Args:
+        experiment: the run.
+        bundles: how many the placement group has.
+    """
+    return bundles - experiment.workers
 
 
 def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> str:

@@ -14,7 +14,8 @@ from ray.exceptions import RayTaskError
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
-from fedray.runtime.deaths import DEATHS, StatesLost
+from fedray.runtime.cluster import with_driver
+from fedray.runtime.deaths import DEATHS, Patience, StatesLost, first_line, is_outage
 from fedray.runtime.notices import Notices
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
@@ -69,23 +70,28 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Roun
         Each round; rounds after the last checkpoint come again when the server died.
 
     Raises:
-        RunFailed: when the server died more than `faults.max_failures` times.
+        RunFailed: when the server died more than `faults.max_failures` times, or lost states so
+            often without a new round between, or cannot be reached for too long.
         FedrayError: whatever stopped the run; a `CodeError` carries the traceback of the actor.
     """
-    deaths, last = 0, -1
+    faults, last, losses = experiment.faults, -1, 0
+    patience = Patience(faults.max_failures, faults.start_timeout_s)
     while True:
         try:
             for done in _rounds_of_one_server(experiment, out, began):
+                losses = 0 if done.round > last else losses
                 last = max(last, done.round)
+                patience.success()
                 yield done
             return
-        except (*DEATHS, StatesLost) as error:
-            deaths += 1
-            if deaths > experiment.faults.max_failures:
-                raise RunFailed(
-                    f"{_what(error)} {deaths} time(s) (faults.max_failures="
-                    f"{experiment.faults.max_failures}); {_how_to_go_on(out)}"
-                ) from error
+        except StatesLost as error:
+            losses += 1
+            if losses > faults.max_failures:
+                raise _given_up(f"states were lost {losses} time(s)", experiment, out) from error
+        except DEATHS as error:
+            if patience.is_used_up(error):
+                raise _given_up(_what(error, patience), experiment, out) from error
+            patience.pause()
         # What it had written down but not handed over; the next server begins after that.
         written = [done for done in RunFolder(out).rounds() if done.round > last]
         last = max([last, *(done.round for done in written)])
@@ -102,7 +108,9 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
     """
     bundle = server_bundle(experiment)
     server: Any = ray.remote(ServerActor).options(
-        num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0)
+        num_cpus=bundle.get("CPU", 0),
+        num_gpus=bundle.get("GPU", 0),
+        scheduling_strategy=with_driver(bundle),
     )
     actor = server.remote()
     try:
@@ -138,12 +146,15 @@ def _wait_for_start(actor: Any, experiment: Experiment, out: Path) -> None:
         )
 
 
-def _what(error: Exception) -> str:
-    return (
-        "states were lost or the server died"
-        if isinstance(error, StatesLost)
-        else "the server died"
-    )
+def _what(error: Exception, patience: Patience) -> str:
+    if is_outage(error):
+        return f"the server cannot be reached ({first_line(error)})"
+    return f"the server died {patience.deaths} time(s)"
+
+
+def _given_up(what: str, experiment: Experiment, out: Path) -> RunFailed:
+    most = experiment.faults.max_failures
+    return RunFailed(f"{what} (faults.max_failures={most}); {_how_to_go_on(out)}")
 
 
 def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:

@@ -30,6 +30,7 @@ from fedray.command import (
 from fedray.config import Experiment, dump_yaml, find_yaml
 from fedray.errors import UserError
 from fedray.files import full_disk_said, remove_torn, results_home, write_atomic
+from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.sweep.ledger import Ledger, Trial, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
@@ -96,7 +97,7 @@ def _main(args: argparse.Namespace) -> int:
     print(headline(ledger), flush=True)
     concurrent = connect_cluster(ledger, configs, tracks=not args.no_track)
     prepare(ledger.plan, configs)  # meanwhile Ray's processes get ready
-    with full_disk_said(ledger.home), hold(ledger.home):
+    with full_disk_said(ledger.home), hold(ledger.home), mirrored(ledger.home):
         keep_file(args.sweep, ledger.home)
         return run(ledger, concurrent, tracks=not args.no_track)
 
@@ -117,6 +118,7 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
     plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples)
     if args.out is not None:
         home = args.out.resolve()
+        fetch_missing(home)
         if (home / "sweep.json").exists():
             raise UserError(f"{home} already holds a sweep; go on with --resume, or name another")
     else:
@@ -133,6 +135,7 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
 
 def _resume(args: argparse.Namespace) -> Ledger:
     name = Path(args.sweep).stem
+    fetch_missing(results_home() / name if args.out is None else args.out.resolve())
     home = args.out.resolve() if args.out is not None else unfinished(results_home() / name)
     ledger = Ledger.read(home)
     before = ledger.plan
@@ -244,12 +247,16 @@ def connect_cluster(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) 
     """
     for name, value in TUNE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import at_a_time, preflight
+    from fedray.runtime.cluster import check_storage, connect, drivers_node
+    from fedray.runtime.resources import at_a_time, preflight, server_bundle
 
     plan = ledger.plan
     nodes = connect()
-    check_storage(ledger.home, len(nodes))
+    for config in configs:
+        server = server_bundle(plan.experiment_of(config, plan.seeds[0]))
+        check_storage(ledger.home, len(nodes), server)
+    if drivers_node() is not None:
+        print("trials' servers run on this node, where results are written (FEDRAY_RESULTS)")
     if tracks:
         check_tracking(len(nodes))
     experiments = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
@@ -324,6 +331,7 @@ def fit(ledger: Ledger, watcher: Watcher, order: Sequence[Trial], concurrent: in
     """Let Ray Tune run the trials that are left, a grid's in this order."""
     from ray import tune
 
+    from fedray.runtime.cluster import drivers_node
     from fedray.runtime.resources import trial_bundles
     from fedray.sweep.search import tune_config
     from fedray.sweep.trial import run_trial
@@ -335,11 +343,11 @@ def fit(ledger: Ledger, watcher: Watcher, order: Sequence[Trial], concurrent: in
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
     shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
     space, config = tune_config(ledger, order, concurrent)
-    plan = ledger.plan
+    plan, node = ledger.plan, drivers_node()
     trainable = tune.with_resources(
         functools.partial(run_trial, plan=plan, home=ledger.home),
         lambda given: tune.PlacementGroupFactory(
-            trial_bundles(plan.experiment_of(given["trial"]["values"], plan.seeds[0]))
+            trial_bundles(plan.experiment_of(given["trial"]["values"], plan.seeds[0]), node)
         ),
     )
     tune.Tuner(
@@ -351,7 +359,7 @@ def fit(ledger: Ledger, watcher: Watcher, order: Sequence[Trial], concurrent: in
             storage_path=str(ledger.home),
             verbose=0,
             callbacks=[watcher],
-            failure_config=tune.FailureConfig(plan.some_experiment().faults.max_failures),
+            failure_config=tune.FailureConfig(max_failures=-1),  # the watcher counts them
         ),
     ).fit()
     shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)

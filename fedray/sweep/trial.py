@@ -35,12 +35,15 @@ def run_trial(config: Mapping[str, Any], plan: SweepPlan, home: Path) -> None:
     the error is raised and Ray Tune starts the trial again, which goes on after its checkpoints.
 
     Args:
-        config: under "trial", its `number` and its swept `values`.
+        config: under "trial", its `number` and its swept `values`; why it was `given_up`, if so.
         plan: what is swept, and how.
         home: the invocation's folder.
     """
     from ray import tune
 
+    if "given_up" in config["trial"]:
+        tune.report({"objective": math.nan, "failed": config["trial"]["given_up"]})
+        return
     values = config["trial"]["values"]
     folder = home / folder_name(config["trial"]["number"], values)
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))

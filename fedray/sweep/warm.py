@@ -105,16 +105,27 @@ def pool_of(experiment: Experiment) -> WorkerPool:
     from fedray.runtime.resources import first_worker_bundle
 
     group = get_current_placement_group()
-    return WorkerPool(experiment, group=group, first_bundle=first_worker_bundle(experiment))
+    first = first_worker_bundle(experiment, len(group.bundle_specs))
+    return WorkerPool(experiment, group=group, first_bundle=first)
 
 
 def runs_itself(experiment: Experiment) -> bool:
     """Whether a trial's own process runs the clients' steps.
 
-    Not where clients may be late: one process cannot leave them behind.
+    Not where clients may be late: one process cannot leave them behind. Nor where the process is
+    on the driver's node to write results, and what computes elsewhere.
     """
     alone = experiment.workers == 1 and experiment.gpus == 0
-    return alone and experiment.faults.reply_timeout_s is None
+    return alone and experiment.faults.reply_timeout_s is None and not _is_to_write_alone()
+
+
+def _is_to_write_alone() -> bool:
+    """Whether this process is where it is for its node's disk (`resources.trial_bundles`)."""
+    import ray
+    from ray.util import get_current_placement_group
+
+    group = get_current_placement_group() if ray.is_initialized() else None
+    return group is not None and any(name.startswith("node:") for name in group.bundle_specs[0])
 
 
 warm = WarmProcess()

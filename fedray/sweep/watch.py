@@ -10,14 +10,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from ray import tune
+from ray import cloudpickle, tune
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedray.errors import RunFailed
+from fedray.runtime.deaths import StatesLost, first_line, is_outage
+from fedray.runtime.pool import NoRoom
 from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import Ledger, Trial
@@ -46,7 +50,8 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._show = show
         self._started: dict[int, float] = {}
         self._again = False
-        self._given_up: Counter[int] = Counter()
+        self._deaths: Counter[int] = Counter()
+        self._lost_at: dict[int, int | None] = {}
 
     def take_again(self) -> bool:
         """Whether trials were given up that may be run again; asked once for each."""
@@ -87,24 +92,51 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         entry.best_rounds, entry.last_round = result["best_rounds"], result["round"]
         self._show.round(entry)
 
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """A trial's processes died or its node is gone: it starts again, unless too often.
+
+        Ray Tune counts no failures (`command.fit`), because it would count lost nodes.
+        """
+        why = self._too_often(trial, self._entry(trial))
+        if why is not None:
+            trial.config["trial"]["given_up"] = why
+
+    def _too_often(self, trial: Any, entry: Trial) -> str | None:
+        """Count a death; why the trial is given up, if it is."""
+        error = _error_of(trial)
+        if self._is_outage(error, entry):
+            return None
+        self._deaths[entry.number] += 1
+        deaths = self._deaths[entry.number]
+        most = self._ledger.plan.some_experiment().faults.max_failures
+        if deaths <= most:
+            return None
+        return f"it died {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
+
+    def _is_outage(self, error: Exception, entry: Trial) -> bool:
+        """Whether nothing speaks against the trial itself.
+
+        Lost states do when no new round was done since they were lost the last time.
+        """
+        cause = getattr(error, "cause", None) or error
+        if isinstance(cause, StatesLost):
+            before = self._lost_at.get(entry.number)
+            self._lost_at[entry.number] = entry.last_round
+            return before != entry.last_round or before is None
+        return isinstance(cause, NoRoom) or is_outage(cause)
+
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial is over: at its end, stopped by ASHA, or by an error that it reported."""
         self._settle(self._entry(trial), trial.last_result.get("rounds"))
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """A trial's processes died more often than it may survive.
-
-        Or Ray Tune gave up at the first death: it does when they die while it makes them ready for
-        the next trial.
-        """
+        """Ray Tune gave a trial up: its processes died while it made them ready for the trial."""
         entry = self._entry(trial)
-        self._given_up[entry.number] += 1
-        if trial.num_failures <= trial.max_failures >= self._given_up[entry.number]:
+        entry.reason = self._too_often(trial, entry)
+        if entry.reason is None:
             entry.status, self._again = "pending", True
-            return
-        lines = str(trial.get_error() or "").strip().splitlines()
-        entry.reason = lines[0] if lines else "its processes died; see Ray's logs"
-        self._settle(entry, None)
+        else:
+            self._settle(entry, None)
 
     def _entry(self, trial: Any) -> Trial:
         return self._ledger.trials[trial.config["trial"]["number"]]
@@ -133,6 +165,16 @@ class Watcher(tune.Callback):  # type: ignore[misc]
                 self._runs.round(entry, merged.mean)
             self._runs.finish(entry)
         self._show.end(entry)
+
+
+def _error_of(trial: Any) -> Exception:
+    """What last ended a trial's actor."""
+    with suppress(OSError, TypeError, ImportError, AttributeError):
+        with open(trial.pickled_error_file, "rb") as file:
+            error = cloudpickle.load(file)
+        if isinstance(error, Exception):
+            return error
+    return RunFailed("its processes died; see Ray's logs")
 
 
 class SweepProgress:

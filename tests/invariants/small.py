@@ -96,6 +96,7 @@ class Few:
         self._pool = pool
         self._count = count
         self.replace = pool.replace
+        self.doubt = pool.doubt
         self.wait = pool.wait
         self.forget = pool.forget
 

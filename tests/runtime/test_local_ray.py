@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -201,14 +202,25 @@ def test_which_addresses_this_machine_alone_can_reach(address, loopback):
     assert is_loopback(address) is loopback
 
 
+def address_file(home: Path, content: str) -> None:
+    """What `ray start` leaves in Ray's temporary folder."""
+    (home / "ray").mkdir()
+    (home / "ray" / "ray_current_cluster").write_text(content)
+
+
+def closed_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
 @pytest.mark.parametrize("address", [None, "", "local"])
 def test_a_ray_of_our_own_joins_nobody_and_keeps_to_this_machine(
     asked, home, monkeypatch, address, capsys
 ):
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-    (home / "ray").mkdir()
-    (home / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379")
+    address_file(home, f"127.0.0.1:{closed_port()}")
     connect(num_cpus=2)
     [options] = asked
     assert options["address"] == "local"
@@ -219,7 +231,26 @@ def test_a_ray_of_our_own_joins_nobody_and_keeps_to_this_machine(
     assert mode(home / ".ray" / "auth_token") == 0o600
     assert os.environ[METRICS] == "0"
     assert ray_constants.ENABLE_RAY_CLUSTER, "left as it was"
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_cluster_that_answers_is_mentioned_and_not_joined(asked, home, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        address_file(home, address)
+        connect(num_cpus=2)
+    assert [options["address"] for options in asked] == ["local"]
+    said = f"a Ray cluster answers at {address}: set RAY_ADDRESS=auto to use it\n"
+    assert capsys.readouterr() == (said, "")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "nonsense", "127.0.0.1:port", "[::1", ":", "\0:1", "127.0.0.1:99999"]
+)
+def test_a_file_without_an_address_is_passed_over(asked, home, capsys, content):
+    address_file(home, content)
+    connect()
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("address", "kept"), [("127.0.0.1:6379", True), ("10.0.0.1:6379", False)])

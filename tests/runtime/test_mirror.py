@@ -1,0 +1,179 @@
+"""Results at a URI: copied there whole, and gone on with from there."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from fedray.cli import run
+from fedray.errors import RunFailed, UserError
+from fedray.files import results_home, results_uri
+from fedray.records import RunFolder
+from fedray.runtime import mirror
+from fedray.runtime.cluster import is_shared
+from fedray.runtime.mirror import Mirror, fetch_missing, mirrored
+
+QUICK = [
+    "fedproto_digits",
+    "rounds=3",
+    "local_epochs=1",
+    "data.clients=3",
+    "data.samples=300",
+    "model.feature_dim=8",
+]
+SERIAL = ["--executor", "serial", "--no-track"]
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch) -> Path:
+    """What FEDRAY_RESULTS names as a URI; the folder of results is in an empty home."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{tmp_path}/bucket")
+    return tmp_path / "bucket"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The content of a folder, without locks."""
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if path.name != ".lock"}
+
+
+def test_a_uri_is_where_results_are_copied_and_no_folder(bucket, tmp_path, monkeypatch):
+    assert results_uri() == f"file://{bucket}"
+    assert results_home() == tmp_path / "home" / "fedray_results"
+    assert not is_shared()
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "shared"))
+    assert results_uri() is None
+    assert results_home() == tmp_path / "shared"
+    assert is_shared()
+
+
+def test_a_run_s_copy_is_the_run(bucket):
+    assert run.main([*QUICK, *SERIAL]) == 0
+    [out] = (results_home() / "runs").iterdir()
+    assert files(bucket / "runs" / out.name) == files(out)
+    assert (bucket / "runs" / out.name / "checkpoints" / "round_00003" / "meta.json").is_file()
+
+
+def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(bucket, tmp_path, monkeypatch, capsys):
+    undisturbed = tmp_path / "undisturbed"
+    assert run.main([*QUICK, *SERIAL, "--out", str(undisturbed)]) == 0
+    out = results_home() / "runs" / "mine"
+    keep = run.RoundProgress.__call__
+
+    def stopped(show, done):
+        keep(show, done)
+        if done.round == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.RoundProgress, "__call__", stopped)
+        assert run.main([*QUICK, *SERIAL, "--out", str(out)]) == 130
+    shutil.rmtree(results_home())
+    capsys.readouterr()
+    assert run.main(["--resume", str(out), *SERIAL]) == 0
+    assert "begins at round 0" not in capsys.readouterr().out
+    rounds, before = RunFolder(out).rounds(), RunFolder(undisturbed).rounds()
+    assert [done.metrics for done in rounds] == [done.metrics for done in before]
+    assert files(bucket / "runs" / "mine") == files(out)
+
+
+def test_what_a_checkpoint_needs_comes_before_it_and_goes_after_it(bucket, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    copy = Mirror(folder, f"file://{bucket}")
+    written: list[str] = []
+    write = Mirror._write
+
+    def noted(self, content, name):
+        written.append(name)
+        write(self, content, name)
+
+    monkeypatch.setattr(Mirror, "_write", noted)
+    checkpoint(folder, 1)
+    (folder / "rounds.jsonl").write_text("1\n")
+    (folder / ".12.tmp.result.json").write_text("half")
+    copy.copy()
+    assert written == [
+        "checkpoints/round_00001/server.safetensors",
+        "rounds.jsonl",
+        "checkpoints/round_00001/meta.json",
+    ]
+    written.clear()
+    copy.copy()
+    assert written == []
+    shutil.rmtree(folder / "checkpoints")
+    checkpoint(folder, 2)
+    copy.copy()
+    assert files(bucket) == {n: c for n, c in files(folder).items() if "tmp" not in n}
+
+
+def checkpoint(folder: Path, number: int) -> None:
+    place = folder / "checkpoints" / f"round_{number:05d}"
+    place.mkdir(parents=True)
+    for name in ("server.safetensors", "meta.json"):
+        (place / name).write_text(f"{name} {number}")
+
+
+def test_a_checkpoint_that_never_came_whole_is_left_there(bucket):
+    copied = bucket / "runs" / "mine"
+    checkpoint(copied, 1)
+    checkpoint(copied, 2)
+    (copied / "checkpoints" / "round_00002" / "meta.json").unlink()
+    out = results_home() / "runs" / "mine"
+    fetch_missing(out)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["round_00001"]
+    fetch_missing(results_home() / "runs" / "another")
+    assert not (results_home() / "runs" / "another").exists()
+
+
+def test_a_folder_that_is_here_is_not_fetched(bucket):
+    checkpoint(bucket / "mine", 1)
+    out = results_home() / "mine"
+    out.mkdir(parents=True)
+    fetch_missing(out)
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("uri", ["nowhere://bucket", "file://relative/x"])
+def test_a_uri_that_cannot_be_used_is_one_sentence(tmp_path, monkeypatch, uri):
+    monkeypatch.setenv("FEDRAY_RESULTS", uri)
+    with pytest.raises(UserError, match=r"FEDRAY_RESULTS: .* cannot be used .*give a folder"):
+        Mirror(tmp_path, uri)
+
+
+def test_a_uri_that_cannot_be_written_is_refused_at_the_beginning(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        Mirror(tmp_path, f"file://{tmp_path}/file/below")
+
+
+def test_a_copy_that_fails_is_said_and_the_results_are_here(bucket, monkeypatch, caplog):
+    monkeypatch.setattr(mirror, "EVERY_SECONDS", 0.01)
+    out = results_home() / "mine"
+    with pytest.raises(RunFailed, match=r"could not be copied to file://.*it is whole here"):
+        cannot_copy(out, monkeypatch, caplog)
+    assert len(caplog.messages) == 1
+    assert "trying on" in caplog.messages[0]
+    with pytest.raises(KeyboardInterrupt), mirrored(results_home() / "other"):
+        raise KeyboardInterrupt
+
+
+def cannot_copy(out: Path, monkeypatch, caplog) -> None:
+    with mirrored(out):
+        monkeypatch.setattr(Mirror, "_write", full)
+        checkpoint(out, 1)
+        until_said(caplog)
+
+
+def full(self, content: bytes, name: str) -> None:
+    if content:
+        raise OSError("no space left")
+
+
+def until_said(caplog) -> None:
+    until = time.monotonic() + 30
+    while not caplog.messages and time.monotonic() < until:
+        time.sleep(0.01)

@@ -1,0 +1,107 @@
+"""Trials whose processes die are given up in time; those whose nodes are lost never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import cloudpickle
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+from fedray.config import dump_yaml
+from fedray.errors import RunFailed
+from fedray.runtime.deaths import StatesLost
+from fedray.runtime.pool import NoRoom
+from fedray.sweep import trial as trials
+from fedray.sweep.ledger import Ledger
+from fedray.sweep.spec import plan_sweep
+from fedray.sweep.watch import Watcher
+
+SWEEP = {
+    "answers": "nothing",
+    "search": "grid",
+    "space": {"lr": {"grid": [0.1, 0.2]}},
+    "scales": {
+        "laptop": {"experiment": "fedavg_digits", "set": {"faults": {"max_failures": 1}}},
+    },
+}
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch) -> Ledger:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune" / "tiny.yaml").write_text(dump_yaml(SWEEP))
+    found = Ledger(tmp_path / "home", plan_sweep("tiny"))
+    for number, lr in enumerate((0.1, 0.2)):
+        found.add(number, {"lr": lr})
+    return found
+
+
+@pytest.fixture
+def recover(ledger, tmp_path):
+    """`recover(error)` has trial 0 end with an error and start again; why it is given up, if so."""
+    watcher = Watcher(ledger, None, None)  # type: ignore[arg-type]
+    trial = SimpleNamespace(
+        config={"trial": {"number": 0, "values": {"lr": 0.1}}},
+        pickled_error_file=str(tmp_path / "error.pkl"),
+    )
+
+    def recover(error: Exception | None) -> str | None:
+        path = Path(trial.pickled_error_file)
+        path.unlink(missing_ok=True)
+        if error is not None:
+            path.write_bytes(cloudpickle.dumps(error))
+        watcher.on_trial_recover(0, [], trial)
+        return trial.config["trial"].get("given_up")
+
+    return recover
+
+
+def in_a_task(cause: Exception) -> RayTaskError:
+    return RayTaskError("train", "traceback", cause)
+
+
+def lost_node() -> ActorDiedError:
+    error = ActorDiedError()
+    error.error_msg = "The actor died because its node has died. Node Id: 12"
+    return error
+
+
+def test_lost_nodes_and_outages_are_no_failures(recover):
+    for _ in range(5):
+        assert recover(lost_node()) is None
+        assert recover(ActorUnavailableError("no answer", None)) is None
+        assert recover(in_a_task(NoRoom("no node had room"))) is None
+
+
+@pytest.mark.parametrize(
+    "error", [ActorDiedError(), in_a_task(RunFailed("a worker died again and again")), None]
+)
+def test_who_dies_by_itself_is_given_up_after_so_many_times(recover, error):
+    assert recover(error) is None
+    assert recover(lost_node()) is None
+    assert "it died 2 time(s) (faults.max_failures=1): " in recover(error)
+
+
+def test_states_that_are_lost_without_a_round_between_count(recover, ledger):
+    lost = in_a_task(StatesLost("the node that held them is gone"))
+    ledger.trials[0].last_round = 3
+    assert recover(lost) is None
+    ledger.trials[0].last_round = 4
+    assert recover(lost) is None
+    assert recover(lost) is None
+    assert "states" in recover(lost) or "gone" in recover(lost)
+
+
+def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path, ledger):
+    from ray import tune
+
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(tune, "report", said.append)
+    config = {"trial": {"number": 0, "values": {"lr": 0.1}, "given_up": "it died 2 time(s)"}}
+    trials.run_trial(config, ledger.plan, tmp_path / "home")
+    assert [report["failed"] for report in said] == ["it died 2 time(s)"]
+    assert not (tmp_path / "home").exists()
