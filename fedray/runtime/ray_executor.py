@@ -267,7 +267,7 @@ class RayExecutor:
             answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=NODE_SECONDS)
             for ref in answered:
                 with suppress(*DEATHS):
-                    self._nodes[asked[ref]] = get(ref)
+                    self._nodes[asked[ref]] = ray.get(ref)
         return self._nodes.get(worker) == self._here
 
     def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
