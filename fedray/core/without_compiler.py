@@ -25,7 +25,7 @@ class SGD(torch.optim.SGD):
     zero_grad = _ZERO_GRAD
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step, as torch's."""
         return _SGD_STEP(self, closure)
 
@@ -37,7 +37,7 @@ class Adam(torch.optim.Adam):
     zero_grad = _ZERO_GRAD
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step, as torch's."""
         return _ADAM_STEP(self, closure)
 
@@ -49,6 +49,6 @@ class AdamW(torch.optim.AdamW):
     zero_grad = _ZERO_GRAD
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step, as torch's; AdamW is an Adam there, too."""
         return _ADAM_STEP(self, closure)

@@ -6,7 +6,7 @@ given memory and values. torch's global generator is never touched.
 
 from itertools import chain
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,6 +14,8 @@ from torch import nn
 from fedray.errors import UserError
 from fedray.models.architectures import ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
+
+M = TypeVar("M", bound=nn.Module)
 
 __all__ = ["build", "initialise", "skeleton", "undrawn_linear"]
 
@@ -110,7 +112,7 @@ def undrawn_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear
     """A linear layer on the CPU with unset memory, for `initialise`: nothing is drawn for it."""
     with torch.device("meta"):
         layer = nn.Linear(inputs, outputs, bias=bias)
-    return layer.to_empty(device="cpu")
+    return unset(layer)
 
 
 def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRule) -> bool:
@@ -166,4 +168,12 @@ def _allocate(
             channels_last=spec.channels_last,
             dense=spec.dense,
         )
-    return module.to_empty(device="cpu")
+    return unset(module)
+
+
+def unset(module: M) -> M:
+    """A module of the meta device on the CPU, its memory unset.
+
+    As `to_empty`, which imports sympy for a second to copy a shape.
+    """
+    return module._apply(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))

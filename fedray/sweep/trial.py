@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,9 @@ def run_trial(config: Mapping[str, Any], plan: SweepPlan, home: Path) -> None:
         tune.report({"objective": math.nan, "failed": reason})
 
 
-def reports(plan: SweepPlan, values: Mapping[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
+def reports(
+    plan: SweepPlan, values: Mapping[str, Any], folder: Path
+) -> Generator[dict[str, Any], None, None]:
     """Run all seeds round by round; yield what is reported.
 
     Rounds that the folder already holds are not reported again, but count in the objective; the
@@ -113,7 +115,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 def _merged_rounds(
     plan: SweepPlan, experiments: Sequence[Experiment], folder: Path
-) -> Iterator[MergedRound]:
+) -> Generator[MergedRound, None, None]:
     """Every round of all seeds from 0: what their folders hold, then what they run."""
     from fedray.runtime.session import Session
 
@@ -130,7 +132,7 @@ def _merged_rounds(
                 yield merge(rounds, plan.metric)
 
 
-def all_rounds(session: Session, before: Sequence[Round]) -> Iterator[Round]:
+def all_rounds(session: Session, before: Sequence[Round]) -> Generator[Round, None, None]:
     """Every round of a session from 0: what its folder holds, then what it runs."""
     new = session.rounds()
     first = next(new, None)
