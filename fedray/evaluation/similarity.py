@@ -44,11 +44,12 @@ def _unit(x: NDArray[Any]) -> NDArray[Any]:
     return scaled
 
 
-def _ranks(x: NDArray[Any]) -> NDArray[np.float64]:
+def _ranks(x: NDArray[Any]) -> NDArray[Any]:
     """Ranks from 1; equal values share the mean of theirs."""
     _, which, counts = np.unique(x, return_inverse=True, return_counts=True)
     last = counts.cumsum()
-    return (0.5 * (2 * last - counts + 1))[which]
+    ranks: NDArray[Any] = (0.5 * (2 * last - counts + 1))[which]
+    return ranks
 
 
 def centred_gram(features: Tensor) -> Tensor:

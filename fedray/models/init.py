@@ -4,12 +4,13 @@ A module is laid out on the meta device, where PyTorch's own initialisation cost
 given memory and values. torch's global generator is never touched.
 """
 
+from collections.abc import Callable
 from itertools import chain
 from math import sqrt
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedray.errors import UserError
 from fedray.models.architectures import ConvRule, architectures
@@ -176,4 +177,5 @@ def unset(module: M) -> M:
 
     As `to_empty`, which imports sympy for a second to copy a shape.
     """
-    return module._apply(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))
+    apply: Callable[[Callable[[Tensor], Tensor]], M] = module._apply
+    return apply(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))
