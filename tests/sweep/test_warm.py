@@ -125,7 +125,7 @@ class _Pool:
 @pytest.fixture
 def process(monkeypatch) -> WarmProcess:
     """A process whose trials' pools are without Ray."""
-    monkeypatch.setattr("fedray.runtime.pool.WorkerPool", _Pool)
+    monkeypatch.setattr("fedray.sweep.warm.pool_of", _Pool)
     monkeypatch.setattr("fedray.runtime.ray_executor.RayExecutor", lambda _, pool: pool)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
     return WarmProcess()
