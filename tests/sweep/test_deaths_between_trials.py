@@ -49,34 +49,24 @@ class _Shown:
         return lambda *_: None
 
 
-def failed(number: int, failures: int) -> Any:
-    """A trial as Ray Tune gives it up, which may die twice."""
-    return SimpleNamespace(
-        config={"trial": {"number": number}},
-        num_failures=failures,
-        max_failures=2,
-        get_error=lambda: "it died\nsomewhere",
-    )
-
-
 def test_what_ray_gives_up_too_early_is_run_again_so_often_as_it_may_die(here):
     from fedray.sweep.watch import Watcher
 
-    ledger = Ledger(here / "out", plan_sweep("quick", [], "laptop", None))
+    plan = plan_sweep("quick", ["faults.max_failures=2"], "laptop", None)
+    ledger = Ledger(here / "out", plan)
     ledger.home.mkdir()
-    for number in (0, 1):
-        ledger.add(number, {"algorithm.lambda": number}).status = "running"
+    trial = ledger.add(1, {"algorithm.lambda": 1})
     watcher = Watcher(ledger, None, _Shown())  # type: ignore[arg-type]
-    watcher.on_trial_error(0, [], failed(0, failures=3))
-    assert (ledger.trials[0].status, ledger.trials[0].reason) == ("failed", "it died")
-    assert not watcher.take_again()
+    given_up = SimpleNamespace(config={"trial": {"number": 1}})
     for _ in range(2):
-        watcher.on_trial_error(0, [], failed(1, failures=2))
-        assert ledger.trials[1].status == "pending"
+        trial.status = "running"
+        watcher.on_trial_error(0, [], given_up)
+        assert trial.status == "pending"
         assert watcher.take_again()
         assert not watcher.take_again()
-    watcher.on_trial_error(0, [], failed(1, failures=2))
-    assert ledger.trials[1].status == "failed"
+    watcher.on_trial_error(0, [], given_up)
+    assert trial.status == "failed"
+    assert "died 3 time(s)" in (trial.reason or "")
     assert not watcher.take_again()
 
 
