@@ -71,5 +71,5 @@ def test_nor_what_a_client_was_sent_that_failed(alive, monkeypatch):
 
     monkeypatch.setattr(FedAvg, "finish", finish)
     found, made = alive("fedavg", {"faults.on_client_error": "drop"})
-    assert made == 8  # a download for the participants of each round, one for the tests
+    assert made == 7  # a download for each round's participants, and one for the tests of each
     assert found == [(0, 0)] * 4
