@@ -6,9 +6,9 @@
 
 Each row is a process of its own: a run of FedAvg (clients keep nothing) or of local training (every
 client keeps its model) on noise, on Ray with two workers, with a checkpoint every round and without
-evaluation. Of stateful clients all have a state before the first measured round, as after many
-rounds. A round has 20 clients, or a share of all of them. Memory is the peak of the process tree
-from its start on (proportional set size: shared pages count once).
+evaluation. Of stateful clients all, or the share --filled, have a state before the first measured
+round, as after many rounds. A round has 20 clients, or a share of all of them. Memory is the peak
+of the process tree from its start on (proportional set size: shared pages count once).
 
 Prints a table, and writes scale.json and scale.png (both axes logarithmic) into --out. Rows that
 scale.json has are not measured again.
@@ -52,6 +52,7 @@ class Case:
     participation: float
     rounds: int
     evaluates: bool = False
+    filled: float = 1.0
 
     @property
     def cohort(self) -> int:
@@ -162,7 +163,7 @@ def serve(case: Case, root: Path) -> None:
     assembly, executor = made[0]
     if case.kind == "stateful":
         first = assembly.models.initial(case.model)
-        for client in range(case.clients):
+        for client in range(round(case.filled * case.clients)):
             model = {name: value + 1e-6 * client for name, value in first.items()}
             executor.states.put(client, ClientState(model))
     done: list[Round] = []
@@ -438,6 +439,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.add_argument("--participation", nargs="+", type=float, default=[0, 0.01])
     cli.add_argument("--rounds", type=int, default=6)
     cli.add_argument("--evaluate", action="store_true", help="test all clients in a last round")
+    cli.add_argument("--filled", type=float, default=1.0, help="share of clients with a state")
     cli.add_argument("--seconds", type=float, default=1e9, help="begin no row after so many")
     cli.add_argument("--nodes", nargs="+", type=int, default=[])
     cli.add_argument("--out", type=Path, default=Path("scale"))
@@ -462,7 +464,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model, kind, share, clients in product(
         args.model, args.kind, args.participation, args.clients
     ):
-        case = Case(clients, kind, model, share, args.rounds, args.evaluate)
+        case = Case(clients, kind, model, share, args.rounds, args.evaluate, args.filled)
         is_known = (clients, kind, model, case.cohort) in {row[:4] for row in map(astuple, rows)}
         if is_known or time.monotonic() - began > args.seconds:
             continue

@@ -93,6 +93,8 @@ class CheckpointStore:
     ) -> None:
         """Begin to write a checkpoint of `snapshot` and the states, beside what comes next.
 
+        A run's first one is whole when this returns: rounds without any cannot be gone on with.
+
         Args:
             snapshot: the federation's state.
             rounds_checksum: of the records of all rounds up to this one.
@@ -106,6 +108,8 @@ class CheckpointStore:
         facts = {"identity": self.identity, "rounds_checksum": rounds_checksum}
         self._writing = _Writing(place, snapshot, facts, self.states.begin(), rounds)
         self._writing.start()
+        if self.latest() is None:
+            self.wait()
 
     def wait(self) -> None:
         """Wait until the checkpoint that was begun is whole, and remove the one before.

@@ -429,7 +429,7 @@ def _is_true(found: Any, victim: Victim) -> bool:
 
 
 def _timeless(done: Round) -> Round:
-    return dataclasses.replace(done, seconds=0.0)
+    return dataclasses.replace(done, seconds=0.0, client_seconds=None)
 
 
 def _content(folder: Path) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.checkpoint import CheckpointStore
+from fedray.core import algorithms
 from fedray.core.state import leaves
 from fedray.errors import UserError
 from fedray.records import MEASURED_SECONDS, Run, RunFolder
@@ -55,6 +56,7 @@ def _rounds_difference(mine: Run, theirs: Run) -> str:
 
 def _tensors(out: Path) -> dict[str, Any]:
     """Every tensor of the last checkpoint, by place."""
+    algorithms.names()  # all are read: late replies have types of theirs
     store = CheckpointStore(out, RunFolder(out).read().info.identity)
     found = store.load()
     if found is None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -329,3 +330,17 @@ def test_open_files_stay_as_many_over_a_long_run(tmp_path):
         run.settle()
         open_files.append(psutil.Process().num_fds())
     assert max(open_files[2:]) == open_files[2]
+
+
+def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypatch):
+    from fedray import checkpoint
+
+    write = checkpoint._write
+    monkeypatch.setattr(checkpoint, "_write", lambda *args: time.sleep(0.2) or write(*args))
+    rounds = session(tmp_path).rounds()
+    next(rounds)
+    assert (tmp_path / "checkpoints" / "round_00000" / "meta.json").exists()
+    next(rounds)
+    assert not (tmp_path / "checkpoints" / "round_00001").exists()
+    rounds.close()
+    assert (tmp_path / "checkpoints" / "round_00001" / "meta.json").exists()
