@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.faults.nodes import ALL as ALL_NODES
-from benchmarks.faults.nodes import LATER, PER_RUN, SPARE, WORKERS, Kill, Stage, table
+from benchmarks.faults.nodes import LATER, SPARE, WORKERS, Kill, Stage, table
 
 WHERE = ("run", "sweep")
 
@@ -35,9 +35,10 @@ def plan(nodes: int, workers: int, only: list[str]) -> Iterator[tuple[str, str, 
             left = kills // len(only) + (index < kills % len(only))
             turn = 0
             while left > 0:
-                most = 2 if scenes[turn % len(scenes)] == ALL_NODES else PER_RUN
-                yield where, scenes[turn % len(scenes)], min(most, left)
-                left -= most
+                scene = scenes[turn % len(scenes)]
+                times = min(left, 2 if scene == ALL_NODES else 4)
+                yield where, scene, times
+                left -= times
                 turn += 1
 
 

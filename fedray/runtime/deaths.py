@@ -44,7 +44,7 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, RayActorError):
         gone = error.preempted or _NODE_GONE in str(error)
         return gone or isinstance(error, ActorUnavailableError)
-    return isinstance(error, NodeDiedError | ObjectLostError)
+    return isinstance(error, NodeDiedError | ObjectLostError | StatesLost)
 
 
 class Patience:

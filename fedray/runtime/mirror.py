@@ -79,15 +79,32 @@ class Mirror:
         Raises:
             OSError: when it cannot be written.
         """
+        held = self._folder / f".{os.getpid()}.tmp.mirror"
         for _ in range(_TRIES):  # a checkpoint may be replaced meanwhile
-            with suppress(FileNotFoundError):
-                self._copy(_listed(self._folder))
-                return
+            try:
+                with suppress(FileNotFoundError):
+                    self._copy(self._hold(held), held)
+                    return
+            finally:
+                shutil.rmtree(held, ignore_errors=True)
 
-    def _copy(self, now: Mapping[str, Stamp]) -> None:
+    def _hold(self, held: Path) -> Mapping[str, Stamp]:
+        """Keep what has changed as it is now, by links, for as long as copying takes.
+
+        Raises:
+            FileNotFoundError: when something goes meanwhile.
+        """
+        now = _listed(self._folder)
+        for name, stamp in now.items():
+            if self._copied.get(name) != stamp:
+                (held / name).parent.mkdir(parents=True, exist_ok=True)
+                _link(self._folder / name, held / name)
+        return now
+
+    def _copy(self, now: Mapping[str, Stamp], held: Path) -> None:
         for name in sorted(now, key=_order):
             if self._copied.get(name) != now[name]:
-                self._write((self._folder / name).read_bytes(), name)
+                self._write((held / name).read_bytes(), name)
                 self._copied[name] = now[name]
         for name in self._copied.keys() - now.keys():
             with suppress(FileNotFoundError):
@@ -231,6 +248,14 @@ def _listed(folder: Path) -> dict[str, Stamp]:
             status = path.stat()
             found[name.as_posix()] = Stamp(status.st_size, status.st_mtime_ns)
     return found
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -140,6 +140,10 @@ class WorkerPool:
             raise self._no_room(seconds)
         self._leave_draining_nodes()
 
+    def node_of(self, worker: Any) -> str:
+        """The id of a worker's node; "" of one that has not said it."""
+        return self._node.get(worker, "")
+
     def notices(self) -> list[str]:
         """What the workers have said, in their order; one that does not answer is left out."""
         asked = [worker.notices.remote() for worker in self.workers]

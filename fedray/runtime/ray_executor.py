@@ -24,6 +24,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.deaths import (
     DEATHS,
     Patience,
+    StatesLost,
     first_line,
     get,
     is_outage,
@@ -35,8 +36,6 @@ from fedray.runtime.worker import Answer, Share
 from fedray.states import LARGE_STATE, Place, StateStore, state_size
 
 CLIENTS_PER_CALL = 32
-NODE_SECONDS = 10.0
-"""How long to wait for a worker to say where it is; without an answer it counts as elsewhere."""
 
 
 class Call(NamedTuple):
@@ -70,7 +69,6 @@ class RayExecutor:
         self._faults = assembly.experiment.faults
         self._pool = pool
         self.states = StateStore()
-        self._nodes: dict[Any, str] = {}
         self._here = str(ray.get_runtime_context().get_node_id())
         self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
         self._images = self._sizes[0][1]
@@ -241,7 +239,7 @@ class RayExecutor:
         at: Mapping[int, int],
     ) -> tuple[Share, list[Any]]:
         """A call's share, and references to the states that are too large to be in it."""
-        is_here = self._is_here(worker)
+        is_here = self._pool.node_of(worker) == self._here
         states: dict[int, Any] = {}
         referenced: list[Any] = []
         for client in clients:
@@ -257,18 +255,6 @@ class RayExecutor:
         return Share(
             self._experiment, round_, clients, payloads, distinct, states, *where
         ), referenced
-
-    def _is_here(self, worker: Any) -> bool:
-        """Whether a worker is on this node, and so reads and writes the same files."""
-        unknown = [each for each in self._pool.workers if each not in self._nodes]
-        asked = {each.node.remote(): each for each in unknown} if worker in unknown else {}
-        if asked:
-            self._nodes = {each: self._nodes.get(each, "") for each in self._pool.workers}
-            answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=NODE_SECONDS)
-            for ref in answered:
-                with suppress(*DEATHS):
-                    self._nodes[asked[ref]] = ray.get(ref)
-        return self._nodes.get(worker) == self._here
 
     def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
         """Divide clients among workers, longest first, by images and the architecture's rate."""
@@ -349,5 +335,5 @@ def _answers(call: Call, late: Collection[Any]) -> tuple[Any, Exception | None]:
         return None, TimeoutError("no answer to a test within faults.reply_timeout_s")
     try:
         return get(call.refs), None
-    except (*DEATHS, ObjectLostError) as error:
+    except (*DEATHS, ObjectLostError, StatesLost) as error:  # the next call has states put again
         return None, error

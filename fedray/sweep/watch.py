@@ -118,12 +118,11 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
         Lost states do when no new round was done since they were lost the last time.
         """
-        cause = getattr(error, "cause", None) or error
-        if isinstance(cause, StatesLost):
+        if isinstance(error, StatesLost):
             before = self._lost_at.get(entry.number)
             self._lost_at[entry.number] = entry.last_round
             return before != entry.last_round or before is None
-        return isinstance(cause, NoRoom) or is_outage(cause)
+        return isinstance(error, NoRoom) or is_outage(error)
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial is over: at its end, stopped by ASHA, or by an error that it reported."""
@@ -172,8 +171,9 @@ def _error_of(trial: Any) -> Exception:
     with suppress(OSError, TypeError, ImportError, AttributeError):
         with open(trial.pickled_error_file, "rb") as file:
             error = cloudpickle.load(file)
-        if isinstance(error, Exception):
-            return error
+        cause = getattr(error, "cause", None) or error  # of a task's error, what it raised
+        if isinstance(cause, Exception):
+            return cause
     return RunFailed("its processes died; see Ray's logs")
 
 

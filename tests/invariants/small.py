@@ -97,6 +97,7 @@ class Few:
         self._count = count
         self.replace = pool.replace
         self.doubt = pool.doubt
+        self.node_of = pool.node_of
         self.wait = pool.wait
         self.forget = pool.forget
 

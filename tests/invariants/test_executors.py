@@ -18,6 +18,7 @@ from small import (
     with_server_actor,
 )
 
+from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
 from fedray.states import Place
@@ -95,7 +96,7 @@ def test_large_states_rest_in_files_wherever_the_workers_are(
     small, pool, tmp_path, monkeypatch, place
 ):
     if place == "elsewhere":  # as with workers on other nodes
-        monkeypatch.setattr(RayExecutor, "_is_here", lambda self, worker: False)
+        monkeypatch.setattr(WorkerPool, "node_of", lambda self, worker: "elsewhere")
     written = []
     keep = RayExecutor._keep
     monkeypatch.setattr(

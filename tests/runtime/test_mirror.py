@@ -157,7 +157,18 @@ def test_a_copy_that_fails_is_said_and_the_results_are_here(bucket, monkeypatch,
         cannot_copy(out, monkeypatch, caplog)
     assert len(caplog.messages) == 1
     assert "trying on" in caplog.messages[0]
-    with pytest.raises(KeyboardInterrupt), mirrored(results_home() / "other"):
+
+
+def test_what_stops_a_run_is_more_important_than_its_copy(bucket, monkeypatch):
+    out = results_home() / "mine"
+    checkpoint(out, 1)
+    with pytest.raises(KeyboardInterrupt):
+        stopped_without_room(out, monkeypatch)
+
+
+def stopped_without_room(out: Path, monkeypatch) -> None:
+    with mirrored(out):
+        monkeypatch.setattr(Mirror, "_write", full)
         raise KeyboardInterrupt
 
 

@@ -93,7 +93,7 @@ def test_states_that_are_lost_without_a_round_between_count(recover, ledger):
     ledger.trials[0].last_round = 4
     assert recover(lost) is None
     assert recover(lost) is None
-    assert "states" in recover(lost) or "gone" in recover(lost)
+    assert "(faults.max_failures=1): the node that held them is gone" in recover(lost)
 
 
 def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path, ledger):
