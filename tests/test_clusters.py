@@ -419,7 +419,7 @@ case "$1 ${2:-} ${3:-}" in
   "- $SLURM_JOB_ID "*) echo "$SWEEP_HOME"; exit "${HOME_STATUS:-0}" ;;
   "- "*) exit "${JOIN_STATUS:-0}" ;;
   "-c "*) echo "$STATUS" ;;
-  *) [[ -z "${SWEEP_SECONDS:-}" ]] || exec sleep "$SWEEP_SECONDS"; exit "${SWEEP_STATUS:-0}" ;;
+  *) exec bash -c "sleep ${SWEEP_SECONDS:-0}; exit ${SWEEP_STATUS:-0}" ;;
 esac
 """
 
@@ -544,11 +544,20 @@ def start_sweeping(stage: Mapping[str, str], folder: Path) -> subprocess.Popen[b
     return running
 
 
-def test_sbatch_stops_waiting_for_a_head_that_died(stage, tmp_path):
+def test_sbatch_is_queued_again_when_its_head_did_not_start(stage, tmp_path):
     put(tmp_path / "bin", "srun", "exit 1")
     done = bash(SBATCH, *ALONE, env=stage)
-    assert done.returncode == 1
-    assert "the head ended" in done.stderr
+    assert done.returncode == 75
+    assert "the head ended" in done.stdout
+    assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
+
+
+def test_sbatch_is_queued_again_when_its_head_is_lost(stage, tmp_path):
+    put(tmp_path / "bin", "srun", SRUN.replace("exec", "timeout -s KILL 4"))
+    done = bash(SBATCH, *ALONE, env=stage | {"SWEEP_SECONDS": "6", "SWEEP_STATUS": "1"})
+    assert done.returncode == 75
+    assert "the head is lost" in done.stdout
+    assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
 
 
 def test_sbatch_queues_itself_again_before_the_time_limit(stage, tmp_path):
