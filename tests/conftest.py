@@ -84,14 +84,9 @@ def _digits_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def pictures(monkeypatch) -> Pictures:
     """Runs of this process do not draw who holds what: it takes as long as they do."""
-    draw = session.plot_partition
-
-    def without(_: Any, __: Any, path: Any, *___: Any) -> None:
-        if isinstance(path, Path):
-            path.touch()
-
-    monkeypatch.setattr(session, "plot_partition", without)
-    return lambda: monkeypatch.setattr(session, "plot_partition", draw)
+    draw = session.plot_phases
+    monkeypatch.setattr(session, "plot_phases", lambda data, plan, path: path.touch())
+    return lambda: monkeypatch.setattr(session, "plot_phases", draw)
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,8 @@ CHEAP: dict[str, dict[str, object]] = {
     "fedconcat": {"algorithm.clusters": 2, "algorithm.cluster_rounds": 1, "rounds": 3},
     "fedtsp": {"algorithm.server_epochs": 1},
     "fedtgp": {"algorithm.server_epochs": 2},
+    "fedgen": {"algorithm.server_epochs": 2},
+    "fedgh": {"algorithm.server_epochs": 2},
     "alignfed": {"algorithm.target_steps": 2},
     "fedtsp_global": {"algorithm.server_epochs": 1},
 }

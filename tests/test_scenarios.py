@@ -138,10 +138,9 @@ def test_scores_are_plain_counts():
 # --- what is written ------------------------------------------------------------------------------
 
 
-def test_every_phase_is_drawn_and_newcomers_are_named(assemble, tmp_path, pictures):
+def test_every_phase_is_drawn_and_newcomers_are_named(assemble, tmp_path):
     from PIL import Image
 
-    pictures()
     sizes = []
     for number, changes in enumerate(({}, EVOLVING, GROUPS)):
         assembly = assemble("local", changes)

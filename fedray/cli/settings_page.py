@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedray.cli.show import plain
-from fedray.config import EXECUTION_KEYS, EXPERIMENTS, flatten, merged, read_chain, read_sources
+from fedray.config import EXECUTION_KEYS, EXPERIMENTS, flatten, merged, read_chain, sources_of
 from fedray.config.files import ExperimentFile
 
 UNSOURCED = frozenset((*EXECUTION_KEYS, "name", "scale"))
@@ -25,7 +25,8 @@ def settings_page() -> str:
     """A table for each file, of what it adds to the one that it extends."""
     parts = [INTRODUCTION]
     for name in paper_files():
-        chain, sources = read_chain(name), read_sources(name)
+        chain = read_chain(name)
+        sources = sources_of(chain)
         values = flatten(merged(chain))
         parts += [f"## {name}", "", *_beginning(chain)]
         rows = [

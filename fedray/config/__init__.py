@@ -46,7 +46,7 @@ from fedray.config.resolution import (
     parameters,
     resolve_root,
 )
-from fedray.config.sources import read_sources
+from fedray.config.sources import read_sources, sources_of
 from fedray.config.typed import (
     Component,
     Epochs,
@@ -112,5 +112,6 @@ __all__ = [
     "read_mapping",
     "read_sources",
     "resolve_root",
+    "sources_of",
     "validate",
 ]

@@ -24,10 +24,18 @@ def read_sources(name: str) -> dict[str, str]:
     """The source of each key that an experiment's files set; "" where none says it.
 
     Raises:
+        UserError: as `sources_of`, and as `read_chain`.
+    """
+    return sources_of(read_chain(name))
+
+
+def sources_of(chain: Sequence[ExperimentFile]) -> dict[str, str]:
+    """As `read_sources`, of files that are read already.
+
+    Raises:
         UserError: when a mapping `sources` is none, names a key that is not set, or says of one
             something that is no source.
     """
-    chain = read_chain(name)
     for index, file in enumerate(chain):
         _check(file, flatten(merged(chain[: index + 1])))
     return {key: _source_of(key, chain) for key in flatten(merged(chain))}
