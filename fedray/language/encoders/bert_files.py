@@ -147,7 +147,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     """All weights of a folder in float32, by today's names without the "bert." of whole models."""
     from safetensors import safe_open
 
-    found = {}
+    found: dict[str, Tensor] = {}
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
