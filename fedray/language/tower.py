@@ -174,8 +174,9 @@ class TextTower:
                 return self.prototypes(prompts, *asked)
         leaf = prompts.detach().clone().requires_grad_()
         with torch.enable_grad():
-            self._pass = _Pass(leaf, asked, self.prototypes(leaf, *asked))
-        return self._pass.output.detach()
+            made = _Pass(leaf, asked, self.prototypes(leaf, *asked))
+        self._pass = made
+        return made.output.detach()
 
     def prototypes_again(
         self, prompts: Tensor, keep_special: bool = False, past_text: bool = False

@@ -147,15 +147,20 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     """All weights of a folder in float32, by today's names without the "bert." of whole models."""
     from safetensors import safe_open
 
-    found = {}
+    found: dict[str, Tensor] = {}
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118, it is no mapping
-                plain = name.removeprefix("bert.")
-                for old, new in _OLD_NAMES.items():
-                    plain = plain.removesuffix(old) + new if plain.endswith(old) else plain
-                found[plain] = file.get_tensor(name).to(torch.float32)
+            names = list(file.keys())
+            found |= {_today(name): file.get_tensor(name).to(torch.float32) for name in names}
     return found
+
+
+def _today(name: str) -> str:
+    """A weight's name as transformers has it now."""
+    for old, new in _OLD_NAMES.items():
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+    return name.removeprefix("bert.")
 
 
 def load_model(

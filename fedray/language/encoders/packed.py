@@ -113,6 +113,7 @@ class PackedBert(nn.Module):
         self.norm_weight, self.norm_bias = weight, bias
         prefixes = (f"encoder.layer.{i}." for i in range(shape.layers))
         self.blocks = nn.ModuleList(_Block(tensors, prefix, shape) for prefix in prefixes)
+        self.eval()
 
     @property
     def width(self) -> int:
