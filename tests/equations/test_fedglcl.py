@@ -86,6 +86,7 @@ def test_it_learns(run):
         "fedglcl",
         {
             **ONE_KIND,
+            "seed": 2,
             "rounds": 6,
             "local_epochs": 2,
             "optimizer.momentum": 0.9,
