@@ -133,7 +133,7 @@ def start(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     address = Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while "Ray runtime started" not in log.read_text() or not address.exists():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < until, log.read_text()
