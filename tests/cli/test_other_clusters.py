@@ -79,8 +79,7 @@ def benchmark(here: Path) -> tuple[list[str], str]:
 
 
 def test_an_address_that_an_unclean_end_left_behind(environment, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     (Path(environment["RAY_TMPDIR"]) / "ray").mkdir()
     (Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster").write_text(
         f"127.0.0.1:{port}"
@@ -112,12 +111,17 @@ def test_a_cluster_of_somebody_else_is_mentioned_and_left_alone(environment, tmp
     assert "answers" not in command(RUN, environment, tmp_path)
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
 def start(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     """`ray start` in a group of processes of its own, with ports of its own."""
     words = [
         *("start", "--head", "--block", "--port=0", f"--num-cpus={CPUS}"),
         *("--node-ip-address=127.0.0.3", "--include-dashboard=false"),
-        "--ray-client-server-port=0",
+        f"--ray-client-server-port={free_port()}",
         "--disable-usage-stats",
     ]
     with log.open("w") as file:
@@ -129,7 +133,7 @@ def start(environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     address = Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while "Ray runtime started" not in log.read_text() or not address.exists():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < until, log.read_text()
