@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from fedray.config import Component, Frozen
 from fedray.core.state import StateTree
@@ -119,6 +120,8 @@ class PlainSGD(TorchSGD):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One step."""
+        for hook in _global_optimizer_pre_hooks.values():  # who counts what is trained
+            hook(self, (), {})
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -1,7 +1,8 @@
-"""What a method keeps, trains and sends, by component: counted in one real exchange.
+"""What a method keeps, trains and sends, by component: counted in real exchanges.
 
-One client of each architecture takes part in a first round, with an image of each class that it
-holds: everything has the size that it has in a run. Trained is what an optimiser steps; sent is
+One client of each architecture takes part in a round, with an image of each class that it holds:
+everything has the size that it has in a run. It is the first, or the second where clients train
+nothing before they have been sent something (FedPCL). Trained is what an optimiser steps; sent is
 what passes the gate.
 """
 
@@ -120,7 +121,7 @@ def costs(experiment: Experiment) -> list[Cost]:
         assembly.streams,
     )
     with stepped_tensors() as seen:
-        state = _first_round(federation, sorted(shown))
+        state = _training_round(federation, executor, sorted(shown))
     for client, cost in shown.items():
         _add_model(cost, executor.model(client))
     server = Cost("server")
@@ -155,12 +156,18 @@ def _one_of_each(data: FederatedData, indices: np.ndarray, least: int) -> np.nda
     return indices[np.sort(first)] if len(first) >= least else indices[:least]
 
 
-def _first_round(federation: Federation, participants: Sequence[int]) -> StateTree:
-    """The server's state after what precedes round 1, and round 1."""
+def _training_round(
+    federation: Federation, executor: _Watched, participants: Sequence[int]
+) -> StateTree:
+    """The server's state after what precedes round 1, and the round that is counted."""
     method, everyone = federation.algorithm, federation.plan.joined(0)
     exchange = RoundExchange(federation, 0, everyone)
     state = method.prepare(method.init_server(exchange.server), exchange)
-    return method.round(state, RoundExchange(federation, 1, participants))
+    state = method.round(state, RoundExchange(federation, 1, participants))
+    if not executor.seen:
+        executor.count_anew()
+        state = method.round(state, RoundExchange(federation, 2, participants))
+    return state
 
 
 @contextmanager
@@ -204,6 +211,13 @@ class _Watched(SerialExecutor):
                 self._note(client, round_, payload, replies[client], list(seen.values()))
         return replies
 
+    def count_anew(self) -> None:
+        """Forget what a round has sent; what preceded the first round stays."""
+        for cost in self._shown.values():
+            cost.up, cost.down = Traffic(), Traffic()
+            for part in cost.components.values():
+                part.up = part.down = 0
+
     def model(self, client: int) -> nn.Module:
         """The client's empty model."""
         return self._runtime.client(client, 1).skeleton.model
@@ -220,18 +234,27 @@ class _Watched(SerialExecutor):
             _add_traffic(cost, reply.uplink, "first" if round_ == 0 else "up")
             if round_:
                 cost.up += reply.traffic
-        self._note_trained(client, cost, trained)
+        self._note_trained(client, cost, trained, reply.uplink)
 
-    def _note_trained(self, client: int, cost: Cost, trained: list[Tensor]) -> None:
-        """Count each tensor once, by the model's name for it or by that of what is kept."""
+    def _note_trained(
+        self, client: int, cost: Cost, trained: list[Tensor], sent: Payload | None
+    ) -> None:
+        """Count each tensor once, by the model's name for it or that of what is kept or sent."""
         names = {id(p): name for name, p in self.model(client).named_parameters()}
         state = self.states.get(client, ClientState({}))
-        kept = [(path[0], tensor) for path, tensor in leaves(state.memory)]
+        named = [(path[0], tensor) for path, tensor in leaves(state.memory)]
+        for item in () if sent is None else sent.items():
+            field_, _, name = item.place.partition(".")
+            if isinstance(item.value, Tensor) and name not in names.values():
+                named.append((name or field_, item.value))
         for tensor in trained:
-            place = names.get(id(tensor)) or _alike(tensor, kept) or "other"
+            place = names.get(id(tensor)) or _alike(tensor, named) or "other"
             if place == "other" or (client, place) not in self._counted:
                 self._counted.add((client, place))
-                cost.part(component_of(place)).trained += tensor.numel()
+                part = cost.part(component_of(place))
+                part.trained += tensor.numel()
+                if id(tensor) not in names:  # it holds what it trains beside the model
+                    part.hold([tensor])
 
 
 def component_of(place: str, kind: str = "weights") -> str:

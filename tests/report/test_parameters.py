@@ -13,7 +13,12 @@ from fedray.models.clip import load_clip
 from fedray.report.parameters import costs
 
 DIGITS = {"data.image_size": 32, "data.samples": 60, "data.clients": 2}
-RANDOM_VIT = {"name": "openclip", "model": "ViT-B-16-quickgelu", "pretrained": "random"}
+RANDOM_VIT = {
+    "name": "openclip",
+    "model": "ViT-B-16-quickgelu",
+    "pretrained": "random",
+    "path": None,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
