@@ -16,6 +16,7 @@
 #   STORAGE_PORT       default 9000, on the loopback
 #   COMPOSE_PROFILES   default storage: a store of our own, moto, which keeps artifacts IN MEMORY: for trying
 #                      out. Set it to nothing, and MLFLOW_S3_ENDPOINT_URL and the keys to those of a real one
+# shellcheck disable=SC2317  # functions are reached by name and by traps
 set -euo pipefail
 
 folder="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -256,6 +256,7 @@ def test_a_gpu_where_there_is_none(refused, monkeypatch):
 
 def test_results_on_one_node_s_disk(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}] * 3)
+    monkeypatch.setattr("fedray.runtime.cluster._fits_here", lambda server: False)
     monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
     error = refused("local_digits", executor="ray")
     assert "set FEDRAY_RESULTS to a folder that all nodes share" in error

@@ -16,6 +16,7 @@ from fedray.cli import run
 from fedray.errors import UserError
 from fedray.report.finished import reopen
 from fedray.runtime.assembly import Assembly, load_data
+from fedray.runtime.cache import shared
 from fedray.runtime.resolve import resolve
 from fedray.runtime.worker import Worker
 
@@ -41,6 +42,7 @@ def root(tmp_path) -> Path:
 
 
 def command(root: Path, out: Path, *words: str, executor: str = "serial") -> int:
+    shared.clear()  # as in a process of its own
     return run.main(
         ["local_digits", *KEYS, f"data.root={root}", "--executor", executor, "--no-track",
          "--out", str(out), *words]
