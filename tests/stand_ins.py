@@ -117,7 +117,8 @@ class Tiny:
         """The experiment at a tiny size."""
         method = algorithms.get(experiment.algorithm.name)
         tree = _fewer(experiment.tree())
-        pairs: dict[str, Any] = {**ALWAYS}
+        _change_in_round_2(tree)
+        pairs: dict[str, Any] = {**ALWAYS, "lr": min(experiment.lr, 0.01)}
         dense = not method.requires.prompts and is_dense(experiment.model.group)
         pairs |= self._data(experiment, tree, dense=dense)
         if method.requires.prompts:
@@ -137,6 +138,8 @@ class Tiny:
             clients = data.clients
         joining = min(experiment.join.clients, 1)
         pairs: dict[str, Any] = {"data.clients": clients, "join.clients": joining}
+        if joining:
+            pairs["join.round"] = 2
         if data.source.name in EMBEDDED:
             pairs["data.samples"] = min(data.samples or 400, 400)
             return pairs
@@ -174,6 +177,7 @@ class Tiny:
         return pairs
 
     def _text(self, experiment: Experiment, tree: dict[str, Any]) -> dict[str, Any]:
+        self._describe(experiment.text.descriptions)
         encoder = experiment.text.encoder
         if encoder.name in CONTROLS:
             return {}
@@ -185,15 +189,23 @@ class Tiny:
         tree["text"]["encoder"] = {"name": "openclip", "path": str(self.clip)}
         return {"model.feature_dim": 24}
 
+    def _describe(self, descriptions: str | None) -> None:
+        """Make a user's file of descriptions, called as the shipped one that it is about."""
+        if descriptions is None or not descriptions.endswith(".json"):
+            return
+        path = self.home / descriptions
+        if not path.exists():
+            self._say(f"{descriptions} by our own descriptions")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(find_descriptions(path.stem).read_bytes())
+
     def _names(self, experiment: Experiment) -> tuple[str, ...]:
         """The classes' names: those that the texts are about, or ten words."""
         chosen = getattr(experiment.data, "classes", None)
         if chosen:
             return tuple(chosen)
         root = Path(str(experiment.data.root)).name
-        for name in (experiment.text.descriptions, root):
-            if name is None:
-                continue
+        for name in (Path(experiment.text.descriptions or "").stem, root):
             if name in shipped_names():
                 found = json.loads(find_descriptions(name).read_text(encoding="utf-8"))
                 return tuple(each for each in found if "/" not in each)  # they name folders
@@ -226,6 +238,13 @@ FEW = re.compile(r"(rounds?|epochs|steps|warmup|every)$")
 """What counts rounds, epochs or steps, by its name."""
 LEAST = {"min_samples": 1, "shots": 2, "prompt_length": 4, "depth": 3}
 """The most that other numbers may be: blocks of the small CLIP, images, tokens."""
+
+
+def _change_in_round_2(tree: dict[str, Any]) -> None:
+    """Have data that changes do so in the last round; of several phases the first stays."""
+    evolution = tree["data"].get("evolution", {})
+    if evolution.get("phases"):
+        evolution["phases"] = [{**evolution["phases"][0], "round": 2}]
 
 
 def _fewer(tree: Mapping[str, Any]) -> dict[str, Any]:
