@@ -180,6 +180,7 @@ def parts_of_team(tmp_path: Path) -> tuple[dict[str, str], set[str]]:
     tools.mkdir()
     for name in ("pg_ctl", "initdb", "python", "moto_server", "setpriv"):
         (tools / name).write_text("#!/usr/bin/env bash\nexit 0\n")
+    (tools / "moto_server").write_text("#!/usr/bin/env bash\nexec sleep 60\n")  # mlflow ends first
     (tools / "psql").write_text("#!/usr/bin/env bash\necho 1\n")
     (tools / "mlflow").write_text('#!/usr/bin/env bash\nprintf "CALL %s\\n" "$@"; env\n')
     for tool in tools.iterdir():

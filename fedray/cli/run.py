@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -61,7 +62,7 @@ def _main(args: argparse.Namespace) -> int:
     print(headline(experiment, args.executor), flush=True)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
     rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
-    with full_disk_said(out), mirrored(out):
+    with full_disk_said(out), mirrored(out), closing(rounds):
         run(experiment, out, rounds, tracker)
     print_summary(out, tracker)
     return 0
@@ -129,7 +130,9 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def _rounds(experiment: Experiment, out: Path, executor: str, began: float) -> Iterator[Round]:
+def _rounds(
+    experiment: Experiment, out: Path, executor: str, began: float
+) -> Generator[Round, None, None]:
     """The rounds, from whichever executor was asked for."""
     if executor == "serial":
         from fedray.runtime.devices import device_of_this_process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class ServerActor:
             pool.close()
 
 
-def run_on_ray(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
+def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
     """Run on the connected cluster; a server that dies, or loses states, is replaced and goes on.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -100,7 +100,7 @@ class Session:
         )
         self._store = CheckpointStore(out, self._assembly.identity)
 
-    def rounds(self) -> Iterator[Round]:
+    def rounds(self) -> Generator[Round, None, None]:
         """Yield each round; after a resume, only the new ones.
 
         Nothing is written before the first round has shown that the experiment works. A round's
