@@ -140,7 +140,8 @@ class Tiny:
         pairs: dict[str, Any] = {"data.clients": clients, "join.clients": joining}
         if joining:
             pairs["join.round"] = 2
-        if data.source.name in EMBEDDED:
+        prompts = algorithms.get(experiment.algorithm.name).requires.prompts
+        if data.source.name in EMBEDDED and not (prompts and data.source.name == "shapes"):
             pairs["data.samples"] = min(data.samples or 400, 400)
             return pairs
         pairs |= {"data.samples": None, "data.test_samples": None, "data.split": None}
