@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -112,18 +112,23 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            for ref in stream:
-                said = ray.get(ref)
-                if isinstance(said, str):
-                    log.warning("%s", said)
-                else:
-                    yield said
+            yield from _rounds_among(stream)
     except RayTaskError as error:  # its folder is as it wants to leave it
         raise _in_own_terms(error, out) from None
     except BaseException:
         with suppress(OSError):  # on a full disk rounds.jsonl stays, which says as much
             RunFolder(out).put_together()  # an actor that is ended cannot do it itself
         raise
+
+
+def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
+    """The rounds among what a server's actor yields; what the user should hear of is said."""
+    for ref in stream:
+        said = ray.get(ref)
+        if isinstance(said, str):
+            log.warning("%s", said)
+        else:
+            yield said
 
 
 @contextmanager
