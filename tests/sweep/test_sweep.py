@@ -48,6 +48,7 @@ EXPERIMENT = {
     "workers": 1,
     "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
     "model": {"feature_dim": 16},
+    "report": {"select": "test"},
 }
 SWEEP = {
     "answers": "nothing",
@@ -324,19 +325,19 @@ def test_the_objective_is_the_best_round_or_the_last(here):
     best = plan_sweep("tiny")
     rows = [merge([record(r, a)], "local_accuracy") for r, a in enumerate([0.1, 0.6, 0.6, None])]
     assert objective_of(rows, best).rounds == [1]
-    assert objective_of(rows, best.model_copy(update={"mode": "min"})).value == 0.1
+    assert objective_of(rows, best.model_copy(update={"mode": "min"})).value == 0.6
     assert objective_of(rows, best.model_copy(update={"at": "final"})).rounds == [2]
     assert objective_of(rows[3:], best) is None
 
 
 def test_the_objective_is_the_mean_of_the_seeds_own_best_as_in_a_report(here):
     write(here, seeds=[0, 1])
-    pairs = [(0.1, 0.9), (0.5, 0.3)]
+    pairs = [(1.0, 1.0), (0.1, 0.9), (0.5, 0.3)]  # the untrained model is no candidate
     rows = [merge([record(r, a) for a in pair], "local_accuracy") for r, pair in enumerate(pairs)]
     found = objective_of(rows, plan_sweep("tiny"))
     assert found.value == pytest.approx(0.7)
     assert found.std == pytest.approx(0.08**0.5)
-    assert found.rounds == [1, 0]
+    assert found.rounds == [2, 1]
 
 
 def test_the_table_fits_80_columns_and_shows_failures(here):
