@@ -166,7 +166,13 @@ def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[
         members = [member for member in groups if member.method == method]
         keys = differing(members)
         rows = [
-            Row({key: member.keys.get(key) for key in keys}, stat.mean, stat.std, stat.n)
+            Row(
+                {key: member.keys.get(key) for key in keys},
+                stat.mean,
+                stat.std,
+                stat.n,
+                member.worth(metric, at),
+            )
             for member in members
             if (stat := member.stat(metric.name, at)) is not None
         ]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fedray.config import EXECUTION_KEYS, flatten
 from fedray.errors import UserError, nearest
-from fedray.records import BEST, Metric, Run, Select, find_runs
+from fedray.records import BEST, Metric, Run, Select, chosen_by, find_runs
 
 At = Literal["best", "final"]
 TrafficDirection = Literal["up", "down"]
@@ -153,6 +153,14 @@ class Group:
         every = [loaded.run.value(metric, at) for loaded in self.runs]
         values = [value for value in every if value is not None]
         return Stat.of(values) if values else None
+
+    def worth(self, metric: Metric, at: At) -> float | None:
+        """What the group may be chosen by, for a metric; None where nothing may choose."""
+        run = self.runs[0].run
+        measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
+        name = chosen_by(metric, measured, self.select)
+        stat = None if name is None else self.stat(name, at)
+        return None if stat is None else stat.mean
 
     def difference(self, base: Group, metric: str, at: At) -> Difference | None:
         """To another group's best or last values of the same seeds; None for fewer than two."""

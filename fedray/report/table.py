@@ -92,12 +92,13 @@ def difference_caption(groups: Sequence[Group], base: Group, metric: Metric, at:
 
 
 def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
-    """Groups by their mean, the best first; those without the metric last."""
+    """Groups by the mean of what chooses, the best first; then by the metric; others last."""
+    sign = 1 if metric.direction == "min" else -1
 
-    def worth(member: Group) -> tuple[bool, float]:
-        stat = member.stat(metric.name, at)
-        sign = 1 if metric.direction == "min" else -1
-        return stat is None, sign * stat.mean if stat else 0.0
+    def worth(member: Group) -> tuple[bool, bool, float]:
+        chooser, stat = member.worth(metric, at), member.stat(metric.name, at)
+        value = chooser if chooser is not None else stat.mean if stat else 0.0
+        return stat is None, chooser is None, sign * value
 
     return sorted(groups, key=worth)
 

@@ -41,6 +41,7 @@ from fedray.records import (
     RunFolder,
     RunInfo,
     RunWriter,
+    Stopping,
     rounds_checksum,
     versions,
 )
@@ -168,10 +169,11 @@ class Session:
         costs = earlier.costs if earlier is not None else Costs()
         spent, started = costs.wall_seconds, time.time()
         writer: RunWriter | None = None
-        self._stop = EarlyStop(run_info(self._assembly), earlier.rounds if earlier else ())
+        info = run_info(self._assembly)
+        self._stop = EarlyStop(info.stopping, earlier.rounds if earlier else ())
         try:
             for done in self._stop.until_due(self._federation.rounds(snapshot)):
-                writer = writer or self._open(earlier)
+                writer = writer or self._open(info, earlier)
                 if done.round == 0:
                     costs = replace(costs, startup_seconds=time.time() - self._began)
                 costs = replace(
@@ -197,7 +199,7 @@ class Session:
             elif earlier is not None:
                 self._folder.put_together()  # killed between its last checkpoint and its end
 
-    def _open(self, earlier: Run | None) -> RunWriter:
+    def _open(self, info: RunInfo, earlier: Run | None) -> RunWriter:
         """Write what does not change from round to round, and open the file of rounds."""
         data, folder = self._assembly.data, self._folder
         write_atomic(folder.config, dump_yaml(self.experiment.tree()))
@@ -207,7 +209,7 @@ class Session:
         for release in self._unwritten:
             folder.releases.append(release)
         self._unwritten.clear()
-        return RunWriter(folder, run_info(self._assembly), earlier)
+        return RunWriter(folder, info, earlier)
 
     def _keep(self, round_: int, writer: RunWriter) -> None:
         """Write a checkpoint where one is due, and the tracebacks of survived failures."""
@@ -253,12 +255,12 @@ class EarlyStop:
     """Ends the rounds of a run as `early_stopping` says; what it knows stands in the rounds.
 
     Args:
-        info: of the run.
+        stopping: when they end; None: never.
         before: the rounds that are done.
     """
 
-    def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
-        self._stopping = info.stopping
+    def __init__(self, stopping: Stopping | None, before: Sequence[Round]) -> None:
+        self._stopping = stopping
         self._values: list[float] = []
         for done in before:
             self._look_at(done)

@@ -140,8 +140,12 @@ def draw(ledger: Ledger, path: Path) -> None:
     from fedray.report import Row, figure_sweep
 
     plan = ledger.plan
+
+    def worth(trial: Trial) -> float | None:
+        return None if plan.select == "nothing" else trial.objective
+
     rows = [
-        Row(by_axis(plan, trial.config), trial.test, trial.test_std, len(plan.seeds))
+        Row(by_axis(plan, trial.config), trial.test, trial.test_std, len(plan.seeds), worth(trial))
         for trial in ledger.through
         if trial.test is not None
     ]

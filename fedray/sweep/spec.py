@@ -354,8 +354,7 @@ def objective_of_metric(metric: str, select: Chosen) -> tuple[str, str]:
         return metric, "best"
     if select == "test":
         return metric, BEST["test"]
-    held = find_metric(f"{VALIDATION}{metric}", declared)
-    if held is None or held.on != "validation":
+    if f"{VALIDATION}{meant.name}" not in {each.name for each in declared}:
         raise UserError(
             f"metric: {metric} exists on test images alone, and select=validation chooses on "
             "validation images; choose another metric and show this one in columns, or set "

@@ -78,7 +78,7 @@ def reports(
     experiments = [plan.experiment_of(values, seed) for seed in plan.seeds]
     with _held(folder), closing(_merged_rounds(plan, experiments, folder)) as all_merged:
         planned, before = experiments[0].rounds, read_seeds(folder, plan)
-        known = min((run.done for run in before), default=-1)
+        known = min((run.done for run in before if not run.is_finished), default=-1)
         over = before and all(run.is_finished for run in before)
         last = max(run.done for run in before) if over else planned
         done: list[MergedRound] = []
