@@ -154,8 +154,8 @@ def figure_sweep(
     """The objective against a swept parameter, with its spread over seeds.
 
     Other parameters that vary become one line per combination where there are few of them; else
-    every configuration is a point. The one that was chosen is ringed. Values that span more than a factor of
-    20 stand on a logarithmic axis, words next to each other.
+    every configuration is a point. The one that was chosen is ringed. Values that span more than a
+    factor of 20 stand on a logarithmic axis, words next to each other.
 
     Args:
         rows: what was tried; those whose value is not finite are left out.
