@@ -109,12 +109,6 @@ class Executor(Protocol):
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
 
-    def hold(self) -> None:
-        """Remember the states as they are, until the next call."""
-
-    def revert(self) -> None:
-        """Go back to the states as they were held."""
-
     def close(self) -> None:
         """Free whatever the executor holds."""
 
@@ -240,7 +234,7 @@ class Federation:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
             if self.plan.revertible:
-                self.executor.hold()
+                self.executor.states.hold()
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:

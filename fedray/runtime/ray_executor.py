@@ -213,14 +213,6 @@ class RayExecutor:
             why += "retries are used up)"
         raise RunFailed(f"{why}: {first_line(error)}") from error
 
-    def hold(self) -> None:
-        """Remember the states, by reference."""
-        self.states.hold()
-
-    def revert(self) -> None:
-        """Go back to the states that were held."""
-        self.states.revert()
-
     def close(self) -> None:
         """Let the states go; the pool belongs to the caller."""
         self.states.close()

@@ -93,14 +93,6 @@ class SerialExecutor:
                 for client, payload in down.items()
             }
 
-    def hold(self) -> None:
-        """Remember the states; a step never changes one, it gives another."""
-        self.states.hold()
-
-    def revert(self) -> None:
-        """Go back to the states that were held."""
-        self.states.revert()
-
     def close(self) -> None:
         """Let the states go."""
         self.states.close()
