@@ -336,8 +336,10 @@ def _longest(shares: Sequence[Sequence[int]], seconds: Mapping[int, float]) -> f
 
 def _opened(found: Sequence[Any]) -> Answers:
     """What a call answered, in one object or one per client."""
-    values = [opened(each) for each in found]
-    return values[0] if isinstance(values[0], Answers) else Answers(values)
+    first = opened(found[0])
+    if isinstance(first, Answers):
+        return first._replace(clients=[*map(opened, first.clients)])
+    return Answers([first, *map(opened, found[1:])])
 
 
 def _cut_to_calls(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:

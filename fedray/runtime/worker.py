@@ -106,11 +106,11 @@ class Answers(NamedTuple):
     """What a worker says of a call.
 
     Attributes:
-        clients: an answer per client.
+        clients: an answer per client, sealed if it is small and all of them are not.
         parts: what their uploads add up to, packed, where they are summed.
     """
 
-    clients: Sequence[Answer]
+    clients: Sequence[Any]
     parts: Sequence[Part] = ()
 
 
@@ -176,7 +176,8 @@ class Worker:
         if share.apart:
             return [sealed(answer) for answer in answers]
         parts = [] if total is None else [pack(part) for part in total.parts()]
-        return sealed(Answers(answers, parts))
+        whole = sealed(Answers(answers, parts))
+        return whole if isinstance(whole, bytes) else Answers([*map(sealed, answers)], parts)
 
     def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
         """Run one test for several clients; arguments as of `step`."""
