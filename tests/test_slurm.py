@@ -205,5 +205,5 @@ def test_a_mistake_of_the_users_ends_the_job_at_once(submit):
     job = submit(("no_such_sweep", "--no-track"))
     assert job.wait() == "FAILED"
     assert (job.told("Restarts"), job.told("ExitCode")) == ("0", "2:0")
-    assert "error: no_such_sweep" in job.log
+    assert "error: there is no sweep 'no_such_sweep'" in job.log
     assert "the head" not in job.log
