@@ -180,7 +180,7 @@ class TextTower:
         else:
             made = Pass(prompts, lambda leaf: self.prototypes(leaf, *asked))
             self._passes.keep(key, made, most=int(PASS_KEPT // max(size, 1)))
-            output = made.output.detach()
+            output = made.output.detach().clone()
         self._passes.learn(key, output)
         return output
 
