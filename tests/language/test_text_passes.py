@@ -135,12 +135,15 @@ def test_a_pass_too_large_is_not_kept(tower, monkeypatch):
 
 
 def test_a_pass_is_not_kept_where_memory_is_short(tower, monkeypatch):
-    v, calls = prompts(tower), counted(tower, monkeypatch)
+    calls = counted(tower, monkeypatch)
     enough = 4 * activations(tower.encoder, tower._tokens)
     for free, passes in ((enough, 1), (enough - 4, 2)):
         monkeypatch.setattr(prototypes_module, "_free", lambda device, free=free: free)
         calls.clear()
-        assert torch.equal(tower.prototypes_before(v), tower.prototypes_again(v))
+        v = prompts(tower, seed=passes)
+        before, again = tower.prototypes_before(v), tower.prototypes_again(v)
+        assert torch.equal(before, again)
+        gradient(again, v)
         assert len(calls) == passes
 
 
