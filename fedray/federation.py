@@ -43,7 +43,7 @@ from fedray.evaluation.protocols import (
 )
 from fedray.evaluation.score import Score
 from fedray.files import is_full
-from fedray.records import REPORTED, Event, Release, Round, Traffic
+from fedray.records import REPORTED, Event, Release, Round, Select, Traffic
 from fedray.states import StateStore
 from fedray.streams import Streams
 
@@ -146,6 +146,7 @@ class Plan:
     `lr` is the learning rate of a round, where it changes.
     `revertible` says whether a round that the server fails in can be undone: rounds without a
     checkpoint of their own are.
+    `select` is on which images is chosen.
     """
 
     rounds: int
@@ -158,6 +159,7 @@ class Plan:
     join: JoinConfig = field(default_factory=JoinConfig)
     revertible: bool = False
     lr: Callable[[int], float] | None = None
+    select: Select = "validation"
 
     @property
     def newcomers(self) -> Sequence[int]:
@@ -309,7 +311,9 @@ class Federation:
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
         lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
-        evaluated = Evaluated(facts, train_losses=exchange.train_losses, spent=spent, lr=lr)
+        evaluated = Evaluated(
+            facts, train_losses=exchange.train_losses, spent=spent, lr=lr, select=self.plan.select
+        )
         analysis = Analysis()
         if self.plan.is_evaluated(exchange.round):
             evaluated = self._evaluate(exchange, state, evaluated)

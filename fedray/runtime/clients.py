@@ -30,6 +30,7 @@ from fedray.core import (
 from fedray.core.contract import check_type, check_upload
 from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
+from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, UserError
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply, ScoreReply
@@ -199,11 +200,15 @@ class ClientRuntime:
             initial=partial(models.initial, architecture, client),
             device=self.device,
             validation=None if data.validation is None else self._samples(data.validation[client]),
-            eval_sets={
-                name: EvalSet(self._samples(shared.index), shared.classes)
-                for name, shared in data.eval_sets.items()
-            },
+            eval_sets=self._shared(data.eval_sets),
+            validation_sets=self._shared(data.validation_sets),
         )
+
+    def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, EvalSet]:
+        return {
+            name: EvalSet(self._samples(shared.index), shared.classes)
+            for name, shared in sets.items()
+        }
 
     def _setting(self, round_: int) -> Setting:
         """What both sides know, with the learning rate of the round."""
