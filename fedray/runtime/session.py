@@ -234,7 +234,7 @@ class Session:
         """Write the checkpoint of the last whole round, where none was due."""
         every = self.experiment.checkpoint_every
         if every > 1 and self._federation.snapshot.round % every:
-            self._executor.revert()
+            self._executor.states.revert()
             self._save(writer)
 
     def _note(self, release: Release) -> None:
