@@ -237,7 +237,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
     last = f"last {final.local_accuracy:.4f}  [{done.info.scale} scale]"
     if best is not None:
         how = BEST[done.info.select]
-        yield f"local accuracy: {how} {best.local_accuracy:.4f} in round {best.round}, {last}"
+        yield f"local accuracy: {best.local_accuracy:.4f} in round {best.round} ({how}), {last}"
         return
     yield f"local accuracy: {last}"
     if done.info.select == "validation":
