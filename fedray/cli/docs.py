@@ -15,10 +15,12 @@ from fedray.cli.links import linked
 from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.settings_page import settings_page
-from fedray.command import as_path
+from fedray.command import add_plugin, as_path
+from fedray.config import read_plugins
 from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.errors import UserError
 from fedray.files import write_atomic
+from fedray.plugins import use
 from fedray.registry import summary_of
 
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
@@ -41,10 +43,12 @@ def add_arguments(cli: argparse.ArgumentParser) -> None:
     """Add the command's words."""
     cli.add_argument("--check", action="store_true", help="write nothing; exit with 1 if outdated")
     cli.add_argument("--root", type=as_path, default=Path(), help="the checkout; default: here")
+    add_plugin(cli)
 
 
 def docs(args: argparse.Namespace) -> int:
     """Write or check the pages; returns the exit code."""
+    use(read_plugins(args.plugin), check=True)
     outdated = [path for path, text in pages(args.root).items() if _read(path) != text]
     if args.check:
         for path in outdated:

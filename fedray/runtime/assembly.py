@@ -34,6 +34,7 @@ from fedray.evaluation.measures.class_sizes import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
 from fedray.models import is_dense
+from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.models import ModelProvider, model_provider
 from fedray.runtime.privacy import privacy_of
@@ -54,6 +55,9 @@ class Assembly:
 
     experiment: Experiment
     given: FederatedData | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        use(self.experiment.plugins)
 
     @cached_property
     def streams(self) -> Streams:
