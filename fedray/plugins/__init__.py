@@ -9,11 +9,19 @@ installed.py  modules that are installed, on every node by whoever installs ther
 from fedray.plugins.installed import installed_plugin, is_installed
 from fedray.plugins.loading import use
 from fedray.plugins.plugin import Plugin
-from fedray.plugins.reading import changed_file, check_names, located, read_plugin, with_siblings
+from fedray.plugins.reading import (
+    changed_file,
+    check_module_name,
+    check_names,
+    located,
+    read_plugin,
+    with_siblings,
+)
 
 __all__ = [
     "Plugin",
     "changed_file",
+    "check_module_name",
     "check_names",
     "installed_plugin",
     "is_installed",

@@ -81,7 +81,7 @@ def _of_path(given: str) -> Plugin:
             raise UserError(
                 f"plug-in {given}: {part!r} is no name that Python can import; call it {better!r}"
             )
-    _check_name(module[0], root)
+    check_module_name(module[0], root)
     return _plugin(".".join(module), root)
 
 
@@ -102,7 +102,7 @@ def _of_module(given: str) -> Plugin:
             f"plug-in {given}: {file} is no Python text, which alone travels; install it on every "
             "node with an entry point in the group fedray.plugins"
         )
-    _check_name(top, file.parent.parent if locations else file.parent)
+    check_module_name(top, file.parent.parent if locations else file.parent)
     plugin = _plugin(given, file.parent.parent if locations else file.parent)
     inner = given.replace(".", "/")
     if not {f"{inner}.py", f"{inner}/{INIT}"} & set(plugin.files):
@@ -153,8 +153,12 @@ def changed_file(plugin: Plugin) -> str | None:
     return None
 
 
-def _check_name(name: str, root: Path) -> None:
+def check_module_name(name: str, root: Path) -> None:
     """Refuse a plug-in that is called as another module is.
+
+    Args:
+        name: of the module.
+        root: the folder that it lies in.
 
     Raises:
         UserError: naming that module.
