@@ -7,7 +7,7 @@ installed.py  modules that are installed, on every node by whoever installs ther
 """
 
 from fedray.plugins.installed import installed_plugin, is_installed
-from fedray.plugins.loading import use
+from fedray.plugins.loading import plugin_of, use
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.reading import (
     changed_file,
@@ -26,6 +26,7 @@ __all__ = [
     "installed_plugin",
     "is_installed",
     "located",
+    "plugin_of",
     "read_plugin",
     "use",
     "with_siblings",

@@ -137,6 +137,12 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> None:
             raise
 
 
+def plugin_of(defined: type) -> str | None:
+    """The hash of the plug-in in use that defines a class; None of any other."""
+    found: str | None = getattr(sys.modules.get(defined.__module__), PLUGIN_MARK, None)
+    return found
+
+
 def _hashes(plugins: Iterable[Plugin]) -> list[str]:
     return [plugin.sha256 for plugin in plugins]
 

@@ -64,6 +64,13 @@ class Plugin:
         """What messages call it: its file, or its module."""
         return f"{self.name}.py" if f"{self.name}.py" in self.files else self.module
 
+    @property
+    def given(self) -> str:
+        """What `--plugin` would be given for it: a file, or the name of an installed module."""
+        inner = self.module.replace(".", "/")
+        files = [file for file in (f"{inner}.py", f"{inner}/__init__.py") if file in self.files]
+        return self.path_of(files[0]) if files else self.module
+
     def path_of(self, file: str) -> str:
         """Where a file was read, as tracebacks name it."""
         return str(Path(self.folder) / file)

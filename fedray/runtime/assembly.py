@@ -200,10 +200,16 @@ def load_data(experiment: Experiment) -> FederatedData:
     """
     images = _images(experiment)
     keys = experiment.data.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
-    key = ("data", images.sha256, keys, experiment.seed, experiment.evaluation.global_test)
+    also = experiment.seed, experiment.evaluation.global_test, _plugins(experiment)
+    key = ("data", images.sha256, keys, *also)
     data = shared.get(key, lambda: _dealt(experiment, images))
     _check_enough(experiment, data)
     return data
+
+
+def _plugins(experiment: Experiment) -> tuple[str, ...]:
+    """What names in an experiment may mean besides fedray's own, by their hashes."""
+    return tuple(plugin.sha256 for plugin in experiment.plugins)
 
 
 def _images(experiment: Experiment) -> ImageSet:
@@ -309,5 +315,6 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     choice = encoder_choice(keys.encoder)
     written = tuple(text for texts_of_class in texts for text in texts_of_class)
     made_of = (choice.name, repr(choice.params), choice.identity(), len(texts), written)
-    key = ("text", *made_of, str(device), torch.get_num_threads())
+    where = str(device), torch.get_num_threads()
+    key = ("text", *made_of, *where, _plugins(experiment))
     return shared.get(key, lambda: TextTower(choice, texts, device))

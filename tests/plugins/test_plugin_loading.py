@@ -38,7 +38,7 @@ def test_what_it_registers_is_there_while_it_is_in_use():
     use(())
     assert "scaled" not in algorithms.names()
     assert "mine" not in sys.modules
-    with pytest.raises(UserError, match="there is no algorithm 'scaled'.*give its file with --pl"):
+    with pytest.raises(UserError, match=r"there is no algorithm 'scaled'.*give its file with --pl"):
         algorithms.get("scaled")
 
 
@@ -153,7 +153,7 @@ def test_two_plugins_with_one_name_for_something():
 
 def test_plugins_without_what_is_asked_for():
     load(mine="x = 1\n")
-    with pytest.raises(UserError, match="The plug-ins that were given register no partition."):
+    with pytest.raises(UserError, match=r"The plug-ins that were given register no partition."):
         partitions.get("mine")
 
 

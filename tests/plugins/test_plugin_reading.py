@@ -77,15 +77,15 @@ def test_a_file_in_another_encoding():
 
 def test_a_text_that_was_edited_where_it_travels_is_refused():
     found = read_plugin(write("mine.py", "x = 1\n"))
-    with pytest.raises(ValueError, match="the text of plug-in mine is not the one"):
+    with pytest.raises(ValueError, match=r"the text of plug-in mine is not the one"):
         replace(found, files={"mine.py": "x = 2\n"})
-    with pytest.raises(UserError, match="plugins.0: the text of plug-in mine is not the one"):
+    with pytest.raises(UserError, match=r"plugins.0: the text of plug-in mine is not the one"):
         read_plugins([{**vars(found), "files": {"mine.py": "x = 2\n"}}])
 
 
 @pytest.mark.parametrize("file", ["../mine.py", "/tmp/mine.py"])
 def test_a_file_stays_in_its_folder(file):
-    with pytest.raises(ValueError, match="lies outside"):
+    with pytest.raises(ValueError, match=r"lies outside"):
         Plugin("mine", "/", {file: ""})
 
 
@@ -133,26 +133,26 @@ def test_what_cannot_be_a_plugin(given, message, tmp_path):
 
 def test_a_submitted_job_hears_what_it_has(monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    with pytest.raises(UserError, match="has only the files below its --working-dir"):
+    with pytest.raises(UserError, match=r"has only the files below its --working-dir"):
         read_plugin("missing.py")
 
 
 def test_two_of_one_name():
     one, other = write("a/mine.py", "x = 1\n"), write("b/mine.py", "x = 2\n")
-    with pytest.raises(UserError, match="two plug-ins are called 'mine', in .*/a and in .*/b"):
+    with pytest.raises(UserError, match=r"two plug-ins are called 'mine', in .*/a and in .*/b"):
         read_plugins([one, other])
     assert len(read_plugins([one, one])) == 1
 
 
 def test_what_is_too_large_to_travel():
-    with pytest.raises(UserError, match="at most 300000 travel with an experiment"):
+    with pytest.raises(UserError, match=r"at most 300000 travel with an experiment"):
         read_plugins([write("mine.py", "#" * 400_000)])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_cannot_be_read():
     Path(write("mine.py")).chmod(0)
-    with pytest.raises(UserError, match="plug-in .*mine.py cannot be read"):
+    with pytest.raises(UserError, match=r"plug-in .*mine.py cannot be read"):
         read_plugin("mine.py")
 
 
@@ -160,5 +160,5 @@ def test_a_file_that_cannot_be_read():
 def test_the_key_takes_names_alone(given):
     from fedray.runtime.resolve import from_tree
 
-    with pytest.raises(UserError, match="plugins"):
+    with pytest.raises(UserError, match=r"plugins"):
         from_tree({"plugins": given})
