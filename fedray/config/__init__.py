@@ -14,12 +14,14 @@ from fedray.config.experiment import (
     RESOURCE_KEYS,
     WEIGHT_FILES,
     DataConfig,
+    EarlyStoppingConfig,
     EvaluationConfig,
     Experiment,
     FaultConfig,
     JoinConfig,
     ModelConfig,
     PrivacyConfig,
+    ReportConfig,
     TextConfig,
     WireConfig,
 )
@@ -41,7 +43,7 @@ from fedray.config.files import (
     read_experiment,
     read_mapping,
 )
-from fedray.config.plugged import read_plugins, with_read_plugins
+from fedray.config.plugged import read_plugins, with_plugins, with_read_plugins
 from fedray.config.resolution import (
     MissingRoot,
     completed,
@@ -74,6 +76,7 @@ __all__ = [
     "EXECUTION_KEYS",
     "EXPERIMENTS",
     "Epochs",
+    "EarlyStoppingConfig",
     "EvaluationConfig",
     "Experiment",
     "FaultConfig",
@@ -87,6 +90,7 @@ __all__ = [
     "NoParams",
     "PathText",
     "PrivacyConfig",
+    "ReportConfig",
     "RESOURCE_KEYS",
     "Seed",
     "Temperature",
@@ -118,5 +122,6 @@ __all__ = [
     "resolve_root",
     "sources_of",
     "validate",
+    "with_plugins",
     "with_read_plugins",
 ]

@@ -53,8 +53,13 @@ def with_read_plugins(
     return {**tree, KEY: plugins} if plugins or KEY in tree else tree
 
 
-def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
+def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = ()) -> Tree:
     """Read an experiment's plug-ins, and have this process use them and no others.
+
+    Args:
+        tree: as of `with_read_plugins`.
+        pairs: likewise.
+        more: likewise.
 
     Returns:
         As `with_read_plugins`.
@@ -62,7 +67,7 @@ def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
     Raises:
         UserError: as `read_plugins`, and when one does not import or takes a name that is taken.
     """
-    tree = with_read_plugins(tree, pairs)
+    tree = with_read_plugins(tree, pairs, more)
     use(read_plugins(tree.get(KEY, ())), check=True)
     return tree
 

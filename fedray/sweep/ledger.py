@@ -24,7 +24,7 @@ from fedray.files import write_json
 from fedray.sweep.seeds import MergedRound, objective_of
 from fedray.sweep.spec import Config, SweepPlan, folder_name
 
-FORMAT = 2
+FORMAT = 3
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 
@@ -36,8 +36,11 @@ class Trial:
         number: from 0; Optuna's number too.
         config: the swept keys' values.
         status: pending: not begun, or interrupted; stopped: ended early by ASHA.
-        objective: the mean over seeds; None until measured.
+        objective: the number that chooses, mean over seeds; None until measured.
         std: the sample standard deviation over seeds.
+        test: the metric on the test in the same rounds, mean over seeds; it chooses nothing, unless
+            it is the objective.
+        test_std: its sample standard deviation.
         best_rounds: for each seed, the round of its objective.
         last_round: the last finished round.
         final: the metric in the last evaluated round, mean over seeds.
@@ -52,6 +55,8 @@ class Trial:
     status: Status = "pending"
     objective: float | None = None
     std: float = 0.0
+    test: float | None = None
+    test_std: float = 0.0
     best_rounds: list[int] = field(default_factory=list)
     last_round: int | None = None
     final: float | None = None
@@ -84,6 +89,7 @@ class Trial:
         found = objective_of(rounds, plan)
         if found is not None:
             self.objective, self.std, self.best_rounds = found.value, found.std, found.rounds
+            self.test, self.test_std = found.test, found.test_std
             curve = [r.mean.metrics for r in rounds if plan.metric in r.mean.metrics]
             self.final = curve[-1][plan.metric]
 
@@ -133,8 +139,16 @@ class Ledger:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial that is over; the first of equals. Stopped ones count too."""
+        """The best trial that is over; the first of equals. Stopped ones count too.
+
+        None where nothing is chosen.
+        """
         return self._first(trial for trial in self.ordered if trial.is_over)
+
+    @property
+    def through(self) -> list[Trial]:
+        """The trials that have a result."""
+        return [t for t in self.ordered if t.status != "failed" and t.objective is not None]
 
     @property
     def leading(self) -> Trial | None:
@@ -143,6 +157,8 @@ class Ledger:
 
     def _first(self, trials: Iterable[Trial]) -> Trial | None:
         sign = 1 if self.plan.mode == "max" else -1
+        if self.plan.select == "nothing":
+            return None
         worth = [t for t in trials if t.status != "failed" and t.objective is not None]
         return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
 

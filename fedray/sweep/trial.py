@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.errors import Failure, FedrayError, RunFailed, UserError, nearest
 from fedray.records import Round, RunFolder
-from fedray.sweep.seeds import MergedRound, merge, objective_of, seed_folders
+from fedray.sweep.seeds import (
+    MergedRound,
+    lockstep,
+    merge,
+    objective_of,
+    read_seeds,
+    seed_folders,
+)
 from fedray.sweep.spec import SweepPlan, folder_name
 from fedray.sweep.warm import warm
 
@@ -70,13 +77,15 @@ def reports(
     """
     experiments = [plan.experiment_of(values, seed) for seed in plan.seeds]
     with _held(folder), closing(_merged_rounds(plan, experiments, folder)) as all_merged:
-        planned = experiments[0].rounds
-        known = min(len(seed.rounds()) for seed in seed_folders(folder, plan.seeds)) - 1
+        planned, before = experiments[0].rounds, read_seeds(folder, plan)
+        known = min((run.done for run in before if not run.is_finished), default=-1)
+        over = before and all(run.is_finished for run in before)
+        last = max(run.done for run in before) if over else planned
         done: list[MergedRound] = []
         unreported: list[Round] = []
         for merged in all_merged:
             done.append(merged)
-            if merged.round <= known and merged.round < planned:
+            if merged.round < last and (over or merged.round <= known):
                 continue
             unreported.append(merged.mean)
             objective = objective_of(done, plan)
@@ -87,13 +96,17 @@ def reports(
                 "rounds": planned,
                 "objective": objective.value,
                 "objective_std": objective.std,
+                "test": objective.test,
+                "test_std": objective.test_std,
                 "best_rounds": objective.rounds,
                 "means": unreported,
             }
             unreported = []
         if objective_of(done, plan) is None:
             there = {name for merged in done for name in merged.mean.metrics}
-            raise UserError(f"metric: no round has '{plan.metric}'.{nearest(plan.metric, there)}")
+            raise UserError(
+                f"metric: no round has '{plan.objective}'.{nearest(plan.objective, there)}"
+            )
 
 
 @contextmanager
@@ -128,8 +141,8 @@ def _merged_rounds(
         with ExitStack() as stack:
             for stream in streams:
                 stack.enter_context(closing(stream))
-            for rounds in zip(*streams, strict=True):
-                yield merge(rounds, plan.metric)
+            for rounds in lockstep(streams):
+                yield merge(rounds, plan.objective, plan.metric)
 
 
 def all_rounds(session: Session, before: Sequence[Round]) -> Generator[Round, None, None]:

@@ -26,7 +26,7 @@ from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.runs import SweepRuns, replay
-from fedray.sweep.seeds import MergedRound, read_merged
+from fedray.sweep.seeds import MergedRound, read_merged, read_seeds
 from fedray.sweep.spec import words
 
 __all__ = ["SweepProgress", "Watcher", "replay"]
@@ -89,6 +89,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             for mean in result["means"]:
                 self._runs.round(entry, mean)
         entry.objective, entry.std = result["objective"], result["objective_std"]
+        entry.test, entry.test_std = result["test"], result["test_std"]
         entry.best_rounds, entry.last_round = result["best_rounds"], result["round"]
         self._show.round(entry)
 
@@ -157,7 +158,9 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         if entry.reason is not None:
             entry.status = "failed"
         else:
-            entry.status = "finished" if entry.last_round == planned else "stopped"
+            runs = read_seeds(self._ledger.home / entry.name, self._ledger.plan)
+            ended = entry.last_round == planned or all(run.is_finished for run in runs)
+            entry.status = "finished" if ended else "stopped"
         self._ledger.write()
         if self._runs is not None:
             for merged in rounds:
@@ -241,7 +244,7 @@ class SweepProgress:
         if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
             self._print(
                 f"running  {words(trial.config)}  round {trial.last_round}/{course.rounds}  "
-                f"best {trial.objective:.4f} so far"
+                f"{self._ledger.plan.how} {trial.objective:.4f} so far"
             )
 
     def end(self, trial: Trial) -> None:
@@ -253,7 +256,7 @@ class SweepProgress:
         if trial.status == "failed":
             line += f"failed: {trial.reason}"
         else:
-            line += f"best {trial.objective:.4f} (round {trial.when})"
+            line += f"{self._ledger.plan.how} {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
         self._print(f"{line}  {trial.seconds:.0f} s")
