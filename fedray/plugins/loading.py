@@ -85,7 +85,7 @@ class _Text(Loader):
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
         module.__file__ = _file_with(text, path, self._plugin, self._file)
         vars(module)[PLUGIN_MARK] = self._plugin.sha256
-        _process.modules[self._plugin.sha256][module.__name__] = module
+        _process.modules.setdefault(self._plugin.sha256, {})[module.__name__] = module
         exec(compile(text, path, "exec", dont_inherit=True), vars(module))
 
     def get_source(self, fullname: str) -> str:
@@ -174,8 +174,6 @@ def _load(plugin: Plugin) -> None:
     """
     if not plugin.is_shipped:
         check_installed(plugin)
-    else:
-        _process.modules.setdefault(plugin.sha256, {})
     try:
         importlib.import_module(plugin.module)
     except Exception as error:

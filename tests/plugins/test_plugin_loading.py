@@ -17,6 +17,8 @@ from fedray.data.partitions import partitions
 from fedray.errors import Failure, UserError
 from fedray.plugins import use
 
+AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class Again")
+
 
 @pytest.fixture(autouse=True)
 def none_afterwards(tmp_path, monkeypatch):
@@ -130,7 +132,7 @@ def test_the_source_of_a_class_is_found():
             METHOD.replace('name = "scaled"', 'name = "fedprox"'),
             "plug-in mine.py registers the algorithm 'fedprox', which there is already",
         ),
-        (METHOD + METHOD.replace("class Scaled", "class Again"), "two algorithms are called"),
+        (METHOD + AGAIN, "two algorithms are called 'scaled'"),
         (METHOD.replace('"scaled"', '"../up"'), "cannot be called so"),
     ],
 )
