@@ -238,16 +238,16 @@ def _siblings(plugin: Plugin, there: set[str]) -> Iterator[str]:
                 yield str(beside)
 
 
-def _imported(text: str) -> set[str]:
-    """The top-level modules that a text imports, wherever it does."""
+def _imported(text: str) -> list[str]:
+    """The top-level modules that a text imports, wherever it does, sorted."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):  # said when it is executed
-        return set()
+        return []
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found.add(node.module.partition(".")[0])
-    return found
+    return sorted(found)
