@@ -21,7 +21,7 @@ from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.plugins import use
-from fedray.registry import summary_of
+from fedray.registry import registry, summary_of
 
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
 FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
@@ -112,8 +112,10 @@ def reference() -> str:
     ]
     for kind in KINDS:
         parts += [f"## {HEADINGS.get(kind, kind.capitalize())}", ""]
+        homes = registry(KINDS[kind])
         for entry in entries(kind):
-            parts += _section(entry)
+            if homes.home(entry.name).partition(".")[0] in ("", "fedray"):  # "": of a plug-in
+                parts += _section(entry)
     return "\n".join(parts).rstrip() + "\n"
 
 

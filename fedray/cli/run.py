@@ -135,9 +135,10 @@ def headline(experiment: Experiment, executor: str) -> str:
     """One line about what is going to run, with its scale."""
     e = experiment
     where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
+    own = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
     return (
         f"{e.name} [{e.scale} scale]: {e.algorithm.name} on {e.data.source.name}, "
-        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}"
+        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{own}"
     )
 
 

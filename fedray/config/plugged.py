@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import entry_points
 from typing import Any
 
 from fedray.config.experiment import Experiment
@@ -11,7 +10,7 @@ from fedray.config.files import COMPONENTS
 from fedray.config.listed import KEY, listed
 from fedray.config.typed import Frozen, Tree, validate
 from fedray.plugins import Plugin, installed_plugin, read_plugin, use, with_siblings
-from fedray.registry import GROUP, registry
+from fedray.registry import installed_points, registry
 
 
 class _Plugins(Frozen):
@@ -78,7 +77,9 @@ def completed_by_installed(experiment: Experiment) -> Experiment:
     Raises:
         UserError: when the architectures of its models are not there.
     """
-    tops = {point.module.partition(".")[0] for point in entry_points(group=GROUP)}
+    tops = {point.module.partition(".")[0] for point in installed_points()}
+    if not tops:
+        return experiment
     known = {plugin.name for plugin in experiment.plugins}
     homes = {home.partition(".")[0]: home for home in _homes(experiment) if home}
     found = [installed_plugin(homes[top]) for top in sorted(homes) if top in tops - known]

@@ -10,12 +10,11 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from fedray.errors import UserError
 from fedray.plugins.plugin import Plugin, hash_of
-from fedray.registry import GROUP
+from fedray.registry import installed_points
 
 
 def site_folders() -> list[str]:
@@ -28,7 +27,7 @@ def site_folders() -> list[str]:
 def is_installed(module: str) -> bool:
     """Whether a module is one of those that an installed package registers, or lies among them."""
     top = module.partition(".")[0]
-    if any(point.module.partition(".")[0] == top for point in entry_points(group=GROUP)):
+    if any(point.module.partition(".")[0] == top for point in installed_points()):
         return True
     return PathFinder.find_spec(top, site_folders()) is not None
 
@@ -77,7 +76,7 @@ def _text(path: Path) -> str:
 
 def _version(top: str) -> str:
     """Of the distribution whose entry point names the module; "" where there is none."""
-    for point in entry_points(group=GROUP):
+    for point in installed_points():
         if point.module.partition(".")[0] == top and point.dist is not None:
             return str(point.dist.version)
     return ""

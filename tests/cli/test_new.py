@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import fedray as package
 from fedray.__main__ import main as fedray
 from fedray.cli.run import main as run
 from fedray.plugins import use
 from fedray.records import RunFolder
 
 SMALL = ["rounds=1", "local_epochs=1", "data.samples=200", "data.clients=3", "data.partition=iid"]
+ROOT = Path(package.__file__).parents[1]
 SERIAL = ["--executor", "serial", "--no-track", "--out", "run"]
 
 
@@ -99,5 +101,7 @@ def test_listings_show_what_a_plugin_has(capsys):
     shown = capsys.readouterr().out
     assert "algorithm.tax" in shown
     assert "plugins.listed" in shown
+    fedray(["docs", "--plugin", "listed.py", "--root", str(ROOT), "--check"])
+    assert capsys.readouterr().out.startswith(f"{ROOT / 'docs' / 'reference.md'} is not up to date")
     assert fedray(["ls", "algorithms"]) == 0
     assert "listed" not in capsys.readouterr().out
