@@ -44,9 +44,8 @@ class _Process:
 
     def text_of(self, module: str) -> tuple[Plugin, str] | None:
         """The plug-in in use that has a module, and its file."""
-        inner = module.replace(".", "/")
         for plugin in self.plugins:
-            for file in (f"{inner}.py", f"{inner}/__init__.py"):
+            for file in _files_of(module):
                 if file in plugin.files:
                     return plugin, file
         return None
@@ -83,7 +82,7 @@ class _Text(Loader):
         """Execute the text; its lines are there for tracebacks, whatever becomes of the file."""
         text, path = self.get_source(module.__name__), self._plugin.path_of(self._file)
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        module.__file__ = _file_with(text, path, self._plugin, self._file)
+        _place(module, self._plugin)
         vars(module)[PLUGIN_MARK] = self._plugin.sha256
         _process.modules.setdefault(self._plugin.sha256, {})[module.__name__] = module
         exec(compile(text, path, "exec", dont_inherit=True), vars(module))
@@ -91,6 +90,18 @@ class _Text(Loader):
     def get_source(self, fullname: str) -> str:
         """The text, for `inspect`."""
         return self._plugin.files[self._file]
+
+
+def _place(module: ModuleType, plugin: Plugin) -> None:
+    """Set `__file__`."""
+    file = next(file for file in _files_of(module.__name__) if file in plugin.files)
+    module.__file__ = _file_with(plugin.files[file], plugin.path_of(file), plugin, file)
+
+
+def _files_of(module: str) -> tuple[str, str]:
+    """What a module's file may be called in a plug-in."""
+    inner = module.replace(".", "/")
+    return f"{inner}.py", f"{inner}/__init__.py"
 
 
 def _file_with(text: str, path: str, plugin: Plugin, file: str) -> str:
@@ -160,7 +171,9 @@ def _switch(plugins: tuple[Plugin, ...]) -> None:
         if name.partition(".")[0] in tops:
             _process.displaced[name] = sys.modules.pop(name)
     for plugin in plugins:
-        sys.modules.update(_process.modules.get(plugin.sha256, {}))
+        for name, module in _process.modules.get(plugin.sha256, {}).items():
+            sys.modules[name] = module
+            _place(module, plugin)  # its file may be gone by now
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     activate(_hashes(plugins))

@@ -45,7 +45,7 @@ def test_a_mixed_federation_with_a_model_of_ones_own(capsys):
     fedray(["new", "model", "mixed"])
     words = ["fedproto_digits", "--plugin", "mixed.py", "model.group=mixed_and_mlp"]
     assert run([*words, *SMALL, *SERIAL]) == 0
-    assert RunFolder(Path("run")).read().info.architectures == ["mixed", "mlp", "mixed"]
+    assert RunFolder(Path("run")).read().info.architectures == ("mixed", "mlp", "mixed")
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_project_passes_its_own_test_and_lint_and_types(tmp_path, capsys):
     }  # fmt: skip
     tools = [
         ["pytest", "-q", "-p", "no:cacheprovider"],
-        ["ruff", "check", "--isolated", "--select", "E,F,I,UP,B", "--line-length", "100", "."],
+        ["ruff", "check", "--isolated", "--select", "E,F,UP,B,D1", "--line-length", "100", "."],
         ["ruff", "format", "--isolated", "--line-length", "100", "--check", "."],
     ]
     for tool in tools:
@@ -96,7 +96,7 @@ def test_listings_show_what_a_plugin_has(capsys):
     assert "listed" in capsys.readouterr().out
     assert fedray(["ls", "algorithms", "--plugin", "listed.py", "--json"]) == 0
     assert '"tax"' in capsys.readouterr().out
-    words = ["fedavg_digits", "--plugin", "listed.py", "algorithm=listed"]
+    words = ["fedavg_digits", "algorithm=listed", "--plugin", "listed.py"]
     assert fedray(["show", *words]) == 0
     shown = capsys.readouterr().out
     assert "algorithm.tax" in shown

@@ -88,7 +88,7 @@ def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
     assert algorithms.get("imported") is not mine.Scaled
     use(())
     assert sys.modules["mine"] is mine
-    del sys.modules["mine"]
+    del sys.modules["mine"], algorithms._entries["imported"]
 
 
 def test_a_traceback_shows_the_users_file_and_line_also_where_it_is_gone(tmp_path):
