@@ -74,7 +74,7 @@ def settings(
     Raises:
         UserError: when the experiment, an assignment or a source is wrong.
     """
-    pairs, sources = parse_assignments(assignments), read_sources(name)
+    pairs, sources, plugins = parse_assignments(assignments), read_sources(name), list(plugins)
     tree = with_read_plugins(read_experiment(name), pairs, plugins)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
@@ -84,7 +84,8 @@ def settings(
     given = flatten(override({}, pairs))
     found = []
     for key, value in flatten(resolved).items():
-        source = GIVEN if key in given else sources.get(key, DEFAULT)
+        is_given = key in given or (plugins and key.startswith("plugins."))
+        source = GIVEN if is_given else sources.get(key, DEFAULT)
         found.append(Setting(key, value, source))
     return found
 

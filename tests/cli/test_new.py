@@ -48,7 +48,7 @@ def test_a_mixed_federation_with_a_model_of_ones_own(capsys):
     assert RunFolder(Path("run")).read().info.architectures == ("mixed", "mlp", "mixed")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_project_passes_its_own_test_and_lint_and_types(tmp_path, capsys):
     assert fedray(["new", "project", "mine"]) == 0
     there = {str(path.relative_to("mine")) for path in Path("mine").rglob("*") if path.is_file()}

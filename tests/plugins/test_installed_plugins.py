@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from plugged import DATA, METHOD, SMALL
+
+from fedray.errors import UserError
+from fedray.plugins import read_plugin
+from fedray.plugins.installed import check_installed
 
 RUN = ["-m", "fedray.run", "fedavg_digits", *SMALL, "--executor", "serial", "--no-track"]
 
@@ -34,7 +39,21 @@ def call(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+def test_what_is_installed_is_named_by_version_and_hash(tmp_path, monkeypatch):
+    install(tmp_path, METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = read_plugin("extra_methods.register")
+    assert not found.is_shipped
+    assert (found.version, found.given) == ("1.0", "extra_methods.register")
+    check_installed(found)
+    install(tmp_path, METHOD + "\n", "1.0")
+    with pytest.raises(UserError, match=r"is not that of the experiment \(version 1.0, hash"):
+        check_installed(found)
+    with pytest.raises(UserError, match="the plug-in other is not installed here"):
+        check_installed(replace(found, module="other"))
+
+
+@pytest.mark.long
 def test_an_installed_method_is_found_recorded_and_held_to_its_version(tmp_path):
     out = tmp_path / "run"
     env = install(tmp_path / "site", METHOD + DATA.split('"""', 2)[2])

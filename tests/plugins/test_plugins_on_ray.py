@@ -62,7 +62,7 @@ def test_every_kind_on_two_workers_without_the_file(tmp_path, two_cpus):
     assert (tmp_path / "ray" / "plugins" / "mine.py").read_text() == METHOD
 
 
-@pytest.mark.parametrize("size", [3, 300_000], ids=["small", "large"])
+@pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.long), 300_000])
 def test_a_payload_of_ones_own_comes_back_as_itself(tmp_path, two_cpus, size):
     """Large ones go through Ray's object store as they are, small ones as bytes."""
     words = [
@@ -77,6 +77,7 @@ def test_a_payload_of_ones_own_comes_back_as_itself(tmp_path, two_cpus, size):
     assert traffic.total_bytes == 3 * 4 * size
 
 
+@pytest.mark.long
 def test_a_fault_in_a_worker_shows_the_users_line(tmp_path, two_cpus, capsys):
     text = METHOD.replace("return self.hp", "assert local is None, 'no context'; return self.hp")
     plugin, out = write(tmp_path, mine=text), tmp_path / "run"
@@ -100,6 +101,7 @@ scales:
 """
 
 
+@pytest.mark.long
 def test_a_sweeps_trials_have_it(tmp_path, two_cpus, capsys):
     (tmp_path / "scales.yaml").write_text(SWEEP)
     plugin, out = write(tmp_path, mine=METHOD), tmp_path / "swept"
