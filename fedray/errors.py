@@ -13,7 +13,7 @@ from fedray.masking import mask
 LONGEST_LINE = 1000
 """Characters of an error's one line; a longer message is cut."""
 PLUGIN_MARK = "__fedray_plugin__"
-"""What a module of a plug-in has among its globals: the plug-in's hash."""
+"""What a module of a plug-in has among its globals: the plug-in's key."""
 
 
 class FedrayError(Exception):

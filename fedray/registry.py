@@ -59,7 +59,7 @@ class Named(Protocol):
 T = TypeVar("T")
 _registries: dict[str, Registry[Any]] = {}
 _active: tuple[str, ...] = ()
-"""The hashes of the plug-ins whose entries are there."""
+"""The keys of the plug-ins whose entries are there."""
 _installed: set[str] = set()
 """The entry points that this process has loaded."""
 
@@ -142,7 +142,7 @@ class Registry(Generic[T]):
         """What a plug-in has registered, by name.
 
         Args:
-            plugin: its hash.
+            plugin: its key.
         """
         return self._plugged.get(plugin, {})
 
@@ -154,7 +154,7 @@ class Registry(Generic[T]):
         """Refuse plug-ins that register a name that is there without them, or two the same.
 
         Args:
-            plugins: what messages call them, by their hashes.
+            plugins: what messages call them, by their keys.
 
         Raises:
             UserError: naming the plug-in.
@@ -208,7 +208,7 @@ def registry(kind: str) -> Registry[Any]:
 
 
 def activate(plugins: Iterable[str]) -> None:
-    """Have the entries of these plug-ins, by their hashes, and of no others."""
+    """Have the entries of these plug-ins, by their keys, and of no others."""
     global _active
     _active = tuple(plugins)
 

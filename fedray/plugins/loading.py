@@ -34,7 +34,7 @@ class _Process:
 
     Attributes:
         plugins: those that are in use.
-        modules: of every plug-in that was ever loaded, by its hash, its modules by name.
+        modules: of every plug-in that was ever loaded, by its key, its modules by name.
         displaced: modules of others that had the names of those in use.
     """
 
@@ -79,12 +79,11 @@ class _Text(Loader):
         """An ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the text; its lines are there for tracebacks, whatever becomes of the file."""
+        """Execute the text."""
         text, path = self.get_source(module.__name__), self._plugin.path_of(self._file)
-        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
         _place(module, self._plugin)
-        vars(module)[PLUGIN_MARK] = self._plugin.sha256
-        _process.modules.setdefault(self._plugin.sha256, {})[module.__name__] = module
+        vars(module)[PLUGIN_MARK] = self._plugin.key
+        _process.modules.setdefault(self._plugin.key, {})[module.__name__] = module
         exec(compile(text, path, "exec", dont_inherit=True), vars(module))
 
     def get_source(self, fullname: str) -> str:
@@ -93,9 +92,11 @@ class _Text(Loader):
 
 
 def _place(module: ModuleType, plugin: Plugin) -> None:
-    """Set `__file__`."""
+    """Set `__file__`, and keep the lines for tracebacks, whatever becomes of the file."""
     file = next(file for file in _files_of(module.__name__) if file in plugin.files)
-    module.__file__ = _file_with(plugin.files[file], plugin.path_of(file), plugin, file)
+    text, path = plugin.files[file], plugin.path_of(file)
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    module.__file__ = _file_with(text, path, plugin, file)
 
 
 def _files_of(module: str) -> tuple[str, str]:
@@ -139,10 +140,10 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> None:
             for plugin in wanted:
                 _load(plugin)
             if check:
-                check_taken({plugin.sha256: plugin.label for plugin in wanted})
+                check_taken({plugin.key: plugin.label for plugin in wanted})
         except BaseException:
             _switch(before)
-            for unfit in set(_hashes(wanted)) - set(_hashes(before)):
+            for unfit in set(_keys(wanted)) - set(_keys(before)):
                 _process.modules.pop(unfit, None)
                 forget(unfit)
             raise
@@ -151,17 +152,17 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> None:
 def plugin_of(defined: type) -> str | None:
     """The hash of the plug-in in use that defines a class; None of any other."""
     found: str | None = getattr(sys.modules.get(defined.__module__), PLUGIN_MARK, None)
-    return found
+    return None if found is None else found.partition(" ")[0]
 
 
-def _hashes(plugins: Iterable[Plugin]) -> list[str]:
-    return [plugin.sha256 for plugin in plugins]
+def _keys(plugins: Iterable[Plugin]) -> list[str]:
+    return [plugin.key for plugin in plugins]
 
 
 def _switch(plugins: tuple[Plugin, ...]) -> None:
     """Take the modules of some plug-ins out of `sys.modules`, and put those of others in."""
     for plugin in _process.plugins:
-        for name in _process.modules.get(plugin.sha256, ()):
+        for name in _process.modules.get(plugin.key, ()):
             sys.modules.pop(name, None)
     sys.modules.update(_process.displaced)
     _process.displaced.clear()
@@ -171,12 +172,12 @@ def _switch(plugins: tuple[Plugin, ...]) -> None:
         if name.partition(".")[0] in tops:
             _process.displaced[name] = sys.modules.pop(name)
     for plugin in plugins:
-        for name, module in _process.modules.get(plugin.sha256, {}).items():
+        for name, module in _process.modules.get(plugin.key, {}).items():
             sys.modules[name] = module
             _place(module, plugin)  # its file may be gone by now
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    activate(_hashes(plugins))
+    activate(_keys(plugins))
 
 
 def _load(plugin: Plugin) -> None:
@@ -189,6 +190,6 @@ def _load(plugin: Plugin) -> None:
         check_installed(plugin)
     try:
         importlib.import_module(plugin.module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end in sys.exit()
         where = "" if isinstance(error, SyntaxError) else plugin_line(error)
         raise UserError(f"plug-in {plugin.label} does not import: {named(error)}{where}") from None

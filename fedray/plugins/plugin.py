@@ -60,6 +60,11 @@ class Plugin:
         return bool(self.files)
 
     @property
+    def key(self) -> str:
+        """What a process calls it: hash and folder, which tracebacks name."""
+        return f"{self.sha256} {self.folder}"
+
+    @property
     def label(self) -> str:
         """What messages call it: its file, or its module."""
         return f"{self.name}.py" if f"{self.name}.py" in self.files else self.module

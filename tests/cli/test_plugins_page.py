@@ -31,7 +31,8 @@ def here(tmp_path, monkeypatch):
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for of, text in found if of == language]
 
 
 def small(words: list[str], number: int) -> list[str]:

@@ -91,6 +91,15 @@ def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
     del sys.modules["mine"], algorithms._entries["imported"]
 
 
+def test_the_same_text_from_another_folder_shows_that_folder(tmp_path):
+    text = "def where():\n    return where.__code__.co_filename\n"
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "mine.py").write_text(text)
+        use(read_plugins([str(folder / "mine.py")]))
+        assert sys.modules["mine"].where() == str(folder / "mine.py")
+
+
 def test_a_traceback_shows_the_users_file_and_line_also_where_it_is_gone(tmp_path):
     load(mine="def f():\n    raise ValueError('broken')  # here\n")
     module = sys.modules["mine"]
@@ -125,6 +134,7 @@ def test_the_source_of_a_class_is_found():
     ("text", "message"),
     [
         ("x = 1\ny = x + nothing\n", "NameError: name 'nothing' is not defined (mine.py, line 2)"),
+        ("import sys\nsys.exit(3)\n", "does not import: SystemExit: 3 (mine.py, line 2)"),
         ("def f(:\n", "(mine.py, line 1)"),
         ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
         ("raise SystemError\n", "plug-in mine.py does not import: SystemError (mine.py, line 1)"),
