@@ -108,11 +108,12 @@ class RunFailed(FedrayError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for a near miss, else the list of valid names."""
+    """Return " Did you mean 'x'?" for a near miss, of any case, else the list of valid names."""
     names = sorted(valid)
-    close = get_close_matches(name[:100], names, n=1, cutoff=0.6)
+    by_small_letters = {each.lower(): each for each in names}
+    close = get_close_matches(name[:100].lower(), by_small_letters, n=1, cutoff=0.6)
     if close:
-        return f" Did you mean '{close[0]}'?"
+        return f" Did you mean '{by_small_letters[close[0]]}'?"
     return f" Valid: {', '.join(names)}."
 
 

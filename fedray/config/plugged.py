@@ -17,6 +17,7 @@ class _Plugins(Frozen):
     """The key of an experiment."""
 
     plugins: tuple[Plugin, ...] = ()
+    """With their texts."""
 
 
 def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
