@@ -61,7 +61,7 @@ def test_every_command_works_as_it_stands(capsys):
         else:
             assert run(small(words, number)) == 0, command
             ran += RunFolder(Path(f"run{number}")).read().done
-    assert ran == 7
+    assert ran == 6
     assert Path("mystudy/mystudy.yaml").read_text().count(blocks("yaml")[1].splitlines()[1]) == 1
 
 
