@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedray.cli import cost, docs, ls, papers, show
+from fedray.cli import cost, docs, ls, new, papers, show
 from fedray.command import CommandLine, run_command
 
 COMMANDS = {
@@ -11,6 +11,7 @@ COMMANDS = {
     "docs": docs.docs,
     "papers": papers.papers,
     "cost": cost.cost,
+    "new": new.new,
 }
 
 
@@ -26,6 +27,9 @@ def parser() -> CommandLine:
     )
     cost.add_arguments(
         commands.add_parser("cost", help="what a method keeps, trains and sends, by component")
+    )
+    new.add_arguments(
+        commands.add_parser("new", help="write a method, model, source or project to begin with")
     )
     cli.add_debug()
     return cli

@@ -58,6 +58,17 @@ class CommandLine(argparse.ArgumentParser):
         )
 
 
+def add_plugin(cli: argparse.ArgumentParser) -> None:
+    """Add the flag for plug-ins: `args.plugin`, a list."""
+    cli.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file, folder or module of your own with methods, models, sources, ...; repeatable",
+    )
+
+
 def as_path(text: str) -> Path:
     """A folder's path on the command line.
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from traceback import format_exception
+from pathlib import PurePath
+from traceback import format_exception, walk_tb
 
 from fedray.masking import mask
 
 LONGEST_LINE = 1000
 """Characters of an error's one line; a longer message is cut."""
+PLUGIN_MARK = "__fedray_plugin__"
+"""What a module of a plug-in has among its globals: the plug-in's key."""
 
 
 class FedrayError(Exception):
@@ -38,8 +41,9 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What an exception says, its message on one line, without secrets."""
-        return cls(named(error), mask("".join(format_exception(error))))
+        """What an exception says, its message on one line, without secrets; in a plug-in, where."""
+        cause = f"{named(error)}{plugin_line(error)}"
+        return cls(cause, mask("".join(format_exception(error))))
 
 
 class CodeError(FedrayError):
@@ -104,11 +108,12 @@ class RunFailed(FedrayError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for a near miss, else the list of valid names."""
+    """Return " Did you mean 'x'?" for a near miss, of any case, else the list of valid names."""
     names = sorted(valid)
-    close = get_close_matches(name[:100], names, n=1, cutoff=0.6)
+    by_small_letters = {each.lower(): each for each in names}
+    close = get_close_matches(name[:100].lower(), by_small_letters, n=1, cutoff=0.6)
     if close:
-        return f" Did you mean '{close[0]}'?"
+        return f" Did you mean '{by_small_letters[close[0]]}'?"
     return f" Valid: {', '.join(names)}."
 
 
@@ -118,6 +123,15 @@ def named(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not message:
         message = "there is not enough memory"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def plugin_line(error: BaseException) -> str:
+    """The last line of a plug-in that an error went through, " (mine.py, line 7)"; or nothing."""
+    found = ""
+    for frame, line in walk_tb(error.__traceback__):
+        if PLUGIN_MARK in frame.f_globals:
+            found = f" ({PurePath(frame.f_code.co_filename).name}, line {line})"
+    return found
 
 
 def one_line(said: object) -> str:

@@ -161,6 +161,26 @@ def test_a_sweep_runs_as_a_job_from_an_installed_wheel(
     assert len(result_files(head, "tiny")) == 2
 
 
+@pytest.mark.long
+def test_a_method_in_the_jobs_folder_is_run_with_two_workers(
+    head: dict[str, str], tmp_path: Path
+) -> None:
+    new = [sys.executable, "-m", "fedray", "new", "method", "mine"]
+    where = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    env = {**os.environ, "PYTHONPATH": where}
+    subprocess.run(new, env=env, cwd=tmp_path, check=True, timeout=100)
+    run = [
+        "python", "-m", "fedray.run", "fedavg_digits", "--plugin", "mine.py", "algorithm=mine",
+        "rounds=1", "local_epochs=1", "data.clients=4", "workers=2", "--no-track",
+    ]  # fmt: skip
+    out = tmp_path / "out"
+    log = submit(head, tmp_path, *run, "--out", str(out), PYTHONPATH=where)
+    assert "mine on digits, 4 clients, 1 rounds, seed 0, in 2 Ray worker(s), with mine.py" in log
+    result = json.loads((out / "result.json").read_text())
+    assert result["config"]["plugins"].keys() == {"mine"}
+    assert (out / "plugins" / "mine.py").exists()
+
+
 def test_a_job_without_the_token_is_refused(head: dict[str, str], tmp_path: Path) -> None:
     stranger = {**head, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
     done = subprocess.run(

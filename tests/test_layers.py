@@ -23,7 +23,7 @@ TREES = {
 }
 
 LAYERS = [
-    ["command", "errors", "files", "integrity", "masking", "registry", "streams"],
+    ["command", "errors", "files", "integrity", "masking", "plugins", "registry", "streams"],
     ["config", "records"],
     ["data"],
     ["language"],
@@ -47,6 +47,9 @@ BESIDE = {
     ("command", "masking"),
     ("files", "errors"),
     ("integrity", "files"),
+    ("plugins", "errors"),
+    ("plugins", "files"),
+    ("plugins", "registry"),
     ("registry", "errors"),
     ("registry", "files"),
     ("sweep", "report"),

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping
 
+from fedray.command import add_plugin
 from fedray.report.parameters import Component, Cost, costs
 from fedray.runtime.resolve import resolve
 
@@ -18,11 +19,12 @@ def add_arguments(cli: argparse.ArgumentParser) -> None:
     cli.add_argument("experiment", help="a shipped name or a YAML file")
     cli.add_argument("set", nargs="*", metavar="key=value", help="for example algorithm=fedproto")
     cli.add_argument("--json", action="store_true", help="for programs")
+    add_plugin(cli)
 
 
 def cost(args: argparse.Namespace) -> int:
     """Count in one exchange, and print a table for each side; returns the exit code."""
-    experiment = resolve(args.experiment, args.set)
+    experiment = resolve(args.experiment, args.set, args.plugin)
     found = costs(experiment)
     if args.json:
         print(json.dumps([each.tree() for each in found], indent=1))

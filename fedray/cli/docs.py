@@ -15,11 +15,13 @@ from fedray.cli.links import linked
 from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.settings_page import settings_page
-from fedray.command import as_path
+from fedray.command import add_plugin, as_path
+from fedray.config import read_plugins
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.errors import UserError
 from fedray.files import write_atomic
-from fedray.registry import summary_of
+from fedray.plugins import use
+from fedray.registry import registry, summary_of
 
 BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
 FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
@@ -43,10 +45,12 @@ def add_arguments(cli: argparse.ArgumentParser) -> None:
     """Add the command's words."""
     cli.add_argument("--check", action="store_true", help="write nothing; exit with 1 if outdated")
     cli.add_argument("--root", type=as_path, default=Path(), help="the checkout; default: here")
+    add_plugin(cli)
 
 
 def docs(args: argparse.Namespace) -> int:
     """Write or check the pages; returns the exit code."""
+    use(read_plugins(args.plugin), check=True)
     outdated = [path for path, text in pages(args.root).items() if _read(path) != text]
     if args.check:
         for path in outdated:
@@ -108,8 +112,10 @@ def reference() -> str:
     ]
     for kind in KINDS:
         parts += [f"## {HEADINGS.get(kind, kind.capitalize())}", ""]
+        homes = registry(KINDS[kind])
         for entry in entries(kind):
-            parts += _section(entry)
+            if homes.home(entry.name).partition(".")[0] in ("", "fedray"):  # "": of a plug-in
+                parts += _section(entry)
     return "\n".join(parts).rstrip() + "\n"
 
 

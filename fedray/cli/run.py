@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedray.cli.progress import RoundProgress
-from fedray.command import CommandLine, as_path, run_command, say_stopped
+from fedray.command import CommandLine, add_plugin, as_path, run_command, say_stopped
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
 from fedray.files import full_disk_said, results_home
@@ -53,6 +53,7 @@ def parser() -> CommandLine:
         help="decode the images again on every node, and compare them with those in the cache",
     )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    add_plugin(cli)
     cli.add_debug()
     return cli
 
@@ -99,12 +100,13 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         if args.experiment is None:
             args.experiment = str(RunFolder(out).config)
-        experiment = resolve(args.experiment, args.set)
+        experiment = resolve(args.experiment, args.set, args.plugin)
         check_folder(out, experiment)
+        RunFolder(out).check_plugins(experiment.plugins)
         return experiment, out
     if args.experiment is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
-    experiment = resolve(args.experiment, args.set)
+    experiment = resolve(args.experiment, args.set, args.plugin)
     if args.out is None:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
@@ -133,9 +135,10 @@ def headline(experiment: Experiment, executor: str) -> str:
     """One line about what is going to run, with its scale."""
     e = experiment
     where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
+    own = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
     return (
         f"{e.name} [{e.scale} scale]: {e.algorithm.name} on {e.data.source.name}, "
-        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}"
+        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{own}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedray.command import add_plugin
 from fedray.config import (
     flatten,
     load_experiment,
@@ -18,6 +19,7 @@ from fedray.config import (
     parse_assignments,
     read_experiment,
     read_sources,
+    with_read_plugins,
 )
 
 DEFAULT, GIVEN = "default", "given here"
@@ -44,11 +46,12 @@ def add_arguments(cli: argparse.ArgumentParser) -> None:
     cli.add_argument("experiment", help="a shipped experiment or a YAML file")
     cli.add_argument("assignments", nargs="*", metavar="key=value", help="keys to set")
     cli.add_argument("--json", action="store_true", help="for programs")
+    add_plugin(cli)
 
 
 def show(args: argparse.Namespace) -> int:
     """Print every key with its value and source; returns the exit code."""
-    found = settings(args.experiment, args.assignments)
+    found = settings(args.experiment, args.assignments, args.plugin)
     if args.json:
         print(json.dumps([asdict(each) for each in found], indent=1, ensure_ascii=False))
         return 0
@@ -61,7 +64,9 @@ def show(args: argparse.Namespace) -> int:
     return 0
 
 
-def settings(name: str, assignments: Iterable[str] = ()) -> list[Setting]:
+def settings(
+    name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()
+) -> list[Setting]:
     """Every key of an experiment, resolved, in the order of config.yaml.
 
     Its data need not be there: `data.root` stays as it is written.
@@ -69,15 +74,18 @@ def settings(name: str, assignments: Iterable[str] = ()) -> list[Setting]:
     Raises:
         UserError: when the experiment, an assignment or a source is wrong.
     """
-    pairs, sources = parse_assignments(assignments), read_sources(name)
-    tree = override(read_experiment(name), pairs)
+    pairs, sources, plugins = parse_assignments(assignments), read_sources(name), list(plugins)
+    tree = with_read_plugins(read_experiment(name), pairs, plugins)
+    pairs = [pair for pair in pairs if pair[0] != "plugins"]
+    tree = override(tree, pairs)
     root = tree.get("data", {}).pop("root", None) if isinstance(tree.get("data"), dict) else None
-    resolved = load_experiment(tree, [pair for pair in pairs if pair[0] != "data.root"]).tree()
+    resolved = load_experiment(tree, [pair for pair in pairs if pair[0] != "data.root"]).record()
     resolved["data"]["root"] = root
     given = flatten(override({}, pairs))
     found = []
     for key, value in flatten(resolved).items():
-        source = GIVEN if key in given else sources.get(key, DEFAULT)
+        is_given = key in given or (plugins and key.startswith("plugins."))
+        source = GIVEN if is_given else sources.get(key, DEFAULT)
         found.append(Setting(key, value, source))
     return found
 

@@ -3,6 +3,8 @@
 typed.py       typed plain data, and the one sentence about what is wrong with it
 experiment.py  every key of an experiment with its unit, bounds and default; its identity
 files.py       YAML files, what they extend, dotted overrides
+listed.py      the plug-ins that a file names
+plugged.py     their texts, in use before an experiment is resolved
 sources.py     where the values of an experiment file come from
 resolution.py  presets, names and defaults: from a tree to a complete experiment
 """
@@ -41,6 +43,7 @@ from fedray.config.files import (
     read_experiment,
     read_mapping,
 )
+from fedray.config.plugged import read_plugins, with_plugins, with_read_plugins
 from fedray.config.resolution import (
     MissingRoot,
     completed,
@@ -114,8 +117,11 @@ __all__ = [
     "read_experiment",
     "read_chain",
     "read_mapping",
+    "read_plugins",
     "read_sources",
     "resolve_root",
     "sources_of",
     "validate",
+    "with_plugins",
+    "with_read_plugins",
 ]

@@ -24,6 +24,7 @@ from fedray.config.typed import (
     Tree,
     named,
 )
+from fedray.plugins import Plugin
 
 RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
 """Keys that say what a run asks of the cluster."""
@@ -388,6 +389,9 @@ class Experiment(Frozen):
     """GPU share reserved for the server actor, which runs the text encoder."""
     threads: int = Field(1, ge=1, le=1024)
     """Threads of one client step; part of what makes results identical."""
+    plugins: tuple[Plugin, ...] = ()
+    """Files (relative to the experiment's file), folders and modules that register methods, models,
+    sources and the like of one's own; resolved, with their text, which travels to every worker."""
 
     @model_validator(mode="before")
     @classmethod
@@ -449,12 +453,22 @@ class Experiment(Frozen):
         return self
 
     def tree(self) -> Tree:
-        """The experiment as plain data, as it is written to config.yaml."""
-        return self.model_dump(mode="json")
+        """The experiment as plain data, as it is written to config.yaml.
+
+        Where there are no plug-ins the key is left out, as in what was written before it was there.
+        """
+        return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
+
+    def record(self) -> Tree:
+        """As `tree`, for result.json and the tracker: of plug-ins the hashes by their modules."""
+        tree = self.tree()
+        if self.plugins:
+            tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
+        return tree
 
     def reproducibility_key(self) -> Tree:
         """All that determines the numbers, not where and how fast they are made."""
-        tree = self.tree()
+        tree = self.record()
         for key in (*EXECUTION_KEYS, "name"):
             *above, last = key.split(".")
             owner = tree

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from fedray.config.listed import with_located_plugins
 from fedray.config.typed import Tree
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_path, read_text
@@ -115,7 +116,13 @@ class _Dumper(yaml.SafeDumper):
         """Whether a value that stands twice is written twice: always."""
         return True
 
+    def represent_lines(self, text: str) -> yaml.ScalarNode:
+        """A text of several lines, such as a plug-in's, as it is read."""
+        style = "|" if "\n" in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
+
+_Dumper.add_representer(str, _Dumper.represent_lines)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
@@ -379,6 +386,7 @@ def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
     if base is not None and not isinstance(base, str):
         raise UserError(f"{path}: extends is {shown(base)}, expected an experiment's name")
     tree.setdefault("name", path.stem)
+    tree = with_located_plugins(tree, path.parent)
     file = ExperimentFile(path, tree, sources)
     if base is None:
         return [file]

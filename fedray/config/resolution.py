@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from fedray.config.experiment import WEIGHT_FILES, Experiment
 from fedray.config.files import COMPONENTS, override
+from fedray.config.plugged import completed_by_installed, with_plugins
 from fedray.config.typed import Component, Frozen, NoParams, Tree, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
@@ -39,7 +40,10 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
-    experiment = validate(Experiment, _with_preset(tree, list(pairs)))
+    pairs = list(pairs)
+    tree = with_plugins(tree, pairs)
+    pairs = [pair for pair in pairs if pair[0] != "plugins"]
+    experiment = validate(Experiment, _with_preset(tree, pairs))
     for key, kind in COMPONENTS.items():
         experiment = _replaced(experiment, key, completed(_at(experiment, key), kind, key))
     for key, kind in COMPONENTS.items():
@@ -48,7 +52,7 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
         if isinstance(params, FollowsExperiment):
             followed = _named(component.name, params.following(experiment))
             experiment = _replaced(experiment, key, followed)
-    return _with_absolute_paths(experiment)
+    return completed_by_installed(_with_absolute_paths(experiment))
 
 
 def completed(component: Component, kind: str, key: str) -> Component:

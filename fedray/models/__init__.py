@@ -13,7 +13,7 @@ clip/             the frozen CLIP
 prompted/         models whose parameters are prompts around it
 """
 
-from fedray.models.architectures import Architecture
+from fedray.models.architectures import Architecture, architecture
 from fedray.models.auxiliary import (
     AUXILIARY,
     AuxiliaryOutput,
@@ -57,6 +57,7 @@ __all__ = [
     "Pixels",
     "WidthAdapter",
     "WithAuxiliary",
+    "architecture",
     "assign_architectures",
     "buffer_names",
     "build",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +11,7 @@ from torch import nn
 
 from fedray.registry import Registry
 
-__all__ = ["Architecture", "ConvRule", "PretrainedLayout", "architectures"]
+__all__ = ["Architecture", "ConvRule", "PretrainedLayout", "architecture", "architectures"]
 
 ConvRule = Literal["uniform", "fan_out"]
 """Initial weights of convolutions: PyTorch's default, or He's normal by fan-out."""
@@ -44,12 +45,15 @@ class Architecture:
         name: what an experiment calls it.
         summary: one line about it.
         make: (channels, image_size in pixels) to the network, `[B, channels, H, W]` to `[B, raw]`.
-        raw: width of the flat vector it gives.
+        raw: width of the flat vector it gives; None where it is found by giving it an image.
         paper: where it comes from; "-" for fedray's networks.
         min_image_size: smallest side of a square image, in pixels, that leaves no map empty.
         conv_rule: the initial distribution of its convolutions.
         channels_last: whether it is trained faster on a CPU with channels last in memory (small
             and wide maps are; deep residual nets at 32 pixels are not).
+        keeps_init: whether its initial weights are those that its constructors draw, under a
+            seed of the run; otherwise they are drawn by the rules of `fedray.models.init`, which
+            know the layers of fedray's own networks alone.
         dense: whether it gives a vector for every pixel, `[B·H·W, raw]`.
         pretrained_layout: how it corresponds to a network of torchvision; None where it does not.
     """
@@ -57,14 +61,49 @@ class Architecture:
     name: str
     summary: str
     make: Callable[[int, int], nn.Module]
-    raw: int
+    raw: int | None
     paper: str = "-"
     min_image_size: int = 1
     conv_rule: ConvRule = "uniform"
     channels_last: bool = False
+    keeps_init: bool = False
     dense: bool = False
     pretrained_layout: PretrainedLayout | None = None
 
 
 architectures: Registry[Architecture] = Registry("architecture", "fedray.models.backbones")
 """Every backbone by its name."""
+
+Make = Callable[[int, int], nn.Module]
+
+
+def architecture(name: str, *, paper: str = "-", min_image_size: int = 1) -> Callable[[Make], Make]:
+    """Register a function that makes any `nn.Module` as an architecture; a decorator.
+
+    The function gets the images' channels and their side in pixels, and gives a module that maps
+    images `[B, channels, H, W]` in [-1, 1] to features, one vector `[B, n]` an image. Projector or
+    adapter to `model.feature_dim`, and head, come after it, as after fedray's own. Its initial
+    weights are those that its constructors draw, under a seed of the run.
+
+    Args:
+        name: what `model.group` calls it.
+        paper: where it comes from.
+        min_image_size: smallest side of a square image, in pixels.
+    """
+
+    def add(make: Make) -> Make:
+        summary = (inspect.getdoc(make) or name).split("\n")[0].rstrip(".")
+        architectures.add(
+            Architecture(
+                name=name,
+                summary=summary,
+                make=make,
+                raw=None,
+                paper=paper,
+                min_image_size=min_image_size,
+                keeps_init=True,
+            )
+        )
+        return make
+
+    return add

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError
 from fedray.models.architectures import architectures
-from fedray.registry import Registry
+from fedray.registry import Registry, unknown
 
 __all__ = ["Group", "assign_architectures", "group_of", "groups", "is_dense"]
 
@@ -70,10 +70,8 @@ def group_of(name: str) -> Group:
         only = architectures.get(name)
         return Group(name, only.summary, (name,), only.paper)
     known = [*groups.names(), *architectures.names()]
-    raise UserError(
-        f"model.group: there is no model group or architecture '{name}'."
-        f"{nearest(name.lower(), known)}"
-    )
+    error = unknown("model group or architecture", name, known)
+    raise UserError(f"model.group: {error}")
 
 
 def assign_architectures(group: str, num_clients: int) -> tuple[str, ...]:

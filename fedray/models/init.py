@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedray.errors import UserError
-from fedray.models.architectures import ConvRule, architectures
+from fedray.errors import UserError, named, plugin_line
+from fedray.models.architectures import Architecture, ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
 
 M = TypeVar("M", bound=nn.Module)
@@ -51,11 +51,13 @@ def build(
     Raises:
         UserError: the architecture is unknown or the image too small for it.
     """
-    module = _allocate(architecture, channels, image_size, num_classes, feature_dim, hidden)
+    spec = architectures.get(architecture)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    initialise(module, generator, conv_rule=architectures.get(architecture).conv_rule)
-    return module
+    backbone = constructed(spec, channels, image_size, generator) if spec.keeps_init else None
+    module = _allocate(spec, backbone, channels, image_size, num_classes, feature_dim, hidden)
+    initialise(module, generator, conv_rule=spec.conv_rule)
+    return module if backbone is None else _with_backbone(module, backbone)
 
 
 def skeleton(
@@ -72,7 +74,12 @@ def skeleton(
     Raises:
         UserError: the architecture is unknown or the image too small for it.
     """
-    module = _allocate(architecture, channels, image_size, num_classes, feature_dim, hidden)
+    spec = architectures.get(architecture)
+    generator = torch.Generator().manual_seed(0)
+    backbone = constructed(spec, channels, image_size, generator) if spec.keeps_init else None
+    module = _allocate(spec, backbone, channels, image_size, num_classes, feature_dim, hidden)
+    if backbone is not None:
+        module = _with_backbone(module, backbone)
     with torch.no_grad():
         for tensor in chain(module.parameters(), module.buffers()):
             tensor.zero_()
@@ -143,26 +150,79 @@ def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
+def constructed(
+    spec: Architecture, channels: int, image_size: int, generator: torch.Generator
+) -> nn.Module:
+    """A network with the weights that its constructors draw, under a seed drawn from `generator`.
+
+    The process's own generator is as it was afterwards.
+    """
+    seed = int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(seed)
+        return spec.make(channels, image_size)
+
+
+def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> int:
+    """The width of the features that a network gives, found by giving it two black images.
+
+    Raises:
+        UserError: when it gives no vector an image, or cannot take such images.
+    """
+    images = torch.zeros(2, channels, image_size, image_size)
+    was_training = backbone.training
+    try:
+        with torch.no_grad():
+            found = backbone.eval()(images)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise UserError(
+            f"{name} cannot take images of {channels}x{image_size}x{image_size}: {named(error)}"
+            f"{plugin_line(error)}; make it for (channels, image_size) as it is given them"
+        ) from None
+    finally:
+        backbone.train(was_training)
+    if isinstance(found, Tensor) and found.ndim == 2 and len(found) == 2:
+        return found.shape[1]
+    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise UserError(
+        f"{name} gives {shape} for images {list(images.shape)}, expected one vector of features an "
+        "image, [2, n]; end it in nn.Flatten() or a mean over the map"
+    )
+
+
+class _Placeholder(nn.Module):
+    """Where a network is put that was made before."""
+
+
+def _with_backbone(module: Classifier, backbone: nn.Module) -> Classifier:
+    module.get_submodule("extractor").add_module("backbone", backbone.train())
+    return module
+
+
 def _allocate(
-    architecture: str,
+    spec: Architecture,
+    backbone: nn.Module | None,
     channels: int,
     image_size: int,
     num_classes: int,
     feature_dim: int,
     hidden: int | None,
 ) -> Classifier:
-    """Lay out a classifier with unset memory."""
-    spec = architectures.get(architecture)
+    """Lay out a classifier with unset memory; around a backbone that is there, a placeholder."""
+    architecture, raw = spec.name, spec.raw
     if image_size < spec.min_image_size:
         raise UserError(
             f"{architecture}: images of {image_size}x{image_size} pixels are too small, it needs "
             f"at least {spec.min_image_size}x{spec.min_image_size}; raise data.image_size or "
             f"choose another model.group."
         )
+    if raw is None:
+        assert backbone is not None
+        raw = width_of(spec.name, backbone, channels, image_size)
     with torch.device("meta"):
         module = BackboneClassifier(
-            spec.make(channels, image_size),
-            spec.raw,
+            spec.make(channels, image_size) if backbone is None else _Placeholder(),
+            raw,
             feature_dim,
             num_classes,
             hidden=hidden,

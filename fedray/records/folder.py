@@ -6,6 +6,7 @@ rounds.jsonl     one line per round while the run is going: a round costs the sa
 partition.json   who owns which image, with its hash; partition.png shows it
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
 releases.jsonl   what clients have released under differential privacy, where it was asked for
+plugins/         the texts of the user's own modules, as they were run
 error.txt        tracebacks of what failed
 checkpoints/     the latest federated checkpoint
 
@@ -23,8 +24,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.errors import UserError
-from fedray.files import replace_whole, write_json
+from fedray.files import replace_whole, write_atomic, write_json
 from fedray.masking import mask
+from fedray.plugins import Plugin, changed_file
 from fedray.records.release import ReleaseLog
 from fedray.records.round import Round, rounds_checksum
 from fedray.records.run import Costs, Run
@@ -63,6 +65,7 @@ class RunFolder:
         self.partition_plot = path / "partition.png"
         self.matrices = path / "matrices.json"
         self.releases = ReleaseLog(path / "releases.jsonl")
+        self.plugins = path / "plugins"
         self.error = path / "error.txt"
         self.lock = path / ".lock"
 
@@ -187,6 +190,29 @@ class RunFolder:
                 if read_json(self.partition) == tree:
                     return
         write_json(self.partition, tree)
+
+    def write_plugins(self, plugins: Iterable[Plugin]) -> None:
+        """Write the texts of the plug-ins that travel."""
+        for plugin in plugins:
+            for file, text in plugin.files.items():
+                copy = self.plugins / file
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(copy, text)
+
+    def check_plugins(self, plugins: Iterable[Plugin]) -> None:
+        """Refuse to go on with a plug-in whose file says something else by now.
+
+        Raises:
+            UserError: with what goes on with the text as it was.
+        """
+        for plugin in plugins:
+            changed = changed_file(plugin)
+            if changed is not None:
+                copy = self.plugins / Path(changed).relative_to(plugin.folder)
+                raise UserError(
+                    f"{changed} is not what {self.path} began with; go on with what it was by "
+                    f"--plugin {copy}, or begin anew with another --out"
+                )
 
     def append_error(self, traceback: str) -> Path:
         """Keep one more traceback in error.txt, without secrets; the folder is made if missing."""

@@ -284,7 +284,7 @@ def differing(groups: Sequence[Group]) -> list[str]:
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for key in dict.fromkeys(key for config in configs for key in config):
-        of_method = key.startswith("algorithm.")
+        of_method = key.startswith(("algorithm.", "plugins."))
         values: dict[Any, set[str]] = defaultdict(set)
         for config in configs:
             values[config["algorithm.name"] if of_method else None].add(_text(config.get(key)))

@@ -34,6 +34,7 @@ from fedray.evaluation.measures.class_sizes import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
 from fedray.models import is_dense
+from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.models import ModelProvider, model_provider
 from fedray.runtime.privacy import privacy_of
@@ -54,6 +55,9 @@ class Assembly:
 
     experiment: Experiment
     given: FederatedData | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        use(self.experiment.plugins)
 
     @cached_property
     def streams(self) -> Streams:
@@ -197,10 +201,16 @@ def load_data(experiment: Experiment) -> FederatedData:
     """
     images = _images(experiment)
     keys = experiment.data.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
-    key = ("data", images.sha256, keys, experiment.seed, experiment.evaluation.global_test)
+    also = experiment.seed, experiment.evaluation.global_test, _plugins(experiment)
+    key = ("data", images.sha256, keys, *also)
     data = shared.get(key, lambda: _dealt(experiment, images))
     _check_enough(experiment, data)
     return data
+
+
+def _plugins(experiment: Experiment) -> tuple[str, ...]:
+    """What names in an experiment may mean besides fedray's own, by their hashes."""
+    return tuple(plugin.sha256 for plugin in experiment.plugins)
 
 
 def _images(experiment: Experiment) -> ImageSet:
@@ -330,5 +340,6 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     choice = encoder_choice(keys.encoder)
     written = tuple(text for texts_of_class in texts for text in texts_of_class)
     made_of = (choice.name, repr(choice.params), choice.identity(), len(texts), written)
-    key = ("text", *made_of, str(device), torch.get_num_threads())
+    where = str(device), torch.get_num_threads()
+    key = ("text", *made_of, *where, _plugins(experiment))
     return shared.get(key, lambda: TextTower(choice, texts, device))

@@ -11,17 +11,25 @@ from fedray.config import (
     load_experiment,
     parse_assignments,
     read_experiment,
+    with_read_plugins,
 )
 from fedray.runtime.compatibility import check
 
 
-def resolve(name: str, assignments: Iterable[str] = ()) -> Experiment:
+def resolve(name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()) -> Experiment:
     """Read an experiment by name or file, lay presets and `key=value` assignments on it, check it.
+
+    Args:
+        name: a shipped name or a YAML file.
+        assignments: "key=value".
+        plugins: files and modules besides those that the experiment names.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
-    return from_tree(read_experiment(name), parse_assignments(assignments))
+    pairs = parse_assignments(assignments)
+    tree = with_read_plugins(read_experiment(name), pairs, plugins)
+    return from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
 
 
 def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Plan, Snapshot
 from fedray.files import full_disk_said, write_atomic
+from fedray.plugins import use
 from fedray.records import (
     HEADLINE,
     Costs,
@@ -126,7 +127,7 @@ class Session:
         """
         try:
             with tracebacks_kept(self._folder), servers_memory(self.experiment, self._device):
-                yield from self._run(*self._resumed())
+                yield from _with_plugins(self.experiment, self._run(*self._resumed()))
                 self._executor.close()
                 self._store.tidy()
         finally:
@@ -166,7 +167,7 @@ class Session:
         self._folder.write_partition(self._assembly.data.manifest())
         return found.snapshot, replace(earlier, rounds=rounds)
 
-    def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Iterator[Round]:
+    def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
         costs = earlier.costs if earlier is not None else Costs()
         spent, started = costs.wall_seconds, time.time()
         writer: RunWriter | None = None
@@ -205,6 +206,7 @@ class Session:
         data, folder = self._assembly.data, self._folder
         write_atomic(folder.config, dump_yaml(self.experiment.tree()))
         folder.write_partition(data.manifest())
+        folder.write_plugins(self.experiment.plugins)
         if earlier is None:
             folder.error.unlink(missing_ok=True)
         for release in self._unwritten:
@@ -250,6 +252,17 @@ class Session:
         for traceback in self._federation.tracebacks:
             self._folder.append_error(traceback)
         self._federation.tracebacks.clear()
+
+
+def _with_plugins(experiment: Experiment, rounds: Generator[Round, None, None]) -> Iterator[Round]:
+    """Each round, made while the run's plug-ins are in use: another run here may have others."""
+    with closing(rounds):
+        while True:
+            use(experiment.plugins)
+            done = next(rounds, None)
+            if done is None:
+                return
+            yield done
 
 
 class EarlyStop:
@@ -306,7 +319,7 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         name=experiment.name,
         scale=experiment.scale,
         algorithm=experiment.algorithm.name,
-        config=experiment.tree(),
+        config=experiment.record(),
         seed=experiment.seed,
         identity=assembly.identity,
         versions=versions(),

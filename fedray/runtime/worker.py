@@ -16,6 +16,7 @@ import torch
 from fedray.config import Experiment
 from fedray.core import ClientState, Part, Payload, TreeSum
 from fedray.federation import ScoreReply
+from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
@@ -203,7 +204,9 @@ class Worker:
     def _runtime(self, experiment: str) -> ClientRuntime:
         """What runs an experiment's steps, in the surroundings that this process began with."""
         runtime = self._runtimes.pop(experiment, None)
-        if runtime is None:
+        if runtime is not None:
+            use(runtime.assembly.experiment.plugins)
+        else:
             with self._surroundings.kept():
                 assembly = Assembly(Experiment.model_validate_json(experiment))
                 runtime = ClientRuntime(assembly, self._device)

@@ -22,14 +22,16 @@ from fedray.command import (
     INTERRUPTED,
     RUN_ERROR,
     CommandLine,
+    add_plugin,
     as_path,
     run_command,
     say_stopped,
     whole_number,
 )
-from fedray.config import Experiment, dump_yaml, find_yaml
+from fedray.config import Experiment, dump_yaml, find_yaml, read_plugins
 from fedray.errors import UserError
 from fedray.files import full_disk_said, remove_torn, results_home, write_atomic
+from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.sweep.ledger import Ledger, Trial, unfinished
 from fedray.sweep.spec import (
@@ -82,6 +84,7 @@ def parser() -> CommandLine:
         "--out", type=as_path, metavar="DIR", help="the folder of this invocation's results"
     )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    add_plugin(cli)
     cli.add_debug()
     return cli
 
@@ -98,7 +101,7 @@ def _main(args: argparse.Namespace) -> int:
     concurrent = connect_cluster(ledger, configs, tracks=not args.no_track)
     prepare(ledger.plan, configs)  # meanwhile Ray's processes get ready
     with full_disk_said(ledger.home), hold(ledger.home), mirrored(ledger.home):
-        keep_file(args.sweep, ledger.home)
+        keep_file(args.sweep, ledger)
         return run(ledger, concurrent, tracks=not args.no_track)
 
 
@@ -115,7 +118,7 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
         raise UserError(f"name a sweep: {', '.join(shipped()) or 'there is none in ./tune'}")
     if args.resume:
         return _resume(args)
-    plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples)
+    plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples, args.plugin)
     if args.out is not None:
         home = args.out.resolve()
         fetch_missing(home)
@@ -143,9 +146,12 @@ def _resume(args: argparse.Namespace) -> Ledger:
         raise UserError(f"{home} holds sweep {before.sweep}, not {name}")
     if ledger.status == "finished":
         raise UserError(f"{home} is finished; start without --resume")
-    if args.set or args.scale or args.num_samples:
-        now = plan_sweep(args.sweep, args.set, args.scale or before.scale, args.num_samples)
-        for key in ("scale", "set", "seeds", "num_samples"):
+    if not args.plugin:
+        RunFolder(home).check_plugins(read_plugins(before.base.get("plugins", ())))
+    if args.set or args.scale or args.num_samples or args.plugin:
+        scale = args.scale or before.scale
+        now = plan_sweep(args.sweep, args.set, scale, args.num_samples, args.plugin)
+        for key in ("scale", "set", "seeds", "num_samples", "plugins"):
             was, given = getattr(before, key), getattr(now, key)
             if was != given:
                 raise UserError(
@@ -175,11 +181,13 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
         lock.release()
 
 
-def keep_file(name: str, home: Path) -> None:
-    """Keep the sweep's file, comments and all, with its first results."""
+def keep_file(name: str, ledger: Ledger) -> None:
+    """Keep the sweep's file, comments and all, and its plug-ins, with its first results."""
+    home = ledger.home
     if not (home / "sweep.yaml").exists():
         text = find_yaml(name, folders(), "sweep").read_text(encoding="utf-8")
         write_atomic(home / "sweep.yaml", text)
+    RunFolder(home).write_plugins(read_plugins(ledger.plan.base.get("plugins", ())))
 
 
 # --- before anything starts ----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from fedray.config import read_plugins
 from fedray.records import Metric, megabytes
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
@@ -112,6 +113,8 @@ def best_command(plan: SweepPlan, config: Mapping[str, Any]) -> str:
     if plan.seeds[0] != plan.base.get("seed", 0):
         pairs["seed"] = plan.seeds[0]
     words = [shlex.quote(f"{key}={_flow(value)}") for key, value in pairs.items()]
+    for plugin in read_plugins(plan.base.get("plugins", ())):
+        words += ["--plugin", shlex.quote(plugin.given)]
     return " ".join(["python -m fedray.run", shlex.quote(plan.experiment), *words])
 
 

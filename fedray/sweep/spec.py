@@ -33,6 +33,7 @@ from fedray.config import (
     read_mapping,
     resolve_root,
     validate,
+    with_plugins,
 )
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError, nearest, one_line, shown
@@ -190,7 +191,8 @@ class SweepPlan(Frozen):
     roots: dict[str, str] = Field(default_factory=dict)
     """Where each swept data.root is: absolute, for other machines' sake."""
     base: Tree
-    """The experiment's file, as a tree; its data.root is absolute, for other machines' sake."""
+    """The experiment's file, as a tree; its data.root is absolute, and its plug-ins have their
+    texts, for other machines' sake."""
     set: Tree
     """Overrides of it: the scale's, then the command line's."""
 
@@ -203,6 +205,11 @@ class SweepPlan(Frozen):
     def keys(self) -> list[str]:
         """The experiment's keys that are swept."""
         return [key for axis in self.axes for key in axis.keys]
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """The hashes of the plug-ins, by their modules."""
+        return {each["module"]: each["sha256"] for each in self.base.get("plugins", ())}
 
     def some_experiment(self) -> Experiment:
         """The experiment of the space's first configuration."""
@@ -264,7 +271,11 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def plan_sweep(
-    name: str, assignments: Iterable[str] = (), scale: str = "laptop", samples: int | None = None
+    name: str,
+    assignments: Iterable[str] = (),
+    scale: str = "laptop",
+    samples: int | None = None,
+    plugins: Iterable[str] = (),
 ) -> SweepPlan:
     """Find a sweep, take one scale of it, and lay the command line's keys on its experiment.
 
@@ -275,6 +286,7 @@ def plan_sweep(
         assignments: "key=value" for the experiment of every trial.
         scale: laptop or paper.
         samples: number of configurations, instead of the file's.
+        plugins: files and modules besides those that the experiment names.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
@@ -289,6 +301,7 @@ def plan_sweep(
     seeds = sweep.seeds if chosen.seeds is None else chosen.seeds
     pairs, seeds = _with_assignments(chosen, seeds, space, assignments, path.stem)
     base = _with_absolute_root(read_experiment(chosen.experiment), {*pairs, *_swept(space)})
+    base = with_plugins(base, [("plugins", pairs.pop("plugins", None))], plugins)
     select = _select(chosen.select or sweep.select, base, pairs)
     metric = chosen.metric or sweep.metric
     objective, how = objective_of_metric(metric, select)
@@ -560,6 +573,11 @@ def check_space(space: Tree, search: str, name: str) -> None:
 
 
 def _check_searchable(axis: Axis, search: str, name: str) -> None:
+    if "plugins" in axis.keys:
+        raise UserError(
+            f"{name}.space: plug-ins are not swept; name all of them (--plugin), and sweep over "
+            "what they register"
+        )
     if "seed" in axis.keys:
         raise UserError(f"{name}.space: seeds are not swept, they are averaged; use seeds: ")
     if search == "grid":

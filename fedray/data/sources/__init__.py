@@ -18,6 +18,7 @@ from fedray.data.decoding import Resampling, asked_resizing, resizing
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.data.reading import check_files
 from fedray.errors import UserError, nearest
+from fedray.plugins import plugin_of
 from fedray.registry import Registry
 
 __all__ = ["Source", "build_source", "check_names", "load_images", "official_split", "sources"]
@@ -91,6 +92,8 @@ class Source(Configurable, ABC):
                 options["resize"] = resize
             if self.wanted is not None:
                 options["classes"] = self.wanted
+            if (plugin := plugin_of(type(self))) is not None:
+                options["plugin"] = plugin
             return source_key(self.name, root, files, **options)
 
         def decode() -> ImageSet:

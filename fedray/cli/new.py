@@ -1,0 +1,97 @@
+"""A file to begin with: `python -m fedray new method|model|source|project NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+from pathlib import Path
+
+from fedray.errors import UserError, shown
+from fedray.files import write_atomic
+from fedray.plugins import check_module_name
+from fedray.registry import registry
+
+TEMPLATES = Path(__file__).parent / "templates"
+KINDS = {"method": "algorithm", "model": "architecture", "source": "data source"}
+"""What a file may have, and the registry that it is added to."""
+PROJECT = {
+    "README.md": "README.md",
+    "new_project.yaml": "{name}.yaml",
+    "new_project_tax.yaml": "tune/{name}_tax.yaml",
+    "project_test.txt": "test_{name}.py",
+}
+"""The files of a project besides its method and model, and what they are called there."""
+LONGEST = 40
+
+
+def add_arguments(cli: argparse.ArgumentParser) -> None:
+    """Add the command's words."""
+    cli.add_argument("kind", choices=[*KINDS, "project"], help="what to write")
+    cli.add_argument("name", help="what it is called: letters, digits and underscores")
+
+
+def new(args: argparse.Namespace) -> int:
+    """Write the file or the folder, and say how it is run; returns the exit code."""
+    check(args.kind, args.name)
+    written = (
+        project(args.name) if args.kind == "project" else {Path(f"{args.name}.py"): file(args)}
+    )
+    taken = [path for path in written if path.exists()]
+    if taken or (args.kind == "project" and Path(args.name).exists()):
+        raise UserError(f"{taken[0] if taken else args.name} is there already; take another name")
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+        print(f"wrote {path}")
+    print(f"run it: {command(args.kind, args.name)}")
+    return 0
+
+
+def check(kind: str, name: str) -> None:
+    """Refuse a name that is none in Python, or taken.
+
+    Raises:
+        UserError: with what is wrong about it.
+    """
+    if not name.isidentifier() or keyword.iskeyword(name) or len(name) > LONGEST:
+        raise UserError(
+            f"{shown(name)} is no name that Python can import; use letters, digits and underscores"
+        )
+    check_module_name(name, Path.cwd())
+    for registered in ("algorithm", "architecture") if kind == "project" else (KINDS[kind],):
+        if name in registry(registered).names():
+            raise UserError(f"there is {registered} '{name}' already; take another name")
+
+
+def file(args: argparse.Namespace) -> str:
+    """The text of one file."""
+    return _named(args.kind, f"{args.name}.py", args.name)
+
+
+def project(name: str) -> dict[Path, str]:
+    """The texts of a project by their paths."""
+    folder = Path(name)
+    texts = {
+        folder / f"{name}_method.py": _named("method", f"{name}_method.py", name),
+        folder / f"{name}_model.py": _named("model", f"{name}_model.py", f"{name}_net"),
+    }
+    for template, path in PROJECT.items():
+        text = (TEMPLATES / "project" / template).read_text(encoding="utf-8")
+        texts[folder / path.format(name=name)] = text.replace("new_project", name)
+    return texts
+
+
+def command(kind: str, name: str) -> str:
+    """What runs it."""
+    if kind == "project":
+        return f"cd {name} && python -m fedray.run {name}.yaml"
+    key = {"method": "algorithm", "model": "model.group", "source": "data.source"}[kind]
+    return f"python -m fedray.run fedavg_digits --plugin {name}.py {key}={name}"
+
+
+def _named(kind: str, file: str, name: str) -> str:
+    """A template under another name."""
+    text = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
+    title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    text = text.replace(f"new_{kind}.py", file).replace(f"new_{kind}", name)
+    return text.replace(f"New{kind.capitalize()}", title)

@@ -1,0 +1,104 @@
+"""The plug-ins of an experiment: read, in use before anything else of it is looked at, recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fedray.config.experiment import Experiment
+from fedray.config.files import COMPONENTS
+from fedray.config.listed import KEY, listed
+from fedray.config.typed import Frozen, Tree, validate
+from fedray.plugins import Plugin, installed_plugin, read_plugin, use, with_siblings
+from fedray.registry import installed_points, registry
+
+
+class _Plugins(Frozen):
+    """The key of an experiment."""
+
+    plugins: tuple[Plugin, ...] = ()
+    """With their texts."""
+
+
+def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
+    """Read those plug-ins that are named, and take those that are there with their text.
+
+    Raises:
+        UserError: when one cannot be read, or two are called alike.
+    """
+    given = list(given)
+    named = [read_plugin(each) for each in given if isinstance(each, str)]
+    texts = {KEY: [each for each in given if not isinstance(each, str)]}
+    return tuple(with_siblings(named, validate(_Plugins, texts).plugins))
+
+
+def with_read_plugins(
+    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = ()
+) -> Tree:
+    """An experiment's tree with the texts of its plug-ins.
+
+    Args:
+        tree: plain data; its own plug-ins may be names.
+        pairs: those with the key `plugins`, unless None, replace the tree's.
+        more: further ones, which take the places of those called alike.
+
+    Raises:
+        UserError: as `read_plugins`.
+    """
+    chosen = [value for key, value in pairs if key == KEY and value is not None]
+    before = read_plugins(listed({KEY: chosen[-1]} if chosen else tree))
+    added = read_plugins(more)
+    kept = [plugin for plugin in before if plugin.module not in {each.module for each in added}]
+    plugins = [vars(plugin) for plugin in (*kept, *added)]
+    return {**tree, KEY: plugins} if plugins or KEY in tree else tree
+
+
+def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = ()) -> Tree:
+    """Read an experiment's plug-ins, and have this process use them and no others.
+
+    Args:
+        tree: as of `with_read_plugins`.
+        pairs: likewise.
+        more: likewise.
+
+    Returns:
+        As `with_read_plugins`.
+
+    Raises:
+        UserError: as `read_plugins`, and when one does not import or takes a name that is taken.
+    """
+    tree = with_read_plugins(tree, pairs, more)
+    use(read_plugins(tree.get(KEY, ())), check=True)
+    return tree
+
+
+def completed_by_installed(experiment: Experiment) -> Experiment:
+    """An experiment with the installed plug-ins that register what it names.
+
+    Raises:
+        UserError: when the architectures of its models are not there.
+    """
+    tops = {point.module.partition(".")[0] for point in installed_points()}
+    if not tops:
+        return experiment
+    known = {plugin.name for plugin in experiment.plugins}
+    homes = {home.partition(".")[0]: home for home in _homes(experiment) if home}
+    found = [installed_plugin(homes[top]) for top in sorted(homes) if top in tops - known]
+    if not found:
+        return experiment
+    return experiment.model_copy(update={KEY: (*experiment.plugins, *found)})
+
+
+def _homes(experiment: Experiment) -> Iterable[str]:
+    """The modules that register what an experiment names."""
+    for key, kind in COMPONENTS.items():
+        found: Any = experiment
+        for part in key.split("."):
+            found = getattr(found, part)
+        yield registry(kind).home(found.name)
+    groups, architectures = registry("model group"), registry("architecture")
+    name = experiment.model.group
+    members = groups.get(name).members if name in groups.names() else (name,)
+    yield groups.home(name)
+    architectures.names()  # an entry's home is known once it has been looked for
+    yield from (architectures.home(member) for member in members)

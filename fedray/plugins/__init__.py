@@ -1,0 +1,33 @@
+"""Plug-ins: files and modules of a user's own that register what can be chosen by name.
+
+plugin.py     what a plug-in is
+reading.py    from `--plugin FILE_OR_MODULE` to texts that can travel
+loading.py    these texts as modules of this process, under names that are the same everywhere
+installed.py  modules that are installed, on every node by whoever installs there
+"""
+
+from fedray.plugins.installed import installed_plugin, is_installed
+from fedray.plugins.loading import plugin_of, use
+from fedray.plugins.plugin import Plugin
+from fedray.plugins.reading import (
+    changed_file,
+    check_module_name,
+    check_names,
+    located,
+    read_plugin,
+    with_siblings,
+)
+
+__all__ = [
+    "Plugin",
+    "changed_file",
+    "check_module_name",
+    "check_names",
+    "installed_plugin",
+    "is_installed",
+    "located",
+    "plugin_of",
+    "read_plugin",
+    "use",
+    "with_siblings",
+]

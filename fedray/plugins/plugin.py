@@ -1,0 +1,87 @@
+"""What a plug-in is: a module's name, and the texts that it is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A module of a user's own.
+
+    Attributes:
+        module: what is imported, "mine" or "mine.method".
+        folder: where its files were read: for messages, tracebacks and `__file__`.
+        files: the text of each file by its path below `folder`, such as "mine/method.py": the
+            file, or all of the package; none of an installed module, which does not travel.
+        version: of an installed module's distribution; "" of others.
+        sha256: hash of module and files; whoever makes one leaves it "", unless it is installed.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    module: str
+    folder: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(part.isidentifier() for part in self.module.split(".")):
+            raise ValueError(f"{self.module!r} is no module's name")
+        for name in self.files:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"the file {name!r} lies outside of the plug-in's folder")
+        if not self.files and not self.sha256:
+            raise ValueError(f"the plug-in {self.module} has no files")
+        if not self.files:
+            return
+        digest = hash_of(self.module, self.files)
+        if self.sha256 not in ("", digest):
+            raise ValueError(
+                f"the text of plug-in {self.module} is not the one that its sha256 names; to use "
+                "another text, give its file"
+            )
+        object.__setattr__(self, "sha256", digest)
+
+    @property
+    def name(self) -> str:
+        """The top-level module."""
+        return self.module.partition(".")[0]
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether its text travels with the experiment."""
+        return bool(self.files)
+
+    @property
+    def key(self) -> str:
+        """What a process calls it: hash and folder, which tracebacks name."""
+        return f"{self.sha256} {self.folder}"
+
+    @property
+    def label(self) -> str:
+        """What messages call it: its file, or its module."""
+        return f"{self.name}.py" if f"{self.name}.py" in self.files else self.module
+
+    @property
+    def given(self) -> str:
+        """What `--plugin` would be given for it: a file, or the name of an installed module."""
+        inner = self.module.replace(".", "/")
+        files = [file for file in (f"{inner}.py", f"{inner}/__init__.py") if file in self.files]
+        return self.path_of(files[0]) if files else self.module
+
+    def path_of(self, file: str) -> str:
+        """Where a file was read, as tracebacks name it."""
+        return str(Path(self.folder) / file)
+
+
+def hash_of(module: str, files: Mapping[str, str]) -> str:
+    """SHA-256 of what a plug-in is made of."""
+    what = json.dumps([module, sorted(files.items())])
+    return hashlib.sha256(what.encode()).hexdigest()

@@ -1,0 +1,107 @@
+"""What `python -m fedray new` writes runs as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedray as package
+from fedray.__main__ import main as fedray
+from fedray.cli.run import main as run
+from fedray.plugins import use
+from fedray.records import RunFolder
+
+SMALL = ["rounds=1", "local_epochs=1", "data.samples=200", "data.clients=3", "data.partition=iid"]
+ROOT = Path(package.__file__).parents[1]
+SERIAL = ["--executor", "serial", "--no-track", "--out", "run"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    use(())
+
+
+@pytest.mark.parametrize("kind", ["method", "model", "source"])
+def test_a_file_runs_by_the_command_that_is_printed(kind, capsys):
+    assert fedray(["new", kind, "my_own"]) == 0
+    wrote, command = capsys.readouterr().out.splitlines()
+    assert wrote == "wrote my_own.py"
+    words = command.removeprefix("run it: python -m fedray.run ").split()
+    samples = [] if kind == "source" else ["data.samples=200"]
+    small = [word for word in SMALL if word != "data.samples=200"]
+    assert run([*words, *small, *samples, *SERIAL]) == 0
+    assert RunFolder(Path("run")).read().info.config["plugins"].keys() == {"my_own"}
+    text = Path("my_own.py").read_text()
+    assert "--plugin my_own.py" in text
+    assert "new_" not in text.lower()
+
+
+def test_a_mixed_federation_with_a_model_of_ones_own(capsys):
+    fedray(["new", "model", "mixed"])
+    words = ["fedproto_digits", "--plugin", "mixed.py", "model.group=mixed_and_mlp"]
+    assert run([*words, *SMALL, *SERIAL]) == 0
+    assert RunFolder(Path("run")).read().info.architectures == ("mixed", "mlp", "mixed")
+
+
+@pytest.mark.long
+def test_a_project_passes_its_own_test_and_lint_and_types(tmp_path, capsys):
+    assert fedray(["new", "project", "mine"]) == 0
+    there = {str(path.relative_to("mine")) for path in Path("mine").rglob("*") if path.is_file()}
+    assert there == {
+        "README.md", "mine.yaml", "mine_method.py", "mine_model.py", "test_mine.py",
+        "tune/mine_tax.yaml",
+    }  # fmt: skip
+    tools = [
+        ["pytest", "-q", "-p", "no:cacheprovider"],
+        ["ruff", "check", "--isolated", "--select", "E,F,UP,B", "--line-length", "100", "."],
+        ["ruff", "format", "--isolated", "--line-length", "100", "--check", "."],
+    ]
+    for tool in tools:
+        done = subprocess.run(
+            [sys.executable, "-m", *tool], cwd="mine", capture_output=True, text=True, timeout=280
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["method", "my-own"], "'my-own' is no name that Python can import"),
+        (["method", "class"], "'class' is no name"),
+        (["method", "fedavg"], "there is algorithm 'fedavg' already; take another name"),
+        (["model", "mlp"], "there is architecture 'mlp' already"),
+        (["source", "json"], "a plug-in cannot be called 'json'"),
+        (["method", "there"], "there.py is there already"),
+        (["project", "folder"], "folder is there already"),
+    ],
+)
+def test_names_that_cannot_be_taken(words, message, capsys):
+    Path("there.py").touch()
+    Path("folder").mkdir()
+    assert fedray(["new", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert Path("there.py").read_text() == ""
+    assert not list(Path("folder").iterdir())
+
+
+def test_listings_show_what_a_plugin_has(capsys):
+    fedray(["new", "method", "listed"])
+    capsys.readouterr()
+    assert fedray(["ls", "algorithms", "--plugin", "listed.py"]) == 0
+    assert "listed" in capsys.readouterr().out
+    assert fedray(["ls", "algorithms", "--plugin", "listed.py", "--json"]) == 0
+    assert '"tax"' in capsys.readouterr().out
+    words = ["fedavg_digits", "algorithm=listed", "--plugin", "listed.py"]
+    assert fedray(["show", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "algorithm.tax" in shown
+    assert "plugins.listed" in shown
+    fedray(["docs", "--plugin", "listed.py", "--root", str(ROOT), "--check"])
+    assert capsys.readouterr().out.startswith(f"{ROOT / 'docs' / 'reference.md'} is not up to date")
+    assert fedray(["ls", "algorithms"]) == 0
+    assert "listed" not in capsys.readouterr().out

@@ -1,0 +1,79 @@
+"""The commands of docs/plugins.md, in their order, at tiny size, with the files that it shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import fedray
+from fedray.__main__ import main as listings
+from fedray.cli.run import main as run
+from fedray.plugins import use
+from fedray.records import RunFolder
+from fedray.sweep.spec import check_configurations, plan_sweep
+
+PAGE = Path(fedray.__file__).parents[1] / "docs" / "plugins.md"
+SMALL = ["rounds=1", "local_epochs=1", "data.clients=3", "workers=1"]
+VARIABLE = r"'\w+'|mine\.py|/there/\S+|\[2.*?\]|images \.\.\.|\.\.\.|algorithm|net |NameError.*"
+TABLE = re.compile(r"^\| `(.*?)` \|", re.MULTILINE)
+
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of the wheel")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    use(())
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for of, text in found if of == language]
+
+
+def small(words: list[str], number: int) -> list[str]:
+    samples = [] if "data.source=myimages" in words else ["data.samples=200"]
+    partition = [] if any("partition" in word for word in words) else ["data.partition=iid"]
+    serial = ["--executor", "serial", "--no-track", "--out", f"run{number}"]
+    return [*words, *SMALL, *samples, *partition, *serial]
+
+
+@pytest.mark.slow
+def test_every_command_works_as_it_stands(capsys):
+    Path("shuffle.py").write_text(blocks("python")[0])
+    Path("lr_check.yaml").write_text(blocks("yaml")[0])
+    commands = [line for block in blocks("") for line in block.splitlines()]
+    assert len(commands) >= 12
+    ran = 0
+    for number, command in enumerate(commands):
+        _, _, module, *words = shlex.split(command)
+        if command.startswith("ray job submit"):
+            assert "python -m fedray.run fedavg_digits --plugin mine.py" in command
+        elif module == "fedray":
+            assert listings(words) == 0, command
+        elif module == "fedray.sweep":
+            plan = plan_sweep(words[0], plugins=words[2:])
+            assert len(check_configurations(plan)) == 2
+        else:
+            assert run(small(words, number)) == 0, command
+            ran += RunFolder(Path(f"run{number}")).read().done
+    assert ran == 6
+    assert Path("mystudy/mystudy.yaml").read_text().count(blocks("yaml")[1].splitlines()[1]) == 1
+
+
+def test_what_is_said_is_said_so():
+    """Every sentence of the table stands in the code, but for what it is about."""
+    package = Path(fedray.__file__).parent
+    files = [*package.glob("plugins/*.py"), package / "registry.py", package / "models" / "init.py"]
+    code = " ".join(path.read_text() for path in files)
+    code = re.sub(r'"\s*f?"', "", code)
+    said = TABLE.findall(PAGE.read_text())
+    assert len(said) >= 8
+    for sentence in said:
+        fixed = [part.strip() for part in re.split(VARIABLE, sentence)]
+        for part in fixed:
+            assert part in code, (sentence, part)

@@ -1,0 +1,221 @@
+"""Plug-ins for tests, one of each kind, and runs of them in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedray.cli.run import main
+from fedray.records import Run, RunFolder
+
+SMALL = ["rounds=1", "local_epochs=1", "data.samples=200", "data.clients=3", "data.partition=iid"]
+
+METHOD = '''
+"""FedAvg whose loss is scaled."""
+from __future__ import annotations
+
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.config import LossWeight
+from fedray.core import algorithms
+
+
+@algorithms.add
+class Scaled(FedAvg):
+    """FedAvg with a scaled loss."""
+
+    name = "scaled"
+    title = "Scaled"
+    paper = "-"
+
+    class HParams(FedAvg.HParams):
+        """Its hyper-parameters."""
+
+        scale: LossWeight = 1.0
+        """What the loss is multiplied with."""
+
+    hp: HParams
+
+    def loss(self, output, batch, local):
+        return self.hp.scale * super().loss(output, batch, local)
+'''
+
+PAYLOAD = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedray.core import ClientState, HyperParameters, LocalTraining, Payload, algorithms
+from fedray.core import payload_field
+
+
+@dataclass(frozen=True)
+class Numbers(Payload):
+    reveals = "numbers"
+    drawn: Tensor = payload_field("statistics", "k")
+
+
+@algorithms.add
+class Sends(LocalTraining):
+    """Uploads a payload of its own type."""
+
+    name = "sends"
+    title = "Sends"
+    paper = "-"
+    travels = "numbers"
+    uploads = (Numbers,)
+
+    class HParams(HyperParameters):
+        size: int = Field(3, ge=1, le=1_000_000)
+
+    def finish(self, local, trained) -> tuple[Numbers, ClientState]:
+        kept = ClientState(local.client.save(local.model))
+        return Numbers(torch.full((self.hp.size,), 2.0)), kept
+
+    def server_update(self, state, uplinks, server):
+        if any(type(each) is not Numbers for each in uplinks.values()):
+            raise TypeError("another class of the same name")
+        return {"sum": sum(each.drawn.sum() for each in uplinks.values())}
+'''
+
+MODEL = '''
+import torch
+from torch import nn
+
+from fedray.models import architecture
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(width))
+        self.layers = nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.LayerNorm(width))
+
+    def forward(self, images):
+        return self.layers(images) + self.token
+
+
+@architecture("net")
+def net(channels, image_size):
+    """A network with layers that no rule knows."""
+    made = Net(24)
+    made(torch.zeros(1, channels, image_size, image_size))
+    return made
+'''
+
+DATA = '''
+"""A source, a partition, an augmentation, a metric."""
+from pathlib import Path
+
+import numpy as np
+
+from fedray.data.augment import Augmentation, augmentations
+from fedray.data.imageset import TRAIN, ImageSet
+from fedray.data.partitions import Partition, partitions
+from fedray.data.sources import Source, sources
+from fedray.evaluation.metrics import Measure, metrics
+from fedray.records import Metric
+
+
+@sources.add
+class Tones(Source):
+    """Dark and bright squares."""
+
+    name = "tones"
+
+    def find_root(self, root, *, download):
+        return Path(__file__).parent
+
+    def files(self, root):
+        return [Path(__file__)]
+
+    def decode(self, root, *, image_size, channels):
+        labels = np.arange(200) % 2
+        pixels = np.repeat(labels * 200, 64).reshape(200, 1, 8, 8).astype(np.uint8)
+        origin = np.full(200, TRAIN, np.int8)
+        return ImageSet(self.name, pixels, labels.astype(np.int64), ("dark", "bright"), origin)
+
+
+@partitions.add
+class Turns(Partition):
+    """Images in turn."""
+
+    name = "turns"
+    paper = "-"
+
+    def split(self, annotations, clients, rng):
+        n = len(annotations.labels)
+        return [np.arange(client, n, clients) for client in range(clients)]
+
+
+@augmentations.add
+class Inverted(Augmentation):
+    """Dark is bright."""
+
+    name = "inverted"
+
+    def __call__(self, images, generator):
+        return 255 - images
+
+
+@metrics.add
+class Count(Measure):
+    """How many clients were tested."""
+
+    name = "count"
+    metrics = (Metric("tested_clients"),)
+
+    def compute(self, evaluated):
+        return {"tested_clients": float(len(evaluated.tested))} if evaluated.tested else {}
+'''
+
+ENCODER = '''
+import torch
+
+from fedray.config import NoParams
+from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
+
+
+class Letters(TokenlessEncoder):
+    dim = 26
+    identity = "letters:1"
+
+    def features(self, texts):
+        rows = [[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]
+        return torch.tensor(rows, dtype=torch.float32, device=self._device)
+
+
+@encoders.add
+class LettersChoice(EncoderChoice[NoParams]):
+    """Counts of letters."""
+
+    name = "letters"
+    Params = NoParams
+    paper = "-"
+    promptable = False
+    cached = False
+
+    def identity(self):
+        return Letters.identity
+
+    def build(self):
+        return Letters(self.name)
+'''
+
+
+def write(folder: Path, **texts: str) -> list[str]:
+    """Files NAME.py with these texts; returns the words that name them."""
+    words = []
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+        words += ["--plugin", str(folder / f"{name}.py")]
+    return words
+
+
+def run(out: Path, *words: str) -> Run:
+    """A small serial run through the command."""
+    given = [*words, *SMALL, "--executor", "serial", "--no-track", "--out", str(out)]
+    assert main([word for word in given if word]) == 0
+    return RunFolder(out).read()

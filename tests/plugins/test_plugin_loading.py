@@ -1,0 +1,176 @@
+"""Texts as modules: what is in use, what it registers, and what goes wrong."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+from plugged import METHOD
+
+from fedray.config import read_plugins
+from fedray.core import algorithms
+from fedray.data.partitions import partitions
+from fedray.errors import Failure, UserError
+from fedray.plugins import use
+
+AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class Again")
+
+
+@pytest.fixture(autouse=True)
+def none_afterwards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    use(())
+
+
+def load(**texts: str) -> None:
+    for name, text in texts.items():
+        Path(f"{name}.py").write_text(text)
+    use(read_plugins([f"{name}.py" for name in texts]), check=True)
+
+
+def test_what_it_registers_is_there_while_it_is_in_use():
+    load(mine=METHOD)
+    assert algorithms.get("scaled").__module__ == "mine"
+    assert "scaled" in algorithms.names()
+    use(())
+    assert "scaled" not in algorithms.names()
+    assert "mine" not in sys.modules
+    with pytest.raises(UserError, match=r"there is no algorithm 'scaled'.*give its file with --pl"):
+        algorithms.get("scaled")
+
+
+def test_it_comes_back_as_the_same_class():
+    load(mine=METHOD)
+    first = algorithms.get("scaled")
+    use(())
+    load(mine=METHOD)
+    assert algorithms.get("scaled") is first
+
+
+def test_a_file_that_was_edited_is_another_plugin():
+    load(mine=METHOD)
+    first = algorithms.get("scaled")
+    load(mine=METHOD.replace("a scaled loss", "another loss"))
+    assert algorithms.get("scaled") is not first
+    assert algorithms.get("scaled").__doc__ == "FedAvg with another loss."
+
+
+def test_what_is_defined_there_is_pickled_by_its_name():
+    load(mine=METHOD)
+    pickled = pickle.dumps(algorithms.get("scaled"))
+    assert len(pickled) < 100
+    assert pickle.loads(pickled) is algorithms.get("scaled")
+
+
+def test_plugins_import_each_other_and_packages_themselves():
+    Path("pack").mkdir()
+    Path("pack/__init__.py").write_text("from .inner import NAME\nimport pack.inner\n")
+    Path("pack/inner.py").write_text("NAME = 'mine'\n")
+    Path("helpers.py").write_text("from pack import NAME\n")
+    load(mine=METHOD.replace('name = "scaled"', "name = helpers.NAME").replace(
+        "from fedray.core", "import helpers\nfrom fedray.core"))  # fmt: skip
+    assert "mine" in algorithms.names()
+    use(())
+    assert not {"mine", "helpers", "pack", "pack.inner"} & set(sys.modules)
+
+
+def test_a_script_that_imports_its_own_method_may_name_it_too(monkeypatch):
+    Path("mine.py").write_text(METHOD.replace("scaled", "imported"))
+    monkeypatch.syspath_prepend(".")
+    import mine
+
+    use(read_plugins(["mine.py"]), check=True)
+    assert algorithms.get("imported") is not mine.Scaled
+    use(())
+    assert sys.modules["mine"] is mine
+    del sys.modules["mine"], algorithms._entries["imported"]
+
+
+def test_the_same_text_from_another_folder_shows_that_folder(tmp_path):
+    text = "def where():\n    return where.__code__.co_filename\n"
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "mine.py").write_text(text)
+        use(read_plugins([str(folder / "mine.py")]))
+        assert sys.modules["mine"].where() == str(folder / "mine.py")
+
+
+def test_a_traceback_shows_the_users_file_and_line_also_where_it_is_gone(tmp_path):
+    load(mine="def f():\n    raise ValueError('broken')  # here\n")
+    module = sys.modules["mine"]
+    Path("mine.py").unlink()
+    try:
+        module.f()
+    except ValueError as error:
+        text, failure = traceback.format_exc(), Failure.of(error)
+    assert f'File "{tmp_path}/mine.py", line 2, in f' in text
+    assert "raise ValueError('broken')  # here" in text
+    assert failure.cause == "ValueError: broken (mine.py, line 2)"
+
+
+def test_the_file_is_the_users_own_or_a_copy_of_its_text(tmp_path):
+    load(mine="x = __file__\n")
+    assert sys.modules["mine"].x == str(tmp_path / "mine.py")
+    plugins = read_plugins(["mine.py"])
+    use(())
+    Path("mine.py").write_text("something else")
+    use([type(plugins[0])("mine", str(tmp_path), {"mine.py": "y = __file__\n"})])
+    copy = Path(sys.modules["mine"].y)
+    assert copy != tmp_path / "mine.py"
+    assert copy.read_text() == "y = __file__\n"
+
+
+def test_the_source_of_a_class_is_found():
+    load(mine=METHOD)
+    assert 'name = "scaled"' in inspect.getsource(algorithms.get("scaled"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ny = x + nothing\n", "NameError: name 'nothing' is not defined (mine.py, line 2)"),
+        ("import sys\nsys.exit(3)\n", "does not import: SystemExit: 3 (mine.py, line 2)"),
+        ("def f(:\n", "(mine.py, line 1)"),
+        ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
+        ("raise SystemError\n", "plug-in mine.py does not import: SystemError (mine.py, line 1)"),
+        (
+            METHOD.replace('name = "scaled"', 'name = "fedprox"'),
+            "plug-in mine.py registers the algorithm 'fedprox', which there is already",
+        ),
+        (METHOD + AGAIN, "two algorithms are called 'scaled'"),
+        (METHOD.replace('"scaled"', '"../up"'), "cannot be called so"),
+    ],
+)
+def test_what_does_not_import_changes_nothing(text, message):
+    with pytest.raises(UserError) as error:
+        load(mine=text)
+    assert message in str(error.value)
+    assert "mine" not in sys.modules
+    assert "scaled" not in algorithms.names()
+    load(mine=METHOD)
+    assert "scaled" in algorithms.names()
+
+
+def test_two_plugins_with_one_name_for_something():
+    with pytest.raises(
+        UserError, match=r"plug-in other.py registers the algorithm 'scaled', .*in m"
+    ):
+        load(mine=METHOD, other=METHOD)
+
+
+def test_plugins_without_what_is_asked_for():
+    load(mine="x = 1\n")
+    with pytest.raises(UserError, match=r"The plug-ins that were given register no partition."):
+        partitions.get("mine")
+
+
+def test_a_module_that_a_plugin_imports_first_is_not_the_plugins():
+    """Whoever is being imported registers, not whoever imports it."""
+    load(mine="from fedray.algorithms.averaging.fedprox import FedProx\n")
+    use(())
+    assert "fedprox" in algorithms.names()
