@@ -30,6 +30,7 @@ class _WatchedClient(Client):
     """Notes that the round was read."""
 
     looked: list[str] = field(default_factory=list)
+    """What was read, by name."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "round":
@@ -42,6 +43,7 @@ class _WatchedTraining(TrainingConfig):
     """Notes that the learning rate was read."""
 
     looked: list[str] = field(default_factory=list)
+    """What was read, by name."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "lr":
