@@ -234,6 +234,7 @@ class Book:
             "failures": self.failures,
             "plan": self.plan.model_dump(mode="json"),
         }
+        self.home.mkdir(parents=True, exist_ok=True)
         write_json(self.home / "plan.json", tree)
 
     @classmethod

@@ -115,19 +115,21 @@ def _differing(book: Book) -> Iterator[str]:
         }
         for key in dict.fromkeys(key for config in configs.values() for key in config):
             values = {row: config.get(key) for row, config in configs.items()}
-            if len(set(map(repr, values.values()))) > 1:
+            above = f"{key.rpartition('.')[0]}.name"  # of another component: other parameters
+            names = {config.get(above) for config in configs.values()}
+            if len(set(map(repr, values.values()))) > 1 and (key == above or len(names) == 1):
                 found.setdefault(f"{key} ({_grouped(values)})", []).append(column)
     for what in found:
         yield f"Rows differ in {what}"
 
 
 def _grouped(values: Mapping[str, Any]) -> str:
-    """Who has which value, the most common one last: "base 4; else 16"."""
+    """Who has which value, the most common one last: "base: 4; else 16"."""
     rows: dict[str, list[str]] = defaultdict(list)
     for row, value in values.items():
         rows[show_value(value)].append(row)
     *rest, usual = sorted(rows, key=lambda value: len(rows[value]))
-    return "; ".join([*(f"{', '.join(rows[value])} {value}" for value in rest), f"else {usual}"])
+    return "; ".join([*(f"{', '.join(rows[value])}: {value}" for value in rest), f"else {usual}"])
 
 
 def _comparable(book: Book, place: Place) -> dict[str, Any]:

@@ -6,28 +6,26 @@ Numbers are in the unit that is shown: shares in per cent.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from fedray.records import Metric
 from fedray.tables.agenda import Standing
 from fedray.tables.book import Book
 from fedray.tables.claims import Claim, Side, Verdict
+from fedray.tables.comparing import (
+    Compare,
+    Comparison,
+    compared,
+    corrected,
+    needed_of,
+    verdict_of,
+)
+from fedray.tables.controls import ControlRead, ask, read
 from fedray.tables.fairness import notes_of
 from fedray.tables.measured import Measured
 from fedray.tables.plan import Place, TablePlan
-from fedray.tables.statistics import (
-    Interval,
-    bootstrap_iqm,
-    holm,
-    p_value,
-    seeds_needed,
-    t_interval,
-)
-
-BySeed = Mapping[int, float]
-Reading = Literal["explains it away", "does not explain it away", "open"]
+from fedray.tables.statistics import Interval, bootstrap_iqm, t_interval
 
 
 @dataclass(frozen=True)
@@ -65,25 +63,6 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A paired comparison of two sides, seed by seed.
-
-    Attributes:
-        better: the side that is subtracted from.
-        worse: the one that is subtracted.
-        differences: by seed, the margin subtracted too.
-        interval: of their mean; None without a pair.
-        p: two-sided, not corrected; None for fewer than two pairs.
-    """
-
-    better: Side
-    worse: Side
-    differences: Mapping[int, float]
-    interval: Interval | None
-    p: float | None
-
-
-@dataclass(frozen=True)
 class Decided:
     """What became of a claim.
 
@@ -99,35 +78,6 @@ class Decided:
     comparison: Comparison
     corrected: float | None
     verdict: Verdict
-    needed: int | None
-
-
-@dataclass(frozen=True)
-class ControlRead:
-    """Whether a control does as well as what it is to explain.
-
-    Attributes:
-        row: the control.
-        of: the row that it is to explain.
-        refutes: what it would refute.
-        comparison: of minus row.
-        corrected: p, corrected.
-        baseline: the best other row that `of` is claimed to be better than; None: there is none.
-        gain: by how much it is.
-        share: the part of it that the control has as well.
-        reading: see there.
-        needed: how many seeds would decide it.
-    """
-
-    row: str
-    of: str
-    refutes: str
-    comparison: Comparison
-    corrected: float | None
-    baseline: str | None
-    gain: float | None
-    share: float | None
-    reading: Reading
     needed: int | None
 
 
@@ -184,54 +134,53 @@ def by_seed(
     return {seed: statistics.fmean(column[seed] for column in found) for seed in seeds}
 
 
-Compare = Callable[[Side, Side, float, str], Comparison]
-
-
 def outcome(book: Book) -> Outcome:
     """What the runs that are over come to."""
     plan = book.plan
     cells = {cell.place: _cell(book, cell.place, at) for cell, at in book.standings()}
     metrics = _metrics(cells, plan)
     known = {metric.name: metric for metric in metrics}
-    claims = plan.parsed_claims()
 
     def compare(better: Side, worse: Side, margin: float, metric: str) -> Comparison:
         a, b = (by_seed(cells, plan, side, known[metric]) for side in (better, worse))
-        return _compared(better, worse, a, b, margin, plan.confidence)
+        differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
+        size = max(map(abs, a.values()), default=1.0)
+        return compared(better, worse, differences, plan.confidence, size)
 
-    asked = [compare(c.better, c.worse, c.margin, c.metric) for c in claims]
-    controls = [
-        (name, compare(_side(plan, row.of), _side(plan, name), 0.0, plan.metrics[0]))
-        for name, row in plan.rows.items()
-        if row.control and row.of
-    ]
-    family = [*asked, *(comparison for _, comparison in controls)]
-    corrected = _corrected([each.p for each in family])
-    alpha = (1 - plan.confidence) / max(1, len(family))
-    decided = [
-        _decided(claim, comparison, p, plan, alpha)
-        for claim, comparison, p in zip(claims, asked, corrected, strict=False)
-    ]
-    read = [
-        _read(name, comparison, p, plan, alpha, _gains(plan, decided))
-        for (name, comparison), p in zip(controls, corrected[len(asked) :], strict=True)
-    ]
+    decided, controls = _verdicts(plan, compare)
     return Outcome(
         plan=plan,
         cells=cells,
         metrics=metrics,
         claims=decided,
-        controls=read,
+        controls=controls,
         against=_against_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
         notes=notes_of(book, cells),
     )
 
 
-def _side(plan: TablePlan, row: str | None) -> Side:
-    """A row by its mean, or by its only column."""
-    assert row is not None
-    return Side(row, None if len(plan.columns) > 1 else next(iter(plan.columns)))
+def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
+    """All claims decided and controls read, corrected together."""
+    claims = plan.parsed_claims()
+    asked = [compare(c.better, c.worse, c.margin, c.metric) for c in claims]
+    questions = ask(plan, claims, compare)
+    near = [None if each.middle is None else each.middle.p for each in questions]
+    family = [each.p for each in asked] + [each.comparison.p for each in questions] + near
+    ps = corrected(family)
+    of_claims, rest = ps[: len(asked)], ps[len(asked) :]
+    below, middle = rest[: len(questions)], rest[len(questions) :]
+    alpha = (1 - plan.confidence) / max(1, sum(p is not None for p in family))
+    decided = []
+    for claim, comparison, p in zip(claims, asked, of_claims, strict=True):
+        verdict = verdict_of(comparison, p, 1 - plan.confidence)
+        needed = needed_of(comparison, alpha) if verdict == "undecided" else None
+        decided.append(Decided(claim, comparison, p, verdict, needed))
+    readings = [
+        read(each, p, p_middle, plan.confidence, alpha)
+        for each, p, p_middle in zip(questions, below, middle, strict=True)
+    ]
+    return decided, readings
 
 
 def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
@@ -257,94 +206,6 @@ def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]
             if each.measured is not None:
                 return each.measured.metrics
     return [Metric(name) for name in plan.metrics]
-
-
-def _compared(
-    better: Side, worse: Side, a: BySeed, b: BySeed, margin: float, level: float
-) -> Comparison:
-    """A - b - margin, of the seeds that both have."""
-    differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
-    if not differences:
-        return Comparison(better, worse, {}, None, None)
-    values = list(differences.values())
-    size = max(abs(a[seed]) for seed in differences)
-    return Comparison(better, worse, differences, t_interval(values, level), p_value(values, size))
-
-
-def _corrected(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of those that are there."""
-    there = [index for index, p in enumerate(ps) if p is not None]
-    corrected = dict(zip(there, holm([ps[index] or 0.0 for index in there]), strict=True))
-    return [corrected.get(index) for index in range(len(ps))]
-
-
-def _decided(
-    claim: Claim, comparison: Comparison, p: float | None, plan: TablePlan, alpha: float
-) -> Decided:
-    verdict = _verdict(comparison, p, 1 - plan.confidence)
-    needed = _needed(comparison, alpha) if verdict == "undecided" else None
-    return Decided(claim, comparison, p, verdict, needed)
-
-
-def _verdict(comparison: Comparison, p: float | None, alpha: float) -> Verdict:
-    if comparison.interval is None:
-        return "not asked"
-    if p is None or p > alpha:
-        return "undecided"
-    return "holds" if comparison.interval.mean > 0 else "refuted"
-
-
-def _needed(comparison: Comparison, alpha: float) -> int | None:
-    """How many seeds would decide, at the level of the first step of Holm's correction."""
-    found = comparison.interval
-    if found is None or found.n < 2:
-        return None
-    needed = seeds_needed(found.mean, found.std, alpha)
-    return None if needed is None else max(needed, found.n + 1)
-
-
-def _gains(plan: TablePlan, decided: Sequence[Decided]) -> dict[str, list[tuple[str, float]]]:
-    """By row, the rows that it is claimed to be better than, and by how much it is."""
-    gains: dict[str, list[tuple[str, float]]] = {}
-    for each in decided:
-        better, worse, interval = each.claim.better, each.claim.worse, each.comparison.interval
-        usual = each.claim.metric == plan.metrics[0] and better == _side(plan, better.row)
-        if interval is None or not usual or plan.rows[worse.row].control:
-            continue
-        gains.setdefault(better.row, []).append((worse.row, interval.mean + each.claim.margin))
-    return gains
-
-
-def _read(
-    row: str,
-    comparison: Comparison,
-    p: float | None,
-    plan: TablePlan,
-    alpha: float,
-    gains: Mapping[str, Sequence[tuple[str, float]]],
-) -> ControlRead:
-    """Read a control: it explains a gain away where at least half of it is there, for sure."""
-    plan_row = plan.rows[row]
-    of = plan_row.of or ""
-    baseline, gain = min(gains.get(of, []), key=lambda each: each[1], default=(None, None))
-    verdict, interval = _verdict(comparison, p, 1 - plan.confidence), comparison.interval
-    share = None
-    if gain is not None and gain > 0 and interval is not None:
-        share = (gain - interval.mean) / gain
-    reading: Reading = "open"
-    if verdict == "holds":
-        reading = "does not explain it away"
-    elif verdict == "refuted" or _has_half(interval, gain):
-        reading = "explains it away"
-    needed = _needed(comparison, alpha) if reading == "open" else None
-    return ControlRead(
-        row, of, plan_row.control or "", comparison, p, baseline, gain, share, reading, needed
-    )
-
-
-def _has_half(interval: Interval | None, gain: float | None) -> bool:
-    """Whether the distance to the method is surely less than half of its gain."""
-    return interval is not None and gain is not None and interval.high < gain / 2
 
 
 def _against_first(plan: TablePlan, compare: Compare) -> list[Comparison]:

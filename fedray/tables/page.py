@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from fedray.records import Metric, megabytes
 from fedray.sweep.spec import words
 from fedray.tables.claims import Side
-from fedray.tables.outcome import Comparison, ControlRead, Decided, Outcome
+from fedray.tables.comparing import Comparison
+from fedray.tables.controls import ControlRead
+from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
 from fedray.tables.statistics import MOST_SEEDS, Interval
@@ -44,10 +46,11 @@ class Section:
 def page(found: Outcome, made: Made) -> list[Section]:
     """Everything that is said of a table, the main thing first."""
     plan = found.plan
-    head = Section(f"{plan.table} [{plan.scale} scale]", [plan.answers + "."])
+    end = "" if plan.answers.endswith(("?", ".")) else "."
+    head = Section(f"{plan.table} [{plan.scale} scale]", [f"{plan.answers}{end}"])
     sections = [head, *(_main(found, metric) for metric in found.metrics)]
     sections += [_claims(found), _controls(found), _differences(found), _aggregates(found)]
-    sections += [_chosen(found), _notes(found), _made(found, made)]
+    sections += [_chosen(found, made), _notes(found), _made(found, made)]
     return [each for each in sections if each.text or each.rows or each.items]
 
 
@@ -96,7 +99,8 @@ def paper_text(found: Outcome, row: str, column: str) -> str:
 def row_text(found: Outcome, row: str) -> str:
     """A row's label; of a control that it is one."""
     plan = found.plan.rows[row]
-    return f"{plan.label} (control)" if plan.control else plan.label
+    label = row if plan.label == row else f"{row}: {plan.label}"
+    return f"{label} (control)" if plan.control else label
 
 
 def main_cells(found: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
@@ -187,7 +191,7 @@ def _claims(found: Outcome) -> Section:
     if not any(row[-1] for row in rows):
         rows = [row[:-1] for row in rows]
     decided = sum(each.verdict in ("holds", "refuted") for each in found.claims)
-    family = len(found.claims) + len(found.controls)
+    family = len(found.claims) + sum(1 + (each.asked.middle is not None) for each in found.controls)
     alpha = 1 - found.plan.confidence
     return Section(
         "Claims",
@@ -207,7 +211,7 @@ def _claims(found: Outcome) -> Section:
 def control_text(each: ControlRead) -> str:
     """A reading in words."""
     if each.reading == "open":
-        return f"open: {needed_text(each.needed, each.comparison)}"
+        return f"open: {needed_text(each.needed, each.asked.comparison)}"
     return each.reading
 
 
@@ -215,22 +219,30 @@ def _controls(found: Outcome) -> Section:
     metric = found.metrics[0]
     rows = []
     for each in found.controls:
-        share = NOTHING if each.share is None else f"{100 * each.share:.0f} % over {each.baseline}"
-        difference = interval_text(each.comparison.interval, metric)
+        asked = each.asked
+        share = NOTHING if asked.share is None else f"{100 * asked.share:.0f} %"
         rows.append(
             [
-                f"{each.row} for {each.of}",
-                each.refutes,
-                difference,
-                share,
-                _p_text(each.corrected),
+                f"{asked.row} for {asked.of}",
+                asked.refutes,
+                f"{interval_text(asked.comparison.interval, metric)} ({_p_text(each.corrected)})",
+                share if asked.baseline is None else f"{share} over {asked.baseline}",
+                _p_text(each.corrected_middle),
                 f"**{control_text(each)}**",
             ]
         )
-    header = ["control", "would refute", "method - control", "of the gain", "p (Holm)", "reading"]
+    header = [
+        "control",
+        "would refute",
+        "method minus control (p)",
+        "it has of the gain",
+        "p of half of it",
+        "reading",
+    ]
     below = [
-        "A control explains a gain away where it is better than the method, or where its distance "
-        "is, by the interval, less than half of the gain."
+        "A control explains a gain away where it has more than half of it, that is, lies above the "
+        "middle between method and baseline; it does not where the method is better than it; most "
+        "of it, where both are so. Paired t-tests, corrected with the claims."
     ]
     return Section("Controls", (), header if rows else (), rows, below if rows else ())
 
@@ -267,7 +279,7 @@ def _aggregates(found: Outcome) -> Section:
     )
 
 
-def _chosen(found: Outcome) -> Section:
+def _chosen(found: Outcome, made: Made) -> Section:
     plan = found.plan
     rows = []
     for place, cell in found.cells.items():
@@ -286,12 +298,11 @@ def _chosen(found: Outcome) -> Section:
             ]
         )
     tuning = plan.tuning
-    rounds_text = tuning.rounds or plan.report.rounds or "the experiment's"
     text = (
         f"Every row, in every column: at most {tuning.configurations} configurations by "
         f"{tuning.search} search, {len(tuning.seeds)} tuning seed(s) "
-        f"({', '.join(map(str, tuning.seeds))}), rounds: {rounds_text}; then "
-        f"{len(plan.report.seeds)} report seeds, rounds: {plan.report.rounds or 'the experiment'}."
+        f"({', '.join(map(str, tuning.seeds))}), {made.rounds('tuning')} rounds; then "
+        f"{len(plan.report.seeds)} report seeds, {made.rounds('report')} rounds."
     )
     return Section("What was chosen", [text], ["", "chosen", "tried", "at an edge", "round"], rows)
 

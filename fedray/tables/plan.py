@@ -112,6 +112,8 @@ class RowPlan(Frozen):
     control: str | None = None
     of: str | None = None
     """Of a control, the row that it is to explain."""
+    over: str | None = None
+    """Of a control, the row over which that one's gain is; None: the nearest."""
 
     @property
     def axes(self) -> list[Axis]:

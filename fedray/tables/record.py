@@ -13,7 +13,9 @@ from fedray.config import Tree
 from fedray.records import versions
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
-from fedray.tables.outcome import CellResult, Comparison, Outcome
+from fedray.tables.comparing import Comparison
+from fedray.tables.outcome import CellResult, Outcome
+from fedray.tables.plan import Phase
 from fedray.tables.statistics import Interval
 
 FORMAT = 1
@@ -34,6 +36,8 @@ class Made:
         shared: how many were there already when this invocation began.
         seconds: of computing, over all runs.
         bytes: sent and received, over all runs.
+        tuning_rounds: of each tuning run; "10-20" where cells differ.
+        report_rounds: likewise of a reported run.
     """
 
     command: str
@@ -45,6 +49,12 @@ class Made:
     shared: int
     seconds: float
     bytes: int
+    tuning_rounds: str
+    report_rounds: str
+
+    def rounds(self, phase: Phase) -> str:
+        """How many rounds runs of a phase have."""
+        return self.tuning_rounds if phase == "tuning" else self.report_rounds
 
 
 def made(book: Book, found: Outcome) -> Made:
@@ -62,7 +72,17 @@ def made(book: Book, found: Outcome) -> Made:
         shared=len(keys - set(book.seconds)),
         seconds=sum(one.seconds for one in measured),
         bytes=sum(one.bytes for one in measured),
+        tuning_rounds=_rounds(book, "tuning"),
+        report_rounds=_rounds(book, "report"),
     )
+
+
+def _rounds(book: Book, phase: Phase) -> str:
+    """How many rounds runs of a phase have, the least and the most."""
+    seeds = {"tuning": book.plan.tuning.seeds, "report": book.plan.report.seeds}[phase]
+    experiments = [cell.wanted(cell.first[0], phase, seeds[0]).experiment for cell in book.cells]
+    rounds = {experiment.rounds for experiment in experiments}
+    return "-".join(map(str, sorted({min(rounds), max(rounds)})))
 
 
 def keys_of(cell: CellResult) -> list[str]:
@@ -105,16 +125,17 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
         ],
         "controls": [
             {
-                "control": each.row,
-                "of": each.of,
-                "would_refute": each.refutes,
+                "control": each.asked.row,
+                "of": each.asked.of,
+                "would_refute": each.asked.refutes,
                 "reading": each.reading,
                 "p_holm": each.corrected,
-                "baseline": each.baseline,
-                "gain": each.gain,
-                "share_of_gain": each.share,
+                "p_holm_of_half": each.corrected_middle,
+                "baseline": each.asked.baseline,
+                "gain": each.asked.gain,
+                "share_of_gain": each.asked.share,
                 "seeds_needed": each.needed,
-                **_comparison(each.comparison),
+                **_comparison(each.asked.comparison),
             }
             for each in found.controls
         ],

@@ -55,6 +55,9 @@ class Row(Frozen):
     """Makes the row a control, and says what it would refute if it did as well."""
     of: str | None = None
     """The row that a control is to explain; None: the table's first row."""
+    over: str | None = None
+    """The row over which that one's gain is to be explained; None: the nearest one that it is
+    claimed to be better than."""
 
 
 class Scale(Frozen):
@@ -298,11 +301,12 @@ def _rows(
     first = next(iter(written), None)
     found = {}
     for name, row in written.items():
-        if row.of is not None and row.of not in written:
-            raise UserError(
-                f"{where}.rows.{name}.of: there is no row {shown(row.of)}."
-                f"{nearest(row.of, written)}"
-            )
+        for key, other in (("of", row.of), ("over", row.over)):
+            if other is not None and other not in written:
+                raise UserError(
+                    f"{where}.rows.{name}.{key}: there is no row {shown(other)}."
+                    f"{nearest(other, written)}"
+                )
         axes = {key: tree for key, tree in {**space, **row.space}.items() if tree is not None}
         _check_effort(axes, tuning, f"{where}.rows.{name}")
         explained = (row.of or first) if row.control else None
@@ -316,6 +320,7 @@ def _rows(
             label=row.label or name,
             control=row.control,
             of=explained,
+            over=row.over,
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def play(here, write) -> Callable[..., Book]:
 
     def play(curve: Curve, words: Sequence[str] = (), **changes: object) -> Book:
         write(**changes)
+        shutil.rmtree(here / "runs", ignore_errors=True)
         book = Book(here / "out", plan_table("tiny", words), here / "runs", command="the command")
         pretend(book, curve)
         return book

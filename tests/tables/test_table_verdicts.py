@@ -80,9 +80,9 @@ def test_a_constant_in_all_numbers_changes_no_verdict(play):
     """Claims are about differences."""
     before = verdict(play)
     shifted = {name: [value + 0.1 for value in values] for name, values in CLEAR.items()}
-    found = outcome(
-        play(numbers(null=[0.2] * 4, **shifted), **{**ALONE, "report": SEEDS, "set": {"rounds": 3}})
-    ).claims[0]
+    found = outcome(play(numbers(null=[0.2] * 4, **shifted), **{**ALONE, "report": SEEDS})).claims[
+        0
+    ]
     assert found.comparison.p == pytest.approx(before.comparison.p)
     assert found.verdict == before.verdict
 
@@ -109,28 +109,38 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
 # --- controls -------------------------------------------------------------------------------------
 
 
-def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0.53)):
+def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0.53), **changes):
     curve = numbers(mine=list(mine), base=list(base), null=list(null))
-    return outcome(play(curve, **ALONE, report=SEEDS)).controls[0]
+    return outcome(play(curve, **{**ALONE, "report": SEEDS, **changes})).controls[0]
 
 
 def test_a_control_far_below_does_not_explain_the_gain(play):
     found = control(play, null=(0.50, 0.515, 0.515, 0.53))
     assert found.reading == "does not explain it away"
-    assert (found.baseline, found.gain) == ("base", pytest.approx(10.0))
-    assert found.share == pytest.approx(0.0, abs=0.05)
+    assert (found.asked.baseline, found.asked.gain) == ("base", pytest.approx(10.0))
+    assert found.asked.share == pytest.approx(0.0, abs=0.05)
 
 
-def test_a_control_above_explains_it_away(play):
+def test_a_control_that_is_surely_above_the_middle_explains_it_away(play):
     assert control(play, null=(0.65, 0.66, 0.68, 0.68)).reading == "explains it away"
-
-
-def test_a_control_that_surely_has_half_of_the_gain_explains_it_away(play):
     found = control(play, null=(0.59, 0.615, 0.625, 0.62))
-    assert found.comparison.interval.low < 0 < found.comparison.interval.high < 5
+    assert found.asked.comparison.interval.low < 0 < found.asked.comparison.interval.high
     assert found.reading == "explains it away"
-    assert found.share > 0.9
+    assert found.asked.share > 0.9
     assert found.needed is None
+
+
+def test_a_control_between_the_middle_and_the_method_explains_most_of_it(play):
+    found = control(play, null=(0.58, 0.591, 0.60, 0.61))
+    assert found.reading == "explains most of it"
+    assert found.asked.share == pytest.approx(0.8, abs=0.02)
+
+
+def test_the_middle_is_that_of_each_seed(play):
+    found = control(play, null=(0.56, 0.57, 0.57, 0.59))
+    # seeds' middles are 0.55, 0.565, 0.565, 0.58
+    expected = pytest.approx({0: 1.0, 1: 0.5, 2: 0.5, 3: 1.0})
+    assert found.asked.middle.differences == expected
 
 
 def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
@@ -139,10 +149,19 @@ def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
     assert found.needed > 4
 
 
-def test_without_a_gain_there_is_no_share_of_it(play):
+def test_without_a_gain_there_is_nothing_to_explain(play):
     found = control(play, null=(0.59, 0.60, 0.61, 0.65), base=(0.70, 0.71, 0.73, 0.73))
-    assert found.share is None
-    assert found.reading == "open"
+    assert found.asked.share is None
+    assert found.reading == "there is no gain to explain"
+
+
+def test_the_gain_is_over_the_row_that_is_named(play):
+    rows = {**ROWS, "low": {"algorithm": "fedprox"}}
+    rows["null"] = {**ROWS["null"], "over": "low"}
+    curve = numbers(mine=[0.6, 0.62], base=[0.5, 0.52], null=[0.5, 0.53], low=[0.1, 0.11])
+    book = play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]})
+    asked = outcome(book).controls[0].asked
+    assert (asked.baseline, asked.gain) == ("low", pytest.approx(50.5))
 
 
 # --- what is unfair -------------------------------------------------------------------------------
@@ -152,8 +171,8 @@ def test_rows_that_differ_in_more_than_their_method_are_said_to(play):
     rows = {**ROWS, "base": {"algorithm": "fedavg", "set": {"batch_size": 4, "local_epochs": 3}}}
     notes = outcome(play(numbers(null=[0.1] * 4, **CLEAR), **{**ALONE, "rows": rows}, report=SEEDS))
     assert [note for note in notes.notes if note.startswith("Rows differ in")] == [
-        "Rows differ in local_epochs (base 3; else 1)",
-        "Rows differ in batch_size (base 4; else 16)",
+        "Rows differ in local_epochs (base: 3; else 1)",
+        "Rows differ in batch_size (base: 4; else 16)",
     ]
 
 
