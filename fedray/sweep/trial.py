@@ -145,7 +145,7 @@ def _held(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock", timeout=60)
+    lock = FileLock(folder / ".trial.lock", timeout=60)  # a run in it has its own
     try:
         lock.acquire()
     except Timeout:

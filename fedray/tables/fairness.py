@@ -90,15 +90,17 @@ def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
 def _unlike(cells: Mapping[Place, CellResult], plan: TablePlan) -> Iterator[str]:
     """Where rows of a column did not have the same images, or the same clients."""
     for column in plan.columns:
+        runs = [
+            (each.seed, each.measured)
+            for row in plan.rows
+            for each in cells[Place(row, column)].seeds
+            if each.measured is not None
+        ]
         partitions: dict[int, set[str | None]] = defaultdict(set)
-        data = set()
-        for row in plan.rows:
-            for each in cells[Place(row, column)].seeds:
-                if each.measured is not None:
-                    partitions[each.seed].add(each.measured.partition)
-                    data.add(each.measured.data)
+        for seed, measured in runs:
+            partitions[seed].add(measured.partition)
         seeds = [str(seed) for seed, found in partitions.items() if len(found) > 1]
-        if len(data) > 1:
+        if len({measured.data for _, measured in runs}) > 1:
             yield f"{column}: rows have different images or labels"
         elif seeds:
             yield f"{column}: rows have different partitions, seed {', '.join(seeds)}"

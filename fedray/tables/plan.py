@@ -186,14 +186,19 @@ class TablePlan(Frozen):
 
         row = self.rows[place.row]
         base = self.bases[row.experiment or self.experiment]
-        pairs = [*self._held_out(base), *_pairs(self.set), *_pairs(self.columns[place.column])]
+        pairs = [*self._defaults(base), *_pairs(self.set), *_pairs(self.columns[place.column])]
         if row.algorithm is not None:
             pairs.append(("algorithm", row.algorithm))
         pairs += [*_pairs(row.set), *_pairs(self.given), *self._rounds(phase)]
         return from_tree(base, [*pairs, *_pairs(config), ("seed", seed)])
 
-    def _held_out(self, base: Tree) -> Iterator[tuple[str, Any]]:
-        """The validation images, where the experiment does not say how many there are."""
+    def _defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
+        """What a table sets where the experiment does not: validation images, and one worker.
+
+        A table has many runs, which use more processors beside each other than each by itself.
+        """
+        if "workers" not in base:
+            yield "workers", 1
         if self.validation_fraction is not None and flatten(base).get(FRACTION) is None:
             yield FRACTION, self.validation_fraction
 

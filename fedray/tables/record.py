@@ -14,7 +14,8 @@ from fedray.records import versions
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
-from fedray.tables.outcome import CellResult, Outcome
+from fedray.tables.controls import ControlRead
+from fedray.tables.outcome import CellResult, Decided, Outcome
 from fedray.tables.plan import Phase
 from fedray.tables.statistics import Interval
 
@@ -110,35 +111,8 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
         "made": asdict(how),
         "units": {metric.name: metric.unit for metric in found.metrics},
         "cells": [_cell(book, found, cell) for cell in found.cells.values()],
-        "claims": [
-            {
-                "claim": each.claim.question,
-                "written": each.claim.text,
-                "metric": each.claim.metric,
-                "source": each.claim.source,
-                "verdict": each.verdict,
-                "p_holm": each.corrected,
-                "seeds_needed": each.needed,
-                **_comparison(each.comparison),
-            }
-            for each in found.claims
-        ],
-        "controls": [
-            {
-                "control": each.asked.row,
-                "of": each.asked.of,
-                "would_refute": each.asked.refutes,
-                "reading": each.reading,
-                "p_holm": each.corrected,
-                "p_holm_of_half": each.corrected_middle,
-                "baseline": each.asked.baseline,
-                "gain": each.asked.gain,
-                "share_of_gain": each.asked.share,
-                "seeds_needed": each.needed,
-                **_comparison(each.asked.comparison),
-            }
-            for each in found.controls
-        ],
+        "claims": [_claim(each) for each in found.claims],
+        "controls": [_control(each) for each in found.controls],
         "differences": [
             {"of": str(each.better), "minus": str(each.worse), **_comparison(each)}
             for each in found.against
@@ -146,6 +120,35 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
         "iqm": {row: _interval(each) for row, each in found.aggregates.items()},
         "notes": list(found.notes),
         "plan": plan.model_dump(mode="json"),
+    }
+
+
+def _claim(each: Decided) -> Tree:
+    return {
+        "claim": each.claim.question,
+        "written": each.claim.text,
+        "metric": each.claim.metric,
+        "source": each.claim.source,
+        "verdict": each.verdict,
+        "p_holm": each.corrected,
+        "seeds_needed": each.needed,
+        **_comparison(each.comparison),
+    }
+
+
+def _control(each: ControlRead) -> Tree:
+    return {
+        "control": each.asked.row,
+        "of": each.asked.of,
+        "would_refute": each.asked.refutes,
+        "reading": each.reading,
+        "p_holm": each.corrected,
+        "p_holm_of_half": each.corrected_middle,
+        "baseline": each.asked.baseline,
+        "gain": each.asked.gain,
+        "share_of_gain": each.asked.share,
+        "seeds_needed": each.needed,
+        **_comparison(each.asked.comparison),
     }
 
 

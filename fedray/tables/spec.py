@@ -203,11 +203,8 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     check_seeds(report.seeds, f"{where}.report")
     rows = _rows(table, scale, space, tuning, where)
     known = list(_all_rows(table, where))
-    paper = None if table.paper is None else validate(PaperNumbers, table.paper, f"{where}.paper")
-    if paper is not None:
-        paper.check(known, where)
-    claims = table.claims or _usual_claims(table, rows)
-    parse_claims(_of_rows(claims, rows, known), list(rows), list(columns), table.metrics)
+    claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
+    parse_claims(claims, list(rows), list(columns), table.metrics)
     experiment = scale.experiment or table.experiment
     names = dict.fromkeys([experiment, *(row.experiment for row in rows.values())])
     return TablePlan(
@@ -226,12 +223,20 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
         at=table.at,
         tuning=tuning,
         report=report,
-        claims=_of_rows(claims, rows, known),
-        paper=paper,
+        claims=claims,
+        paper=_paper(table, known, where),
         confidence=table.confidence,
         max_concurrent=scale.max_concurrent,
         left_out=scale.left_out,
     )
+
+
+def _paper(table: Table, rows: Sequence[str], where: str) -> PaperNumbers | None:
+    if table.paper is None:
+        return None
+    paper = validate(PaperNumbers, table.paper, f"{where}.paper")
+    paper.check(rows, where)
+    return paper
 
 
 def _laid(model: type[M], table: Tree, scale: Tree, given: Tree, where: str) -> M:

@@ -160,7 +160,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"claims": ["mine > mine"]}, r"compares a row with itself"),
         ({"claims": [{"claim": "mine > local", "on": "b"}]}, r"on: 'b', expected mean, each"),
         ({"claims": [{"claim": "mine > local", "metric": "x"}]}, r"'x' is none of the table's"),
-        ({"claims": [{"klaim": "mine > local"}]}, r"unknown key 'klaim'"),
+        ({"claims": [{"claim": "mine > local", "by": "us"}]}, r"unknown key 'by' in claims"),
         ({"paper": {"numbers": {"mine": 1}}}, r"table tiny\.paper\.source: field required"),
         ({"paper": {"source": "?", "numbers": {"your": 1}}}, r"paper\.numbers: there is no row"),
         ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"numbers\.mine holds '1'"),
