@@ -15,6 +15,7 @@ end, relative to the largest of their numbers, which must stay below 1e-4.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -127,7 +128,16 @@ class Side:
 
 
 def serve(kind: str, classes: int, m: int, threads: int, out: Path) -> None:
-    """Do what is asked on standard input, and answer with the seconds it took."""
+    """Do what is asked on standard input, and answer with the seconds it took.
+
+    Raises:
+        SystemExit: when fedray is imported from elsewhere than the checkout.
+    """
+    import fedray
+
+    found, asked = Path(fedray.__file__).resolve().parents[1], os.environ["PYTHONPATH"]
+    if found != Path(asked).resolve():
+        raise SystemExit(f"{asked} is no checkout of fedray: {found} is what Python imports")
     import torch
 
     from fedray.runtime.memory import keep_freed_memory
@@ -184,8 +194,9 @@ class Child:
     def do(self, what: str) -> float:
         """Have it do a step, or finish a round; the seconds it took."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # `answer` says why
+            self.process.stdin.write(f"{what}\n")
+            self.process.stdin.flush()
         return float(self.answer())
 
     def close(self) -> float:

@@ -22,6 +22,10 @@ from fedray.core import (
     Server,
     ServerState,
     StateTree,
+    SummingMethod,
+    Total,
+    TreeSum,
+    total_of,
 )
 from fedray.core.privacy import has_covered
 from fedray.core.signals import came_from_outside
@@ -39,7 +43,7 @@ from fedray.evaluation.protocols import (
 )
 from fedray.evaluation.score import Score
 from fedray.files import is_full
-from fedray.records import REPORTED, Event, Release, Round, Traffic
+from fedray.records import REPORTED, Event, Release, Round, Select, Traffic
 from fedray.states import StateStore
 from fedray.streams import Streams
 
@@ -94,17 +98,16 @@ class Executor(Protocol):
 
     states: StateStore
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`; a failed step leaves its state alone."""
+    def step(
+        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
+    ) -> dict[int, Reply]:
+        """Run one client step for every key of `down`; a failed step leaves its state alone.
+
+        With `total`, what the uploads add is added to it, and the replies are without them.
+        """
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
-
-    def hold(self) -> None:
-        """Remember the states as they are, until the next call."""
-
-    def revert(self) -> None:
-        """Go back to the states as they were held."""
 
     def close(self) -> None:
         """Free whatever the executor holds."""
@@ -143,6 +146,7 @@ class Plan:
     `lr` is the learning rate of a round, where it changes.
     `revertible` says whether a round that the server fails in can be undone: rounds without a
     checkpoint of their own are.
+    `select` is on which images is chosen.
     """
 
     rounds: int
@@ -155,6 +159,7 @@ class Plan:
     join: JoinConfig = field(default_factory=JoinConfig)
     revertible: bool = False
     lr: Callable[[int], float] | None = None
+    select: Select = "validation"
 
     @property
     def newcomers(self) -> Sequence[int]:
@@ -231,7 +236,7 @@ class Federation:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
             if self.plan.revertible:
-                self.executor.hold()
+                self.executor.states.hold()
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:
@@ -306,7 +311,9 @@ class Federation:
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
         lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
-        evaluated = Evaluated(facts, train_losses=exchange.train_losses, spent=spent, lr=lr)
+        evaluated = Evaluated(
+            facts, train_losses=exchange.train_losses, spent=spent, lr=lr, select=self.plan.select
+        )
         analysis = Analysis()
         if self.plan.is_evaluated(exchange.round):
             evaluated = self._evaluate(exchange, state, evaluated)
@@ -467,12 +474,7 @@ class RoundExchange:
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send, run, collect; see `core.Exchange.call`."""
         gate, executor = self._federation.gate, self._federation.executor
-        passed, traffic = _once(gate.down, dict(sorted(down.items())))
-        self.down = Traffic.total([self.down, *traffic.values()])
-        absent = {client for client in passed if self._strikes("drop", client)}
-        dropped = [Event(client, "dropped") for client in sorted(absent)]
-        self.events += [event for event in dropped if event not in self.events]  # once a round
-        reached = {client: payload for client, payload in passed.items() if client not in absent}
+        reached = self._send(down)
         release = self._ask(step, reached)
         replies = executor.step(step, self.round, reached) if reached else {}
         if release is not None and not any(_tells(reply) for reply in replies.values()):
@@ -484,6 +486,31 @@ class RoundExchange:
             self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
             uplinks.setdefault(client, uplink)
         return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
+
+    def total(self, step: str, down: Downlinks) -> Total:
+        """As `call`, added up where the clients run; see `core.Exchange.total`.
+
+        At the server where somebody has to see each upload: whoever adds noise to their mean or
+        counts releases, and whoever waits for late ones.
+        """
+        federation = self._federation
+        assert isinstance(federation.algorithm, SummingMethod)
+        if federation.gate.privacy is not None or federation.plan.faults.late > 0 or self.late:
+            return total_of(federation.algorithm.summand, self.call(step, down))
+        reached = self._send(down)
+        total = TreeSum.of(reached)
+        if reached:
+            self._collect(step, federation.executor.step(step, self.round, reached, total))
+        return total.total()
+
+    def _send(self, down: Downlinks) -> dict[int, Payload | None]:
+        """Send downloads; returns what arrived where, sorted by client."""
+        passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
+        self.down = Traffic.total([self.down, *traffic.values()])
+        absent = {client for client in passed if self._strikes("drop", client)}
+        dropped = [Event(client, "dropped") for client in sorted(absent)]
+        self.events += [event for event in dropped if event not in self.events]  # once a round
+        return {client: payload for client, payload in passed.items() if client not in absent}
 
     def _ask(self, step: str, down: Downlinks) -> Release | None:
         """Note what clients are about to release, where somebody counts it."""

@@ -42,6 +42,7 @@ SMALL: dict[str, Any] = {
     "lr": 0.05,
     "data": {"clients": 4, "samples": 240, "partition": {"name": "dirichlet", "alpha": 0.5}},
     "model": {"feature_dim": 16},
+    "report": {"select": "test"},
 }
 
 WORDS = (

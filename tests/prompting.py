@@ -19,8 +19,11 @@ from fedray.core import (
     Payload,
     Samples,
     Skeleton,
+    SummingMethod,
     Tensors,
+    Total,
     Trained,
+    total_of,
 )
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.prompted import PromptedClip
@@ -101,6 +104,12 @@ class Alone:
             reply, traffic = gate.up(reply, round_=1, client=self._client.id, step=step, down=sent)
             self.up += traffic
         return {self._client.id: reply}
+
+    def total(self, step: str, down: Downlinks) -> Total:
+        """As `call`, added up."""
+        algorithm, uplinks = self._assembly.algorithm, self.call(step, down)
+        assert isinstance(algorithm, SummingMethod)
+        return total_of(algorithm.summand, {k: up for k, up in uplinks.items() if up is not None})
 
 
 def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 
 from fedray.config import FaultConfig
-from fedray.core import Algorithm, Gate, Payload, payload_field
+from fedray.core import Algorithm, Gate, Payload, SummingMethod, payload_field
+from fedray.errors import Failure
 from fedray.evaluation.score import Score
 from fedray.federation import Federation, Plan, Reply, RoundExchange, ScoreReply
 from fedray.records import Round
@@ -57,6 +59,39 @@ class Clients:
         return {client: ScoreReply([self.scores.get(client, Score(1, 1))]) for client in down}
 
 
+class Added(SummingMethod):
+    """Adds up in which rounds uploads were made; notes what it got."""
+
+    name = "added"
+
+    def __init__(self) -> None:
+        self.got: list[tuple[tuple[int, ...], float]] = []
+
+    def summand(self, upload: Any) -> Any:
+        return {"round": torch.tensor(upload.round).double()}
+
+    def server_step(self, state: Any, total: Any, server: Any) -> Any:
+        self.got.append((total.clients, float(total["round"])))
+        return state
+
+
+@dataclass
+class AddingClients(Clients):
+    """Notes whether it was asked to add up; client 1 fails."""
+
+    asked: list[bool] = field(default_factory=list)
+
+    def step(self, name: str, round_: int, down: Any, total: Any = None) -> dict[int, Reply]:
+        self.asked.append(total is not None)
+        replies = {client: Reply(Made(round_)) for client in down}
+        if 1 in down:
+            replies[1] = Reply(failure=Failure("oops"))
+        for client in down if total is not None else ():
+            replies[client] = replace(replies[client], uplink=None)
+            total.add(client, None if client == 1 else {"round": torch.tensor(float(round_))})
+        return replies
+
+
 @dataclass(frozen=True)
 class NoServer:
     round: int = 0
@@ -87,6 +122,25 @@ def test_a_late_reply_is_an_answer_to_its_own_step(monkeypatch):
     }
     assert events_of(one) == [(0, "late, due in round 2")] * 2
     assert events_of(two) == [(0, "late reply arrived")] * 2
+
+
+@pytest.mark.parametrize("late", [0.0, 1e-9])
+def test_uploads_are_added_up_by_the_executor_unless_some_may_be_late(late):
+    clients = AddingClients()
+    plan = Plan(2, 3, 1.0, 1, FaultConfig(late=late, on_client_error="drop"))
+    method = Added()
+    run = Federation(method, clients, Gate({}), plan, NoServer(), Streams(0))
+    _, one, two = run.rounds()
+    assert method.got == [((0, 2), 2.0), ((0, 2), 4.0)]
+    assert clients.asked == [late == 0] * 2
+    assert events_of(one) == events_of(two) == [(1, "failed: oops")]
+
+
+def test_without_any_upload_there_is_no_server_step():
+    method = Added()
+    plan = Plan(1, 2, 1.0, 1, FaultConfig(drop=1.0))
+    list(Federation(method, AddingClients(), Gate({}), plan, NoServer(), Streams(0)).rounds())
+    assert method.got == []
 
 
 def test_who_is_absent_is_one_event_in_however_many_exchanges():

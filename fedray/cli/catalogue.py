@@ -110,14 +110,21 @@ def _entry(entry: Any) -> Entry:
         travels=getattr(entry, "travels", ""),
         file=_file(entry),
         parameters=tuple(_parameters(params)) if params is not None else (),
-        gives=tuple(_meaning(metric) for metric in getattr(entry, "metrics", ())),
+        gives=tuple(
+            _meaning(metric, alone=metric.name in getattr(entry, "only_on_test", ()))
+            for metric in getattr(entry, "metrics", ())
+        ),
     )
 
 
-def _meaning(metric: Metric) -> str:
-    """A metric's name with its unit, which way is better, and what it is measured on."""
+def _meaning(metric: Metric, *, alone: bool) -> str:
+    """A metric's name with its unit, which way is better, and what it is measured on.
+
+    On validation images as `validation/NAME`, unless it exists on the test `alone`.
+    """
     better = f"{metric.direction} is better" if metric.direction else "no direction"
-    return f"{metric.name} ({', '.join(filter(None, (metric.unit, better, metric.on)))})"
+    on = "test and validation" if metric.on == "test" and not alone else metric.on
+    return f"{metric.name} ({', '.join(filter(None, (metric.unit, better, on)))})"
 
 
 def _file(entry: Any) -> str:

@@ -16,7 +16,7 @@ from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.settings_page import settings_page
 from fedray.command import as_path
-from fedray.core import Algorithm, LocalTraining, algorithms
+from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.registry import summary_of
@@ -32,6 +32,8 @@ HEADINGS = {
 }
 REFERENCE = "docs/reference.md"
 HOOKS = "docs/hooks.md"
+HOOKED = (Algorithm, SummingMethod, LocalTraining)
+"""The classes that say what a method may override."""
 PRIVACY = "docs/privacy.md"
 PAPERS = "docs/papers.md"
 SETTINGS = "docs/settings.md"
@@ -120,7 +122,7 @@ def hooks_page() -> str:
         "`fedray/core/training.py`. Written by `python -m fedray docs`.",
         "",
     ]
-    for owner in (Algorithm, LocalTraining):
+    for owner in HOOKED:
         parts += [f"## {owner.__name__}", "", f"{summary_of(owner)}.", ""]
         for name in hooks_of(owner):
             hook = getattr(owner, name)
@@ -155,7 +157,7 @@ def overriding(hook: str) -> tuple[list[str], int]:
     users = 0
     for entry in algorithms.entries():
         found = [cls for cls in entry.__mro__ if issubclass(cls, Algorithm) and hook in vars(cls)]
-        names = {cls.__name__ for cls in found if cls not in (Algorithm, LocalTraining)}
+        names = {cls.__name__ for cls in found if cls not in HOOKED}
         definers |= names
         users += bool(names)
     return sorted(definers, key=str.lower), users

@@ -9,14 +9,21 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedray.records import HEADLINE, Round, megabytes
+from fedray.records import HEADLINE, VALIDATION, Round, megabytes
+
+
+def accuracy(done: Round) -> str:
+    """The local accuracy of an evaluated round, on validation images too where there are some."""
+    held = done.metrics.get(f"{VALIDATION}{HEADLINE}")
+    beside = "" if held is None else f" (validation {held:.4f})"
+    return f"accuracy {done.metrics[HEADLINE]:.4f}{beside}"
 
 
 def describe(done: Round) -> str:
     """One round in a few words: accuracy, loss, traffic, faults."""
     words = []
     if HEADLINE in done.metrics:
-        words.append(f"accuracy {done.metrics[HEADLINE]:.4f}")
+        words.append(accuracy(done))
     if "train_loss" in done.metrics:
         words.append(f"loss {done.metrics['train_loss']:.3f}")
     up, down = done.up.total_bytes, done.down.total_bytes
@@ -60,8 +67,7 @@ class RoundProgress:
         """Show one round."""
         number = done.round
         if self._bar is not None:
-            accuracy = done.metrics.get(HEADLINE)
-            text = f"accuracy {accuracy:.4f}" if accuracy is not None else "training"
+            text = accuracy(done) if HEADLINE in done.metrics else "training"
             self._bar.update(self._task, completed=number, description=text)
             return
         line = f"round {number}/{self._rounds}  {describe(done)}  {done.seconds:.1f} s"

@@ -16,7 +16,16 @@ from fedray.command import CommandLine, as_path, run_command, say_stopped
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
 from fedray.files import full_disk_said, results_home
-from fedray.records import Round, RunFolder, Status, Traffic, megabytes, prove_writable
+from fedray.records import (
+    BEST,
+    Round,
+    Run,
+    RunFolder,
+    Status,
+    Traffic,
+    megabytes,
+    prove_writable,
+)
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
@@ -214,14 +223,35 @@ def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
             yield done
 
 
+def accuracy_lines(done: Run) -> Iterator[str]:
+    """What a run comes to, and how its best round was chosen; why it ended early, if it did."""
+    stopping, best, final = done.info.stopping, done.best, done.final
+    if final is None:
+        return
+    yield ""
+    if done.stopped_early and stopping is not None:
+        yield (
+            f"stopped after round {done.done} of {done.info.planned}: {stopping.metric} did not "
+            f"improve in {stopping.patience} evaluation(s)"
+        )
+    last = f"last {final.local_accuracy:.4f}  [{done.info.scale} scale]"
+    if best is not None:
+        how = BEST[done.info.select]
+        yield f"local accuracy: {how} {best.local_accuracy:.4f} in round {best.round}, {last}"
+        return
+    yield f"local accuracy: {last}"
+    if done.info.select == "validation":
+        yield (
+            "no best round: there are no validation images (data.validation_fraction=0.1), and "
+            "report.select=test was not set"
+        )
+
+
 def print_summary(out: Path, tracker: Tracker) -> None:
     """The last lines: best, final, traffic, times, and where everything is."""
     done = RunFolder(out).read()
-    if done.best is not None and done.final is not None:
-        print(
-            f"\nlocal accuracy: best {done.best.local_accuracy:.4f} in round {done.best.round}, "
-            f"last {done.final.local_accuracy:.4f}  [{done.info.scale} scale]"
-        )
+    for line in accuracy_lines(done):
+        print(line)
     from fedray.runtime.privacy import privacy_lines
 
     for line in privacy_lines(done):

@@ -108,8 +108,9 @@ class DataConfig(Frozen):
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
-    """Share of each client's training images that is held out for validation, for methods that need
-    such images; None: only what a few-shot partition gives."""
+    """Share of each client's training images that is held out for validation, stratified by class
+    (a class keeps at least one image to train on); what is chosen is chosen on them. None: only
+    what a few-shot partition gives."""
     partition: Component = Component(name="fedtsp_dirichlet")
     """How images are partitioned among clients: name and parameters (`data.partition.alpha`)."""
     evolution: Component = Component(name="none")
@@ -307,6 +308,24 @@ class EvaluationConfig(Frozen):
     5); fewer than there are classes. None: not measured."""
 
 
+class ReportConfig(Frozen):
+    """What is said of a run at its end."""
+
+    select: Literal["validation", "test"] = "validation"
+    """On which images the best round is chosen, and whatever else: on validation images, or, as
+    the papers do, on the test, which marks every number that it chose. Round 0 is never chosen."""
+
+
+class EarlyStoppingConfig(Frozen):
+    """When a run ends before its last round."""
+
+    patience: int | None = Field(None, ge=1, le=MOST_ROUNDS)
+    """Stop after so many evaluations in a row without an improvement; None: never."""
+    metric: str = Field("local_accuracy", min_length=1, max_length=200)
+    """What has to improve: a metric of the test, looked at on the images of `report.select`; or
+    one of training, such as train_loss."""
+
+
 class Experiment(Frozen):
     """One federated experiment, complete."""
 
@@ -348,6 +367,8 @@ class Experiment(Frozen):
     wire: WireConfig = WireConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    report: ReportConfig = ReportConfig()
+    early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Evaluate every so many rounds, and at the start and the end; 0: only at the end."""
     finetune_epochs: int = Field(0, ge=0, le=10_000)
@@ -399,6 +420,22 @@ class Experiment(Frozen):
             raise ValueError(
                 f"join.clients={self.join.clients} of data.clients={self.data.clients} leaves "
                 "nobody to begin; lower join.clients or raise data.clients"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stops_where_it_is_evaluated(self) -> Experiment:
+        if self.early_stopping.patience is None:
+            return self
+        if self.eval_every == 0:
+            raise ValueError(
+                "early_stopping.patience counts evaluations, and eval_every=0 evaluates the last "
+                "round alone; set eval_every, for example 1, or leave early_stopping out"
+            )
+        if self.finetune_epochs:
+            raise ValueError(
+                f"finetune_epochs={self.finetune_epochs} is measured after the last round, which "
+                "early_stopping.patience may not reach; leave one of them out"
             )
         return self
 

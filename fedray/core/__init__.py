@@ -10,6 +10,7 @@ state.py      state as nested mappings of tensors
 payload.py    what travels, declared field by field
 contract.py   what an upload must be, checked where the client runs
 signals.py    interruptions from outside, told from a step's own
+sums.py       sums over uploads, made where the clients run
 privacy.py    clipping and noise of what clients upload
 gate.py       the gate that checks, counts and transforms what travels
 """
@@ -21,6 +22,7 @@ from fedray.core.algorithm import (
     LocalContext,
     PromptMethod,
     Requires,
+    SummingMethod,
     algorithms,
     takes_a_mean,
 )
@@ -55,6 +57,7 @@ from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule, build_schedule, schedules
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
+from fedray.core.sums import Part, Total, TreeSum, cut_depth, mean_of, total_of, weighed
 from fedray.core.training import LocalTraining, Trained, fit, with_extra
 
 __all__ = [
@@ -77,6 +80,7 @@ __all__ = [
     "OneOf",
     "Optimizer",
     "PLAIN_SGD",
+    "Part",
     "Payload",
     "PayloadTypes",
     "Privacy",
@@ -92,20 +96,27 @@ __all__ = [
     "Shaped",
     "Skeleton",
     "StateTree",
+    "SummingMethod",
     "Tensors",
+    "Total",
     "Trained",
     "TrainingConfig",
+    "TreeSum",
     "Uplinks",
     "algorithms",
     "as_sent",
     "build_optimizer",
     "build_schedule",
+    "cut_depth",
     "fit",
     "last_class",
+    "mean_of",
     "optimizers",
     "payload_field",
     "schedules",
     "takes_a_mean",
+    "total_of",
     "training_samples",
+    "weighed",
     "with_extra",
 ]

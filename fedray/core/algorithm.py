@@ -29,7 +29,8 @@ from fedray.config import Frozen, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.state import ClientState, ServerState
+from fedray.core.state import ClientState, ServerState, StateTree
+from fedray.core.sums import Total, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
 
@@ -192,13 +193,48 @@ class Algorithm:
 
 def takes_a_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
     """Whether central privacy can be stated of a method: `means_equally`, said of its own step."""
-    steps = min(_height(method, name) for name in ("round", "server_update"))
+    steps = min(_height(method, name) for name in _SERVER_STEPS if hasattr(method, name))
     return _height(method, "means_equally") <= steps and method.means_equally(hparams)
+
+
+_SERVER_STEPS = ("round", "server_update", "summand", "server_step")
+"""What the server's step is made of, and what `SummingMethod` makes it of."""
 
 
 def _height(method: type[Algorithm], name: str) -> int:
     """How far up a method's bases an attribute was defined."""
     return next(height for height, base in enumerate(method.__mro__) if name in vars(base))
+
+
+class SummingMethod(Algorithm):
+    """A method whose server step sees uploads only through sums over them.
+
+    They are added up where the clients run (`core.sums`), so that the server gets a few sums and
+    not every upload. A class with a `server_update` of its own gets the uploads, as does a call
+    under privacy or with late replies; what they add up to is the same by `total_of`.
+    """
+
+    def summand(self, upload: Any) -> StateTree:
+        """What one upload adds to each sum; see `weighed`."""
+        raise NotImplementedError(f"{self.name} sums uploads, but does not say what of them")
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """The server's step, from what at least one upload adds up to."""
+        raise NotImplementedError(f"{self.name} sums uploads, but makes nothing of the sum")
+
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """One round: downlink, client step, server step."""
+        if getattr(self.server_update, "__func__", None) is not SummingMethod.server_update:
+            return super().round(state, exchange)
+        down = self.downlink(state, exchange.participants, exchange.server)
+        total = exchange.total("client_update", down)
+        return self.server_step(state, total, exchange.server) if total else state
+
+    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+        """The server's step from uploads; without any, everything stays."""
+        if not uplinks:
+            return state
+        return self.server_step(state, total_of(self.summand, uplinks), server)
 
 
 class PromptMethod(Algorithm):

@@ -214,6 +214,7 @@ class Client:
         reports: numbers that the method reports; they arrive as "client/<name>", as means.
         eval_sets: what all clients' models are tested on besides, by name.
         validation: the images it neither learns from nor is tested on; None where nobody has any.
+        validation_sets: what stands for `eval_sets` among all clients' validation images.
         train_losses: mean loss of the last epoch of each local training of this step.
         optimizer_state: what the optimiser has kept, by the parameter's name; stays empty unless
             `optimizer.keep` is set.
@@ -231,6 +232,7 @@ class Client:
     reports: dict[str, float] = field(default_factory=dict)
     eval_sets: Mapping[str, EvalSet] = field(default_factory=dict)
     validation: Samples | None = None
+    validation_sets: Mapping[str, EvalSet] = field(default_factory=dict)
     train_losses: list[float] = field(default_factory=list)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
 

@@ -33,7 +33,7 @@ class ClientState:
 def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str, Any]:
     """The tree with `function` applied to every tensor, in its order."""
     return {
-        name: map_tensors(function, value) if _is_tree(value) else function(value)
+        name: map_tensors(function, value) if is_tree(value) else function(value)
         for name, value in tree.items()
     }
 
@@ -41,13 +41,13 @@ def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str,
 def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the path and the value of everything that is not a mapping, in the tree's order."""
     for name, value in tree.items():
-        if _is_tree(value):
+        if is_tree(value):
             yield from leaves(value, (*path, name))
         else:
             yield (*path, name), value
 
 
-def _is_tree(value: Any) -> bool:
+def is_tree(value: Any) -> bool:
     """Whether it is a mapping; an abstract class is slow to ask, and most are tensors."""
     return not isinstance(value, Tensor) and isinstance(value, Mapping)
 

@@ -198,13 +198,11 @@ def _every(parts: Sequence[Indices]) -> Indices:
 
 
 def _check_roles(data: FederatedData) -> None:
-    """Check that everybody has something to learn from, and to validate on where others have."""
-    parts = {"train": data.train, "validate": data.validation or ()}
-    for what, each in parts.items():
-        for client, part in enumerate(each):
-            if not len(part):
-                raise UserError(
-                    f"client {client} has no image to {what} on, since images keep what they were "
-                    "for; lower data.clients, raise the partition's min_samples, or set "
-                    "data.evolution.tests=redrawn"
-                )
+    """Check that everybody has something to learn from."""
+    for client, part in enumerate(data.train):
+        if not len(part):
+            raise UserError(
+                f"client {client} has no image to train on, since images keep what they were for; "
+                "lower data.clients, raise the partition's min_samples, or set "
+                "data.evolution.tests=redrawn"
+            )

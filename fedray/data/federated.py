@@ -47,7 +47,7 @@ class FederatedData:
         images: all images; usually mapped from disk.
         train: N sorted int64 arrays of positions in `images`, what each client trains on.
         test: likewise, what each client tests on.
-        eval_sets: shared evaluation sets by name, which all clients' models are evaluated on too.
+        eval_sets: shared evaluation sets by name, which all clients' models are tested on too.
         base: how many classes, the first ones, are trained on; None for all.
         validation: likewise, what each client validates on, or None where nobody does.
         later: what holds instead from a round on, in the order of the rounds (`data.evolution`).
@@ -94,6 +94,27 @@ class FederatedData:
             np.concatenate([part for parts in (*self._parts, shared, then) for part in parts])
         )
 
+    @cached_property
+    def validation_sets(self) -> Mapping[str, EvalSet]:
+        """What stands for the shared evaluation sets among validation images, by their names.
+
+        All clients' validation images of the set's classes and, of a domain's set, of its domain.
+        There is none of classes that nobody trains on, and so cannot hold out.
+        """
+        if self.validation is None:
+            return {}
+        everybody = np.unique(np.concatenate(self.validation))
+        labels, domains = np.asarray(self.images.labels)[everybody], self.images.domains
+        found = {}
+        for name, shared in self.eval_sets.items():
+            fits = np.isin(labels, shared.classes)
+            if name.startswith(DOMAIN) and domains is not None:
+                domain = domains.names.index(name.removeprefix(DOMAIN))
+                fits &= domains.ids[everybody] == domain
+            if fits.any():
+                found[name] = EvalSet(everybody[fits], shared.classes)
+        return found
+
     def client_domains(self) -> dict[str, list[int]] | None:
         """The clients of each domain, if every client's images are of one domain; else None."""
         if self.images.domains is None:
@@ -108,8 +129,9 @@ class FederatedData:
         return clients
 
     def histogram(self) -> Indices:
-        """Images by client and class, training and test in sum: int64 [N, C]."""
-        return self.train_histogram() + self._count(self.test)
+        """Images by client and class, whatever they are for: int64 [N, C]."""
+        counts: Indices = np.sum([self._count(parts) for parts in self._parts], axis=0)
+        return counts
 
     def train_histogram(self) -> Indices:
         """Training images by client and class: int64 [N, C]."""
@@ -166,8 +188,7 @@ class FederatedData:
         ]
         return {
             "sizes": histogram.sum(1).tolist(),
-            "train_sizes": [len(part) for part in self.train],
-            "test_sizes": [len(part) for part in self.test],
+            **{f"{name}_sizes": [len(part) for part in each] for name, each in named.items()},
             "histogram": histogram.tolist(),
             "clients": clients,
         }

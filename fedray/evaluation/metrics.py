@@ -12,7 +12,7 @@ from typing import ClassVar
 from fedray.errors import FedrayError
 from fedray.evaluation.accountant import Spent
 from fedray.evaluation.score import Score
-from fedray.records import Metric
+from fedray.records import VALIDATION, Metric, Select, counterpart, find_metric
 from fedray.registry import Registry
 
 
@@ -46,6 +46,7 @@ class Evaluated:
         train_losses: of the clients that trained.
         spent: epsilon after the round, where privacy was asked for.
         lr: the clients' learning rate, where it changes over rounds.
+        select: on which images an epoch or the like may be chosen.
     """
 
     facts: DataFacts
@@ -57,6 +58,25 @@ class Evaluated:
     train_losses: Sequence[float] = ()
     spent: Spent | None = None
     lr: float | None = None
+    select: Select = "validation"
+
+    def on_validation(self) -> Evaluated | None:
+        """The same models on validation images; None where nobody was tested on some."""
+        scores = _held(self.scores)
+        if not scores:
+            return None
+        return Evaluated(
+            self.facts,
+            scores=scores,
+            newcomers=_held(self.newcomers),
+            has_global_model=self.has_global_model,
+            cross_evaluations={
+                name: [list(_held(dict(enumerate(model))).values()) for model in models]
+                for name, models in self.cross_evaluations.items()
+            },
+            fine_tuned=[list(_held(dict(enumerate(each))).values()) for each in self.fine_tuned],
+            select="test",  # validation images choose for themselves
+        )
 
     @cached_property
     def tested(self) -> dict[int, Score]:
@@ -64,12 +84,23 @@ class Evaluated:
         return {client: score for client, score in sorted(self.scores.items()) if score.total}
 
 
+def _held(scores: Mapping[int, Score]) -> dict[int, Score]:
+    """The scores on validation images."""
+    return {k: score.validation for k, score in scores.items() if score.validation is not None}
+
+
 class Measure(ABC):
-    """Something that is measured in a round: one or several metrics of one computation."""
+    """Something that is measured in a round: one or several metrics of one computation.
+
+    What it gives on test images it gives on validation images too, as `validation/NAME`: there it
+    is asked again, of the scores on these.
+    """
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
     """What it may give."""
+    only_on_test: ClassVar[tuple[str, ...]] = ()
+    """Metrics of the test that validation images cannot give, such as those of novel classes."""
 
     @abstractmethod
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
@@ -100,17 +131,40 @@ def add_declared(
 
 
 def measure(evaluated: Evaluated) -> dict[str, float]:
-    """What all registered measures find in a round.
+    """What all registered measures find in a round, on the test and on validation images.
 
     Raises:
         FedrayError: when one of them gives a number that it has not declared, or that another
             one has given.
     """
     found: dict[str, float] = {}
+    held: dict[str, float] = {}
+    validated = evaluated.on_validation()
     for entry in metrics.entries():
-        given = entry().compute(evaluated)
-        add_declared(found, given, entry.metrics, f"metric {entry.name}")
-    return found
+        giver = f"metric {entry.name}"
+        add_declared(found, entry().compute(evaluated), entry.metrics, giver)
+        if validated is not None:
+            again = _of_images(entry().compute(validated), entry.metrics)
+            add_declared(held, again, _on_validation(entry), giver)
+    return {**found, **held}
+
+
+def _of_images(given: Mapping[str, float], declared: Sequence[Metric]) -> dict[str, float]:
+    """The numbers that are about test images, by what they are called on validation images."""
+    named = {name: (find_metric(name, declared), value) for name, value in given.items()}
+    return {
+        f"{VALIDATION}{name}": value
+        for name, (metric, value) in named.items()
+        if metric is None or metric.on == "test"
+    }
+
+
+def _on_validation(entry: type[Measure]) -> list[Metric]:
+    return [
+        counterpart(metric)
+        for metric in entry.metrics
+        if metric.on == "test" and metric.name not in entry.only_on_test
+    ]
 
 
 def add_metric(found: dict[str, float], name: str, value: float) -> None:
@@ -128,5 +182,7 @@ def add_metric(found: dict[str, float], name: str, value: float) -> None:
 
 
 def declared_metrics() -> tuple[Metric, ...]:
-    """What the numbers of all registered measures mean."""
-    return tuple(metric for entry in metrics.entries() for metric in entry.metrics)
+    """What the numbers of all registered measures mean, on the test and on validation images."""
+    entries = metrics.entries()
+    on_test = [metric for entry in entries for metric in entry.metrics]
+    return (*on_test, *(metric for entry in entries for metric in _on_validation(entry)))

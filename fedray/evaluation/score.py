@@ -28,6 +28,7 @@ class Score:
         eval_sets: on images that all clients share, by name.
         predicted: how often each class was guessed; empty where not counted.
         top: answers that are right among the k likeliest; None where not counted.
+        validation: of the same model on the client's validation images; None where there are none.
     """
 
     correct: int
@@ -36,6 +37,7 @@ class Score:
     eval_sets: Mapping[str, Score] = field(default_factory=dict)
     predicted: tuple[int, ...] = ()
     top: TopK | None = None
+    validation: Score | None = None
 
     @property
     def accuracy(self) -> float:

@@ -16,6 +16,7 @@ from fedray.core import (
     EvalSet,
     LocalContext,
     LocalTraining,
+    Samples,
     fit,
 )
 from fedray.evaluation.protocols import ClassSubset, FineTuned
@@ -73,21 +74,32 @@ def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[Lo
 
 @torch.no_grad()
 def score(algorithm: Algorithm, local: LocalContext) -> Score:
-    """Test a model on the client's own test split, in evaluation mode.
+    """Test a model on the client's own test split, and validation images, in evaluation mode.
 
     With evaluation sets for all clients, on these too.
     """
-    client, known = local.client, range(local.client.setting.num_classes)
+    client = local.client
+    found = _with_sets(algorithm, local, client.test, client.eval_sets)
+    if client.validation is None:
+        return found
+    held = _with_sets(algorithm, local, client.validation, client.validation_sets)
+    return replace(found, validation=held)
+
+
+def _with_sets(
+    algorithm: Algorithm, local: LocalContext, own: Samples, sets: Mapping[str, EvalSet]
+) -> Score:
+    """On the client's own images, among all classes, and on what all clients share."""
+    known = range(local.client.setting.num_classes)
     shared: dict[str, Score] = {}
-    for name, eval_set in client.eval_sets.items():
+    for name, eval_set in sets.items():
         if eval_set.classes == known:
             shared[name] = _on(algorithm, local, eval_set)
             continue
         assert isinstance(local.model, ClassSubset)
         with local.model.class_subset(eval_set.classes):
             shared[name] = _on(algorithm, local, eval_set)
-    everything = EvalSet(client.test, known)
-    return replace(_on(algorithm, local, everything), eval_sets=shared)
+    return replace(_on(algorithm, local, EvalSet(own, known)), eval_sets=shared)
 
 
 def _on(algorithm: Algorithm, local: LocalContext, eval_set: EvalSet) -> Score:

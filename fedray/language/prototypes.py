@@ -110,9 +110,14 @@ def _learns(prompts: Tensor) -> bool:
 
 def _remembered(encoder: TextEncoder, tokens: Tokens, batches: Sequence[Tensor]) -> int:
     """Of how many batches the activations are kept: of a single one always."""
-    room = min(ACTIVATIONS_KEPT, _free(tokens.ids.device) / 4)
+    most = room(ACTIVATIONS_KEPT, tokens.ids.device)
     sums = itertools.accumulate(activations(encoder, tokens[batch]) for batch in batches)
-    return max(sum(kept <= room for kept in sums), int(len(batches) == 1))
+    return max(sum(kept <= most for kept in sums), int(len(batches) == 1))
+
+
+def room(most: int, device: torch.device) -> float:
+    """Bytes that may be kept: so many, but never more than a quarter of the free memory."""
+    return min(most, _free(device) / 4)
 
 
 def _free(device: torch.device) -> float:

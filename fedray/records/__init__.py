@@ -1,6 +1,7 @@
 """What a run leaves behind, typed; the only reader and writer of result.json.
 
 metric.py   what a number means: unit, direction, what it was measured on
+choice.py   which round is the best, and on which images that is chosen
 traffic.py  parameters and bytes by kind
 round.py    one round
 run.py      a run: what determined it, its rounds, best and final
@@ -12,12 +13,28 @@ sealed.py   JSON that carries its own checksum
 versions.py versions of what makes the numbers
 """
 
+from fedray.records.choice import (
+    BEST,
+    VALIDATION,
+    Select,
+    Stopping,
+    best_round,
+    chosen_by,
+    counterpart,
+)
 from fedray.records.claim import FolderClaim, prove_writable
 from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, find_runs
-from fedray.records.metric import REPORTED, Direction, Metric, best_of, find_metric, undeclared
+from fedray.records.metric import (
+    HEADLINE,
+    REPORTED,
+    Direction,
+    Metric,
+    find_metric,
+    undeclared,
+)
 from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
-from fedray.records.run import HEADLINE, SCHEMA, Costs, Run, RunInfo, Status, Summary
+from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary
 from fedray.records.sealed import checksum, parse_json, sealed, unsealed
 from fedray.records.traffic import Traffic, megabytes
 from fedray.records.versions import versions
@@ -25,6 +42,7 @@ from fedray.records.writer import RunWriter
 
 __all__ = [
     "ARTIFACTS",
+    "BEST",
     "Costs",
     "Direction",
     "Event",
@@ -42,11 +60,16 @@ __all__ = [
     "RunInfo",
     "RunWriter",
     "SCHEMA",
+    "Select",
     "Status",
+    "Stopping",
     "Summary",
     "Traffic",
-    "best_of",
+    "VALIDATION",
+    "best_round",
     "checksum",
+    "chosen_by",
+    "counterpart",
     "find_metric",
     "find_runs",
     "megabytes",

@@ -214,7 +214,7 @@ class RunFolder:
             return
         run = self.read()
         self.write_result(run.head(), (done.to_json() for done in run.rounds))
-        if run.done >= run.info.planned:
+        if run.is_finished:
             self.rounds_file.unlink(missing_ok=True)
 
     def write_result(self, head: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> None:

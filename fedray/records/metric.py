@@ -13,6 +13,9 @@ Unit = Literal["share", "nats", "correlation", "index", "number"]
 Direction = Literal["max", "min"]
 MeasuredOn = Literal["train", "validation", "test"]
 
+HEADLINE = "local_accuracy"
+"""The metric that every run has, and that its best round is about."""
+
 REPORTED = "client/"
 """What begins the names of numbers that clients report: they never replace a measured one."""
 
@@ -66,8 +69,3 @@ def find_metric(name: str, declared: Iterable[Metric]) -> Metric | None:
 def undeclared(name: str) -> Metric:
     """The metric that a number without a declaration is taken for: no direction, no unit."""
     return Metric(name, "number", None, None)
-
-
-def best_of(metric: Metric, values: Iterable[float]) -> float:
-    """The best of at least one value; of a metric without direction the highest."""
-    return min(values) if metric.direction == "min" else max(values)

@@ -6,22 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from fedray.records.metric import Metric, best_of, find_metric, undeclared
+from fedray.records.choice import BEST, VALIDATION, Select, Stopping, best_round, chosen_by
+from fedray.records.metric import HEADLINE, Metric, find_metric, undeclared
 from fedray.records.round import Round, rounds_checksum
 from fedray.records.sealed import CHECKSUM, canonical, checksum, sealed, unsealed
 
-SCHEMA = 3
+SCHEMA = 4
 """Of result.json; 1 lacked the metrics' units and hyper-parameters at their defaults, 2 the
-checksums."""
+checksums, 3 validation images: its best round was chosen on the test, round 0 included."""
 
 _SEALED = 3
 """The first schema with checksums."""
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 """How a run ended, in MLflow's words."""
-
-HEADLINE = "local_accuracy"
-"""The metric that every run has, and that `best` is about."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,24 @@ class RunInfo:
     def planned(self) -> int:
         """T, the rounds that were asked for."""
         return int(self.config["rounds"])
+
+    @property
+    def select(self) -> Select:
+        """On which images the best round is chosen; before this could be said, on the test."""
+        report = self.config.get("report") or {"select": "test"}
+        select: Select = report["select"]
+        return select
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """When the run ends before its last round; None for never."""
+        keys = self.config.get("early_stopping") or {}
+        if keys.get("patience") is None:
+            return None
+        metric = self.metric(keys["metric"])
+        chosen = metric.on == "test" and self.select == "validation"
+        name = f"{VALIDATION}{metric.name}" if chosen else metric.name
+        return Stopping(keys["patience"], name, metric.direction)
 
     def metric(self, name: str) -> Metric:
         """What a number of the rounds means; without a declaration, that nothing is known of it."""
@@ -194,24 +210,54 @@ class Costs:
 
 @dataclass(frozen=True)
 class Summary:
-    """One evaluated round in short."""
+    """One evaluated round in short.
+
+    Attributes:
+        round: the round.
+        local_accuracy: on the test.
+        local_accuracy_weighted: likewise, by the clients' images.
+        validation: local accuracy on validation images; None where there are none.
+        chosen: on which images it was chosen; None of a round that was not.
+    """
 
     round: int
     local_accuracy: float
     local_accuracy_weighted: float
+    validation: float | None = None
+    chosen: Select | None = None
 
     @classmethod
     def of(cls, done: Round) -> Summary | None:
         """What is said of a round; nothing, where it was not evaluated."""
         if HEADLINE not in done.metrics:
             return None
-        return cls(done.round, done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"])
+        test = done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"]
+        return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
 
-    def better(self, before: Summary | None) -> Summary:
-        """The better of this one and one before it; of equal ones the earlier."""
-        if before is not None and before.local_accuracy >= self.local_accuracy:
+    def better(self, before: Summary | None, select: Select) -> Summary | None:
+        """The better of this one and the best before it; of equal ones the earlier.
+
+        The untrained model of round 0 is no candidate, nor is what `select` has not measured.
+        """
+        worth = self._worth(select)
+        if self.round == 0 or worth is None:
             return before
-        return self
+        found = None if before is None else before._worth(select)
+        return before if found is not None and found >= worth else replace(self, chosen=select)
+
+    def _worth(self, select: Select) -> float | None:
+        return self.local_accuracy if select == "test" else self.validation
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for result.json; what was chosen says how."""
+        tree: dict[str, Any] = {
+            "round": self.round,
+            HEADLINE: self.local_accuracy,
+            f"{HEADLINE}_weighted": self.local_accuracy_weighted,
+        }
+        if self.validation is not None:
+            tree[f"{VALIDATION}{HEADLINE}"] = self.validation
+        return tree if self.chosen is None else {**tree, "chosen": BEST[self.chosen]}
 
 
 @dataclass(frozen=True)
@@ -234,11 +280,30 @@ class Run:
         return self.rounds[-1].round if self.rounds else -1
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether `early_stopping` ended it before its last round."""
+        stopping = self.info.stopping
+        if stopping is None or self.done >= self.info.planned:
+            return False
+        curve = self.curve(stopping.metric)
+        return stopping.is_due([value for round_, value in curve.items() if round_ > 0])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no round is left to do."""
+        tested_only = self.info.retested is not None
+        return self.done >= self.info.planned or tested_only or self.stopped_early
+
+    @property
     def best(self) -> Summary | None:
-        """The evaluated round of the highest local accuracy, the first of equal ones."""
+        """The round of the highest local accuracy on the images that choose, the first of equals.
+
+        None where nothing may choose: nobody has validation images, and `report.select` does not
+        say that the test chooses.
+        """
         found = None
         for evaluated in self._evaluated():
-            found = evaluated.better(found)
+            found = evaluated.better(found, self.info.select)
         return found
 
     @property
@@ -254,12 +319,36 @@ class Run:
         """The metric by round, where it was measured."""
         return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
 
-    def value(self, metric: str, at: Literal["best", "final"]) -> float | None:
-        """The metric's best or last value; None when it was never measured."""
-        values = list(self.curve(metric).values())
-        if not values:
+    def best_round(self, metric: str, select: Select | None = None) -> int | None:
+        """The best round of a metric, see `chosen_by`; None where nothing may choose.
+
+        Args:
+            metric: what the round is asked of; it was measured in it.
+            select: on which images is chosen; None: as the run's experiment says.
+        """
+        curve = self.curve(metric)
+        measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
+        name = chosen_by(self.info.metric(metric), measured, select or self.info.select)
+        if name is None:
             return None
-        return values[-1] if at == "final" else best_of(self.info.metric(metric), values)
+        chooser = {round_: value for round_, value in self.curve(name).items() if round_ in curve}
+        return best_round(chooser, self.info.metric(name).direction)
+
+    def value(
+        self, metric: str, at: Literal["best", "final"], select: Select | None = None
+    ) -> float | None:
+        """The metric in its best round or the last one; None where there is no such round.
+
+        Args:
+            metric: its name.
+            at: which round.
+            select: as of `best_round`.
+        """
+        curve = self.curve(metric)
+        if at == "best":
+            found = self.best_round(metric, select)
+            return None if found is None else curve[found]
+        return list(curve.values())[-1] if curve else None
 
     def head(self) -> dict[str, Any]:
         """Plain data for result.json but the rounds, with a checksum."""
@@ -289,8 +378,8 @@ def result_head(
     """Plain data for result.json but the rounds, whose checksum is given; with its own."""
     tree = {
         **info.to_json(),
-        "best": asdict(best) if best else None,
-        "final": asdict(final) if final else None,
+        "best": best.to_json() if best else None,
+        "final": final.to_json() if final else None,
         **asdict(costs),
         "rounds_checksum": rounds,
     }

@@ -66,7 +66,8 @@ class RunWriter:
         self.rounds_checksum, self._costs, self._last = chain, costs, round_.round
         evaluated = Summary.of(replace(round_, matrices={}))
         if evaluated is not None:
-            self._best, self._final = evaluated.better(self._best), evaluated
+            self._best = evaluated.better(self._best, self._info.select)
+            self._final = evaluated
         if time.monotonic() > self._next_save:
             self._save()
 
@@ -75,13 +76,17 @@ class RunWriter:
         """Of the file of rounds, for who wants to have them on the disk."""
         return self._file.fileno()
 
-    def close(self) -> None:
-        """Put result.json together; once all rounds are in it, the file of rounds goes."""
+    def close(self, *, stopped_early: bool = False) -> None:
+        """Put result.json together; once all rounds are in it, the file of rounds goes.
+
+        Args:
+            stopped_early: that there will be no further round.
+        """
         if self._file.closed:
             return
         self._file.close()
         self._save()
-        if self._last >= self._info.planned:
+        if self._last >= self._info.planned or stopped_early:
             self._folder.rounds_file.unlink(missing_ok=True)
 
     def _write(self, line: bytes) -> None:

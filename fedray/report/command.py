@@ -5,17 +5,32 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from fedray.command import CommandLine, as_path, as_word, run_command
 from fedray.errors import UserError, nearest
 from fedray.files import file_name
-from fedray.records import HEADLINE, Metric, RunFolder
+from fedray.records import HEADLINE, Metric, RunFolder, Select
 from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
-from fedray.report.runs import At, Group, differing, group, is_number, load, metric_of
+from fedray.report.runs import (
+    At,
+    Group,
+    differing,
+    group,
+    how_chosen,
+    is_number,
+    load,
+    metric_of,
+)
 from fedray.report.runs import warnings_of as unfair
 from fedray.report.table import ordered, print_table, write_csv, write_markdown
 
 MOST_HEAT_MAPS = 12
+NO_BEST = (
+    "no best round: no run has validation images (data.validation_fraction); --select test chooses "
+    "on the test, as the papers do"
+)
+"""What is said where nothing may choose."""
 
 
 def parser() -> CommandLine:
@@ -27,8 +42,11 @@ def parser() -> CommandLine:
     add_folders(cli)
     cli.add_argument("--metric", type=as_word, default=HEADLINE, help=f"default: {HEADLINE}")
     cli.add_argument(
-        "--at", choices=["best", "final"], default="best", help="what is ranked; default: best"
+        "--at",
+        choices=["best", "final"],
+        help="what is ranked; default: best, or final where no run has a best round",
     )
+    add_select(cli)
     cli.add_argument(
         "--base",
         type=as_word,
@@ -57,6 +75,16 @@ def add_folders(cli: argparse.ArgumentParser) -> None:
     )
 
 
+def add_select(cli: argparse.ArgumentParser) -> None:
+    """Add what every report takes that names best rounds: what chooses them."""
+    cli.add_argument(
+        "--select",
+        choices=get_args(Select),
+        help="choose best rounds on validation or test images; default: as each run's "
+        "report.select says",
+    )
+
+
 def out_folder(args: argparse.Namespace) -> Path:
     """Where a report goes; made when missing.
 
@@ -77,12 +105,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
-    runs = load(args.folders)
+    runs = load(args.folders, args.select)
     metric = metric_of(runs, args.metric)
     groups, notes = group(runs)
-    groups = ordered(groups, metric, args.at)
+    some_best = any(member.stat(metric.name, "best") for member in groups)
+    at: At = args.at or ("best" if some_best else "final")
+    if not some_best:
+        notes.append(NO_BEST)
+    groups = ordered(groups, metric, at)
     base = base_of(groups, args.base)
-    files = report(groups, base, notes, out_folder(args), metric, args.at)
+    files = report(groups, base, notes, out_folder(args), metric, at)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 
@@ -134,7 +166,13 @@ def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[
         members = [member for member in groups if member.method == method]
         keys = differing(members)
         rows = [
-            Row({key: member.keys.get(key) for key in keys}, stat.mean, stat.std, stat.n)
+            Row(
+                {key: member.keys.get(key) for key in keys},
+                stat.mean,
+                stat.std,
+                stat.n,
+                member.worth(metric, at),
+            )
             for member in members
             if (stat := member.stat(metric.name, at)) is not None
         ]
@@ -142,7 +180,7 @@ def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[
             values = [row.config[key] for row in rows]
             if len(set(map(repr, values))) > 2 and all(is_number(value) for value in values):
                 path = out / f"sweep_{file_name(method)}_{file_name(key)}.png"
-                figure_sweep(rows, key, path, metric, title=f"{method}, {at}")
+                figure_sweep(rows, key, path, metric, title=f"{method}, {how_chosen(members, at)}")
                 files.append(path)
     return files
 

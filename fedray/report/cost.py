@@ -17,8 +17,8 @@ from fedray.command import CommandLine, as_word, run_command
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.records import HEADLINE, Metric
-from fedray.report.command import add_folders, out_folder
-from fedray.report.runs import Group, LoadedRun, Stat, group, load, metric_of
+from fedray.report.command import NO_BEST, add_folders, add_select, out_folder
+from fedray.report.runs import Group, LoadedRun, Stat, group, how_chosen, load, metric_of
 from fedray.report.table import NOTHING, cell, markdown, ordered, pretty
 
 SECONDS = Metric("seconds", "number", "min", None)
@@ -40,6 +40,7 @@ def parser() -> CommandLine:
         help="a value of the metric, accuracies between 0 and 1; default: the best mean of the "
         "worst method, which all of them reach",
     )
+    add_select(cli)
     cli.add_debug()
     return cli
 
@@ -65,10 +66,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
-    runs = load(args.folders)
+    runs = load(args.folders, args.select)
     metric = metric_of(runs, args.metric)
     groups, notes = group(runs)
-    groups = [g for g in ordered(groups, metric, "best") if g.stat(metric.name, "best")]
+    groups = [g for g in ordered(groups, metric, "best") if g.stat(metric.name, "final")]
     target = args.target if args.target is not None else easiest(groups, metric)
     rows = [cells(member, metric, target) for member in groups]
     shown = f"{100 * target:.2f} %" if metric.is_share else f"{target:.4g}"
@@ -77,7 +78,8 @@ def _main(args: argparse.Namespace) -> int:
     lines += [
         "",
         f"{pretty(metric)}; client s: seconds of a client's steps per round, and in all up to its "
-        f"best round; to {shown}: the first round that reaches it, of the seeds that do; MB of all "
+        f"best round ({how_chosen(groups, 'best')}); to {shown}: the first round that reaches it, "
+        "of the seeds that do; MB of all "
         "clients until then. Mean ± standard deviation over seeds.",
     ]
     lines += [f"\n**Warning:** {note}." for note in notes]
@@ -92,11 +94,11 @@ def easiest(groups: Sequence[Group], metric: Metric) -> float:
     """The worst of the groups' best means: what all reach.
 
     Raises:
-        UserError: when there is no group that has measured the metric.
+        UserError: when no run has a best round.
     """
     best = [stat.mean for each in groups if (stat := each.stat(metric.name, "best"))]
     if not best:
-        raise UserError(f"no run has measured '{metric.name}'")
+        raise UserError(NO_BEST)
     return max(best) if metric.direction == "min" else min(best)
 
 
@@ -152,10 +154,8 @@ def client_seconds(run: LoadedRun, until: int | None = None) -> Stat | None:
 
 
 def best_round(run: LoadedRun, metric: Metric) -> int | None:
-    """The first round with the metric's best value; None where it was never measured."""
-    best = run.run.value(metric.name, "best")
-    curve = run.run.curve(metric.name)
-    return next((round_ for round_, value in curve.items() if value == best), None)
+    """The metric's best round; None where nothing may choose."""
+    return run.run.best_round(metric.name)
 
 
 def first_round(run: LoadedRun, metric: Metric, target: float) -> int | None:

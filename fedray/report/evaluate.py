@@ -119,7 +119,7 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
     Raises:
         UserError: when it is not finished, or a setting would have changed its training.
     """
-    if run.run.done < run.run.info.planned:
+    if not run.run.is_finished:
         raise UserError(
             f"{run.folder} is in round {run.run.done} of {run.run.info.planned}; finish it with "
             f"python -m fedray.run --resume {shlex.quote(str(run.folder))}"

@@ -45,15 +45,17 @@ class Row:
 
     Attributes:
         config: the swept keys' values.
-        value: the objective, the mean over seeds.
+        value: what is shown, the mean over seeds.
         std: its standard deviation over seeds.
         seeds: how many seeds.
+        chooser: the number by which the best configuration is chosen; None where nothing chooses.
     """
 
     config: Mapping[str, Any]
     value: float
     std: float = 0.0
     seeds: int = 1
+    chooser: float | None = None
 
 
 # --- curves --------------------------------------------------------------------------------------
@@ -152,8 +154,8 @@ def figure_sweep(
     """The objective against a swept parameter, with its spread over seeds.
 
     Other parameters that vary become one line per combination where there are few of them; else
-    every configuration is a point. The best one is ringed. Values that span more than a factor of
-    20 stand on a logarithmic axis, words next to each other.
+    every configuration is a point. The one that was chosen is ringed. Values that span more than a
+    factor of 20 stand on a logarithmic axis, words next to each other.
 
     Args:
         rows: what was tried; those whose value is not finite are left out.
@@ -169,7 +171,9 @@ def figure_sweep(
     if not rows:
         raise ValueError("no configuration has a value")
     parameters = [parameter] if isinstance(parameter, str) else list(parameter)
-    best = (min if metric.direction == "min" else max)(rows, key=lambda row: row.value)
+    sign = -1 if metric.direction == "min" else 1
+    worth = {i: sign * row.chooser for i, row in enumerate(rows) if row.chooser is not None}
+    best = rows[max(worth, key=lambda i: worth[i])] if worth else None
     across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
     figure = _canvas(6.4 if across == 1 else 3.9 * across, 4.2 if across == 1 else 3.4 * down)
@@ -183,7 +187,9 @@ def figure_sweep(
     _save(figure, path)
 
 
-def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: Metric, best: Row) -> None:
+def _panel(
+    axes: Axes, rows: Sequence[Row], parameter: str, metric: Metric, best: Row | None
+) -> None:
     rows = [row for row in rows if parameter in row.config]
     values = [row.config[parameter] for row in rows]
     position = _axis(axes, values)
@@ -207,7 +213,7 @@ def _panel(axes: Axes, rows: Sequence[Row], parameter: str, metric: Metric, best
             capsize=3,
             label=_legend(label, 28) if label else None,
         )
-    if parameter in best.config:
+    if best is not None and parameter in best.config:
         axes.plot(
             position[repr(best.config[parameter])],
             unit * best.value,

@@ -168,7 +168,7 @@ def _all_tests(data: FederatedData, folder: Path) -> np.ndarray:
 
 def _on(local: LocalContext, samples: Samples, assembly: Assembly) -> Score:
     """The score of a model on images that are not its client's."""
-    client = replace(local.client, test=samples, eval_sets={})
+    client = replace(local.client, test=samples, eval_sets={}, validation=None)
     return score(assembly.algorithm, replace(local, client=client))
 
 

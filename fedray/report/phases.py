@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fedray.command import CommandLine, as_word, run_command
 from fedray.errors import UserError
 from fedray.files import write_atomic
-from fedray.records import Metric, best_of
-from fedray.report.command import add_folders, out_folder
-from fedray.report.runs import Group, LoadedRun, Stat, group, load, metric_of
+from fedray.records import Metric
+from fedray.report.command import add_folders, add_select, out_folder
+from fedray.report.runs import Group, LoadedRun, Stat, group, how_chosen, load, metric_of
 from fedray.report.table import cell, markdown
 
 USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
-HEADER = ("method", "metric", "rounds", "n", "best", "last", "change at its beginning")
+HEADER = ("method", "metric", "rounds", "n", "{best}", "last", "change at its beginning")
 
 
 class Part(NamedTuple):
@@ -45,6 +46,7 @@ def parser() -> CommandLine:
         action="append",
         help=f"may be given several times; default: those measured of {', '.join(USUAL)}",
     )
+    add_select(cli)
     cli.add_debug()
     return cli
 
@@ -55,17 +57,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
-    runs = load(args.folders)
+    runs = load(args.folders, args.select)
     groups, notes = group(runs)
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}
     names = args.metric or [name for name in USUAL if name in measured]
     metrics = [metric_of(runs, name) for name in names]
     cuts = common_changes(groups)
     rows = [row for each in groups for metric in metrics for row in rows_of(each, metric, cuts)]
+    best = how_chosen(groups, "best")
     lines = [
-        *markdown(HEADER, rows),
+        *markdown([name.format(best=best) for name in HEADER], rows),
         "",
-        "Best: over the rounds of the part, so it looks at the test. Change: the first evaluation "
+        f"The {best} is over the rounds of the part. Change: the first evaluation "
         "of the part minus the last one before it. Mean ± standard deviation over n seeds.",
         *(f"\n**Warning:** {note}." for note in notes),
     ]
@@ -133,7 +136,9 @@ def part_of(loaded: LoadedRun, metric: Metric, first: int, end: int) -> Part:
     before = [value for r, value in sorted(curve.items()) if r < first]
     if not inside:
         return Part(None, None, None)
-    return Part(best_of(metric, inside), inside[-1], inside[0] - before[-1] if before else None)
+    part = replace(loaded.run, rounds=[r for r in loaded.run.rounds if first <= r.round < end])
+    best = part.value(metric.name, "best")
+    return Part(best, inside[-1], inside[0] - before[-1] if before else None)
 
 
 if __name__ == "__main__":

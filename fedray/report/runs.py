@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fedray.config import EXECUTION_KEYS, flatten
 from fedray.errors import UserError, nearest
-from fedray.records import Metric, Run, find_runs
+from fedray.records import BEST, Metric, Run, Select, chosen_by, find_runs
 
 At = Literal["best", "final"]
 TrafficDirection = Literal["up", "down"]
@@ -143,11 +143,24 @@ class Group:
         """The runs' seeds."""
         return [run.seed for run in self.runs]
 
+    @property
+    def select(self) -> Select:
+        """On which images the runs' best rounds are chosen."""
+        return self.runs[0].run.info.select
+
     def stat(self, metric: str, at: At) -> Stat | None:
         """The metric's best or last value over seeds; None when no run has it."""
         every = [loaded.run.value(metric, at) for loaded in self.runs]
         values = [value for value in every if value is not None]
         return Stat.of(values) if values else None
+
+    def worth(self, metric: Metric, at: At) -> float | None:
+        """What the group may be chosen by, for a metric; None where nothing may choose."""
+        run = self.runs[0].run
+        measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
+        name = chosen_by(metric, measured, self.select)
+        stat = None if name is None else self.stat(name, at)
+        return None if stat is None else stat.mean
 
     def difference(self, base: Group, metric: str, at: At) -> Difference | None:
         """To another group's best or last values of the same seeds; None for fewer than two."""
@@ -181,13 +194,30 @@ class Group:
         return {r: statistics.fmean(total[r] for total in totals) for r in sorted(common)}
 
 
-def load(folders: Sequence[Path]) -> list[LoadedRun]:
+def load(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRun]:
     """The runs at or below the given folders.
+
+    Args:
+        folders: where they are.
+        select: on which images best rounds are chosen; None: as each run's experiment says.
 
     Raises:
         UserError: when a folder is missing or holds no run, or a result cannot be read.
     """
-    return [LoadedRun(folder, run) for folder, run in find_runs(folders)]
+    return [LoadedRun(folder, _selecting(run, select)) for folder, run in find_runs(folders)]
+
+
+def _selecting(run: Run, select: Select | None) -> Run:
+    if select is None:
+        return run
+    config = {**run.info.config, "report": {"select": select}}
+    return replace(run, info=replace(run.info, config=config))
+
+
+def how_chosen(groups: Sequence[Group], at: At) -> str:
+    """What the groups' values are: "final", "best on validation", or "best" where they differ."""
+    found = {BEST[member.select] for member in groups}
+    return at if at == "final" else found.pop() if len(found) == 1 else "best"
 
 
 def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
@@ -305,16 +335,24 @@ def show(value: Any) -> str:
 
 def warnings_of(groups: Sequence[Group]) -> list[str]:
     """What makes the groups hard to compare: other data or partitions, unfinished runs."""
-    found = [*_data(groups), *_partitions(groups)]
+    found = [*_data(groups), *_partitions(groups), *_choices(groups)]
     for member in groups:
         for loaded in member.runs:
             done, planned = loaded.run.done, loaded.run.info.planned
-            if done < planned:
+            if not loaded.run.is_finished:
                 found.append(
                     f"not finished: {member.label} seed {loaded.seed} has {max(done, 0)} of "
                     f"{planned} rounds"
                 )
     return found
+
+
+def _choices(groups: Sequence[Group]) -> list[str]:
+    """Where some best rounds were chosen on the test, and some were not."""
+    on_test = [member.label for member in groups if member.select == "test"]
+    if not on_test or len(on_test) == len(groups):
+        return []
+    return [f"{BEST['test']}, where others are {BEST['validation']}: {', '.join(on_test)}"]
 
 
 def _data(groups: Sequence[Group]) -> list[str]:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedray.files import write_atomic
-from fedray.records import Metric
-from fedray.report.runs import At, Group, Stat
+from fedray.records import BEST, Metric
+from fedray.report.runs import At, Group, Stat, how_chosen
 
 NOTHING = "–"
 
@@ -39,7 +39,16 @@ def in_megabytes(count: float) -> str:
     return f"{size:.0f}" if size >= 100 or size == 0 else f"{size:.3g}"
 
 
-HEADER = ("method", "n", "best", "final", "MB up", "MB down")
+def header(groups: Sequence[Group]) -> tuple[str, ...]:
+    """The table's columns; the best one says on which images it was chosen."""
+    return ("method", "n", how_chosen(groups, "best"), "final", "MB up", "MB down")
+
+
+def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
+    """The best value; where others were chosen on other images, with how this one was."""
+    shown = cell(member.stat(metric.name, "best"), metric)
+    mixed = how_chosen(groups, "best") == "best" and shown != NOTHING
+    return f"{shown} ({BEST[member.select]})" if mixed else shown
 
 
 def cells(groups: Sequence[Group], metric: Metric) -> list[tuple[str, ...]]:
@@ -48,7 +57,7 @@ def cells(groups: Sequence[Group], metric: Metric) -> list[tuple[str, ...]]:
         (
             member.label,
             str(len(member.runs)),
-            cell(member.stat(metric.name, "best"), metric),
+            _best_cell(member, metric, groups),
             cell(member.stat(metric.name, "final"), metric),
             in_megabytes(member.per_round("up")),
             in_megabytes(member.per_round("down")),
@@ -74,21 +83,22 @@ def difference_cells(
     return rows
 
 
-def difference_caption(base: Group, metric: Metric, at: At) -> str:
+def difference_caption(groups: Sequence[Group], base: Group, metric: Metric, at: At) -> str:
     """What the comparison's numbers are."""
     return (
-        f"{pretty(metric)}, {at}: difference to {base.label}, paired by seed;\n"
+        f"{pretty(metric)}, {how_chosen(groups, at)}: difference to {base.label}, paired by seed;\n"
         "p of the two-sided t-test, not corrected for the number of comparisons"
     )
 
 
 def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
-    """Groups by their mean, the best first; those without the metric last."""
+    """Groups by the mean of what chooses, the best first; then by the metric; others last."""
+    sign = 1 if metric.direction == "min" else -1
 
-    def worth(member: Group) -> tuple[bool, float]:
-        stat = member.stat(metric.name, at)
-        sign = 1 if metric.direction == "min" else -1
-        return stat is None, sign * stat.mean if stat else 0.0
+    def worth(member: Group) -> tuple[bool, bool, float]:
+        chooser, stat = member.worth(metric, at), member.stat(metric.name, at)
+        value = chooser if chooser is not None else stat.mean if stat else 0.0
+        return stat is None, chooser is None, sign * value
 
     return sorted(groups, key=worth)
 
@@ -111,10 +121,10 @@ def print_table(
 ) -> None:
     """Print the table, the comparison with `base` and the warnings below."""
     console = console or Console(highlight=False)
-    _print(console, caption(groups, metric), HEADER, cells(groups, metric))
+    _print(console, caption(groups, metric), header(groups), cells(groups, metric))
     differences = difference_cells(groups, base, metric, at)
     if differences:
-        _print(console, difference_caption(base, metric, at), DIFFERENCES, differences)
+        _print(console, difference_caption(groups, base, metric, at), DIFFERENCES, differences)
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
@@ -153,13 +163,13 @@ def write_markdown(
 ) -> None:
     """The table and the comparison with `base` for a page."""
     lines = [
-        *markdown(HEADER, cells(groups, metric)),
+        *markdown(header(groups), cells(groups, metric)),
         "",
         caption(groups, metric).replace("\n", " ") + ".",
     ]
     differences = difference_cells(groups, base, metric, at)
     if differences:
-        below = difference_caption(base, metric, at).replace("\n", " ")
+        below = difference_caption(groups, base, metric, at).replace("\n", " ")
         lines += ["", *markdown(DIFFERENCES, differences), "", f"{below}."]
     for warning in warnings:
         lines += ["", f"**Warning:** {warning}."]
@@ -186,7 +196,7 @@ def write_csv(
         traffic = ["up_bytes_per_round", "down_bytes_per_round"]
         compared = ["difference_to", "difference_at", "difference_mean", "difference_std", "p"]
         head = ["label", "algorithm", *keys, "n", "seeds", "metric", *names, *compared, *traffic]
-        writer.writerow([*head, "partition_sha256", "data_sha256"])
+        writer.writerow([*head, "chosen", "partition_sha256", "data_sha256"])
         for member in groups:
             row = [member.label, member.method, *(member.keys.get(key, "") for key in keys)]
             row += [len(member.runs), " ".join(map(str, member.seeds)), metric.name]
@@ -206,6 +216,7 @@ def write_csv(
             )
             row += [member.per_round("up"), member.per_round("down")]
             infos = [loaded.run.info for loaded in member.runs]
+            row.append(BEST[member.select])
             row.append(" ".join(info.partition_sha256 or "?" for info in infos))
             writer.writerow([*row, infos[0].data_sha256 or "?"])
     temporary.replace(path)

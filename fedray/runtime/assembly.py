@@ -160,6 +160,7 @@ class Assembly:
             finetune_epochs=e.finetune_epochs,
             join=e.join,
             revertible=e.checkpoint_every > 1,
+            select=e.report.select,
         )
 
     def _facts(self, data: FederatedData) -> DataFacts:
@@ -272,6 +273,14 @@ def _check_enough(experiment: Experiment, data: FederatedData) -> None:
             f"{experiment.data.partition.name} gives them none; set data.validation_fraction, for "
             "example 0.2, or data.partition=dominant_class"
         )
+    if method.requires.validation:
+        _check_everybody_validates(method.name, data)
+    if experiment.early_stopping.patience is not None and not _may_choose(experiment, data):
+        raise UserError(
+            f"early_stopping.patience={experiment.early_stopping.patience} looks at validation "
+            "images, and nobody has any; set data.validation_fraction, for example 0.1, or "
+            "report.select=test, which looks at the test"
+        )
     k, classes = experiment.evaluation.top_k, len(data.class_names)
     if k is not None and k >= classes:
         raise UserError(
@@ -285,6 +294,22 @@ def _check_enough(experiment: Experiment, data: FederatedData) -> None:
             f"batch_size={experiment.batch_size}; lower batch_size to {smallest} or set "
             "drop_last=false"
         )
+
+
+def _may_choose(experiment: Experiment, data: FederatedData) -> bool:
+    """Whether there are images that may choose: as `report.select` says."""
+    return experiment.report.select == "test" or data.validation is not None
+
+
+def _check_everybody_validates(method: str, data: FederatedData) -> None:
+    for _, phase in data.phases:
+        for client, part in enumerate(phase.validation or ()):
+            if not len(part):
+                raise UserError(
+                    f"client {client} has no validation image, and {method}'s clients each need "
+                    "one; raise data.validation_fraction, lower data.clients or raise "
+                    "data.partition.min_samples"
+                )
 
 
 def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -> TextTower:

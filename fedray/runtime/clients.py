@@ -15,10 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.core import Call, Client, ClientState, EvalSet, Payload, Setting, Skeleton
+from fedray.core import (
+    Call,
+    Client,
+    ClientState,
+    EvalSet,
+    Payload,
+    Setting,
+    Skeleton,
+    StateTree,
+    SummingMethod,
+    TreeSum,
+)
 from fedray.core.contract import check_type, check_upload
 from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
+from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, UserError
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply, ScoreReply
@@ -55,7 +67,13 @@ class ClientRuntime:
         return self._surroundings.kept()
 
     def step(
-        self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
+        self,
+        name: str,
+        round_: int,
+        client: int,
+        state: ClientState | None,
+        down: Payload | None,
+        total: TreeSum | None = None,
     ) -> tuple[Reply, ClientState | None]:
         """Run the method's step `name` for one client.
 
@@ -65,6 +83,7 @@ class ClientRuntime:
             client: the client's id.
             state: what it kept; None is the beginning.
             down: what it was sent.
+            total: what its upload is added to; the reply is without it then.
 
         Returns:
             The reply and the next state; after a failure, the state as it was.
@@ -77,7 +96,8 @@ class ClientRuntime:
             with self._isolated(name, round_, client) as context:
                 given, started = self._given(context, state), time.perf_counter()
                 reply, after = self._step(name, context, given, down)
-                reply = replace(reply, seconds=time.perf_counter() - started)
+                summand = None if total is None else self._summand(reply)
+                seconds = time.perf_counter() - started
         except UserError:
             raise
         except BaseException as error:
@@ -85,8 +105,19 @@ class ClientRuntime:
                 raise
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
             self._check_memory(error, name, round_, client)
+            if total is not None:
+                total.add(client, None)
             return Reply(failure=failure_of(error)), state
-        return reply, after
+        if total is None:
+            return replace(reply, seconds=seconds), after
+        total.add(client, summand)
+        return replace(reply, seconds=seconds, uplink=None), after
+
+    def _summand(self, reply: Reply) -> StateTree | None:
+        """What an upload adds to the method's sums."""
+        algorithm = self.assembly.algorithm
+        assert isinstance(algorithm, SummingMethod)
+        return None if reply.uplink is None else contiguous(algorithm.summand(reply.uplink))
 
     def _step(
         self, name: str, context: Client, state: ClientState, down: Payload | None
@@ -169,11 +200,15 @@ class ClientRuntime:
             initial=partial(models.initial, architecture, client),
             device=self.device,
             validation=None if data.validation is None else self._samples(data.validation[client]),
-            eval_sets={
-                name: EvalSet(self._samples(shared.index), shared.classes)
-                for name, shared in data.eval_sets.items()
-            },
+            eval_sets=self._shared(data.eval_sets),
+            validation_sets=self._shared(data.validation_sets),
         )
+
+    def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, EvalSet]:
+        return {
+            name: EvalSet(self._samples(shared.index), shared.classes)
+            for name, shared in sets.items()
+        }
 
     def _setting(self, round_: int) -> Setting:
         """What both sides know, with the learning rate of the round."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core import ClientState, Payload
+from fedray.core import ClientState, Part, Payload
 from fedray.federation import Reply
 
 SMALL = 100_000  # bytes; up to this size Ray sends a value with the call itself
@@ -19,7 +19,7 @@ _PROTOCOL = 5
 
 
 def pack(value: Any) -> Any:
-    """Tensors as NumPy arrays, inside payloads, states, replies and mappings: cheap to send."""
+    """Tensors as NumPy arrays, inside payloads, states, replies, parts of sums and mappings."""
     return _walk(value, Tensor, lambda tensor: tensor.numpy())
 
 
@@ -72,7 +72,7 @@ def _parts(value: Any) -> Iterable[Any]:
         return vars(value).values()
     if isinstance(value, Reply):
         return (value.uplink,)
-    return value if isinstance(value, tuple) else ()
+    return value if isinstance(value, tuple | list) else ()
 
 
 def _walk(value: Any, kind: type, convert: Any) -> Any:
@@ -82,6 +82,8 @@ def _walk(value: Any, kind: type, convert: Any) -> Any:
         return _with(value, {n: _walk(v, kind, convert) for n, v in vars(value).items()})
     if isinstance(value, Reply):
         return _with(value, {"uplink": _walk(value.uplink, kind, convert)})
+    if isinstance(value, Part):
+        return value._replace(sums=_walk(value.sums, kind, convert))
     if isinstance(value, Mapping):
         return {key: _walk(item, kind, convert) for key, item in value.items()}
     return value

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import ObjectLostError
 
-from fedray.core import Downlinks
+from fedray.core import Downlinks, TreeSum, cut_depth
 from fedray.errors import Failure, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
@@ -32,10 +33,13 @@ from fedray.runtime.deaths import (
 )
 from fedray.runtime.packing import SMALL, accept_mapped_arrays, opened, pack, sealed, size, unpack
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.worker import Answer, Share
+from fedray.runtime.worker import Answer, Answers, Share
 from fedray.states import LARGE_STATE, Place, StateStore, state_size
 
 CLIENTS_PER_CALL = 32
+ROWS_MAY_COST = 1.1
+"""How much longer an exchange may take than at best so that uploads are summed in few parts."""
+ROW_ENDS_WITHIN = 0.05  # of a share, to find a cut that makes few parts
 
 
 class Call(NamedTuple):
@@ -75,32 +79,43 @@ class RayExecutor:
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+    def step(
+        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
+    ) -> dict[int, Reply]:
         """Run one client step for every key of `down`, one call per worker.
 
-        With a reply timeout it is one call per client, and what is late is dropped.
+        With a reply timeout it is one call per client, and what is late is dropped. With `total`
+        each call answers what its clients' uploads add up to, in as few parts as there are.
         """
         self._enter(round_)
         timeout = self._faults.reply_timeout_s
         distinct, position = _put_once(down)
+        apart = total is None and any(isinstance(each, ray.ObjectRef) for each in distinct)
 
         def send(worker: Any, clients: Sequence[int]) -> Call:
             what, referenced = self._share(worker, round_, clients, distinct, position)
+            if total is not None:
+                positions = [total.positions[client] for client in clients]
+                what = what._replace(positions=positions, leaves=total.leaves)
+            if not apart or len(clients) < 2:
+                return Call(worker, clients, [worker.step.remote(name, what, *referenced)])
             call = worker.step.options(num_returns=len(clients))
-            refs = call.remote(name, what, *referenced)
-            return Call(worker, clients, refs if len(clients) > 1 else [refs])
+            return Call(worker, clients, call.remote(name, what._replace(apart=True), *referenced))
 
         replies: dict[int, Reply] = {}
-        for call, answers in self._exchange(list(down), send, timeout):
-            if answers is None:
+        for call, found in self._exchange(list(down), send, timeout, in_a_row=total is not None):
+            if found is None:
                 late = Reply(failure=Failure(f"no reply within {timeout:g} s"))
                 replies |= dict.fromkeys(call.clients, late)
                 continue
-            answers = [opened(answer) for answer in answers]
-            for client, answer in zip(call.clients, answers, strict=True):
+            answers = _opened(found)
+            for client, answer in zip(call.clients, answers.clients, strict=True):
                 replies[client] = unpack(answer.reply)
                 self._keep(client, answer.state)
-            self._learn_rates(call.clients, answers)
+            for part in answers.parts:
+                assert total is not None
+                total.join(unpack(part))
+            self._learn_rates(call.clients, answers.clients)
         return dict(sorted(replies.items()))
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
@@ -129,6 +144,7 @@ class RayExecutor:
         timeout: float | None = None,
         *,
         again: bool = False,
+        in_a_row: bool = False,
     ) -> Iterator[tuple[Call, Any]]:
         """Have clients' steps run; yield each call with what came back, None when it is late.
 
@@ -141,6 +157,7 @@ class RayExecutor:
             timeout: seconds to wait for all answers; None waits for ever.
             again: whether a worker is late only when nobody has answered for `timeout` seconds,
                 and then counts as dead.
+            in_a_row: whether workers had better have clients that stand in a row.
 
         Raises:
             RunFailed: when workers died too often under the same client's steps, or when there
@@ -149,7 +166,7 @@ class RayExecutor:
         patience = Patience(self._faults.max_failures, self._faults.start_timeout_s)
         while clients:
             self._pool.wait()
-            shares = _cut_to_calls(self._shares(clients))
+            shares = _cut_to_calls(self._shares(clients, in_a_row=in_a_row))
             if timeout is not None:
                 shares = [(worker, [client]) for worker, share in shares for client in share]
                 self._warm_up()  # the clock is for steps, not for a worker that starts
@@ -195,14 +212,6 @@ class RayExecutor:
             why = f"a worker died again and again during one call (faults.max_failures={most} "
             why += "retries are used up)"
         raise RunFailed(f"{why}: {first_line(error)}") from error
-
-    def hold(self) -> None:
-        """Remember the states, by reference."""
-        self.states.hold()
-
-    def revert(self) -> None:
-        """Go back to the states that were held."""
-        self.states.revert()
 
     def close(self) -> None:
         """Let the states go; the pool belongs to the caller."""
@@ -256,16 +265,17 @@ class RayExecutor:
             self._experiment, round_, clients, payloads, distinct, states, *where
         ), referenced
 
-    def _shares(self, clients: Sequence[int]) -> list[tuple[Any, list[int]]]:
-        """Divide clients among workers, longest first, by images and the architecture's rate."""
+    def _shares(
+        self, clients: Sequence[int], *, in_a_row: bool = False
+    ) -> list[tuple[Any, list[int]]]:
+        """Divide clients among workers, by images and the architecture's rate."""
         workers = self._pool.workers
-        loads = [0.0] * len(workers)
-        shares: list[list[int]] = [[] for _ in workers]
         seconds = {c: self._images[c] * self._rate[self._architectures[c]] for c in clients}
-        for client in sorted(clients, key=lambda c: (-seconds[c], c)):
-            least = loads.index(min(loads))
-            shares[least].append(client)
-            loads[least] += seconds[client]
+        shares = longest_first(seconds, len(workers))
+        if in_a_row:
+            rows = rows_of(seconds, len(workers))
+            if _longest(rows, seconds) <= ROWS_MAY_COST * _longest(shares, seconds):
+                shares = rows
         return [(w, share) for w, share in zip(workers, shares, strict=True) if share]
 
     def _learn_rates(self, share: Sequence[int], answers: Sequence[Answer]) -> None:
@@ -282,6 +292,54 @@ class RayExecutor:
             ]
             rate = sum(seconds for seconds, _ in timed) / max(1, sum(images for _, images in timed))
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
+
+
+def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]:
+    """A share of clients per worker: the longest first, to whoever has the least to do.
+
+    Args:
+        seconds: what each client takes.
+        workers: how many.
+    """
+    loads = [0.0] * workers
+    shares: list[list[int]] = [[] for _ in loads]
+    for client in sorted(seconds, key=lambda c: (-seconds[c], c)):
+        least = loads.index(min(loads))
+        shares[least].append(client)
+        loads[least] += seconds[client]
+    return shares
+
+
+def rows_of(seconds: Mapping[int, float], workers: int) -> list[list[int]]:
+    """A share per worker of clients that stand in a row, cut where few parts of a sum result.
+
+    Args:
+        seconds: what each client takes.
+        workers: how many.
+    """
+    clients = sorted(seconds)
+    until = [0.0, *accumulate(seconds[client] for client in clients)]
+    whole = until[-1] / workers
+    cuts = [0]
+    for number in range(1, workers):
+        aims = [abs(done - number * whole) for done in until]
+        near = max(min(aims), ROW_ENDS_WITHIN * whole)
+        ends = [at for at, aim in enumerate(aims) if aim <= near and at >= cuts[-1]]
+        cuts.append(min(ends, key=lambda at: (cut_depth(at, len(clients)), aims[at])))
+    return [clients[start:end] for start, end in pairwise([*cuts, len(clients)])]
+
+
+def _longest(shares: Sequence[Sequence[int]], seconds: Mapping[int, float]) -> float:
+    """How long the worker with the most to do takes."""
+    return max(sum(seconds[client] for client in share) for share in shares)
+
+
+def _opened(found: Sequence[Any]) -> Answers:
+    """What a call answered, in one object or one per client."""
+    first = opened(found[0])
+    if isinstance(first, Answers):
+        return first._replace(clients=[*map(opened, first.clients)])
+    return Answers([first, *map(opened, found[1:])])
 
 
 def _cut_to_calls(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:

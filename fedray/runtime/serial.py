@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedray.config import Experiment
-from fedray.core import Downlinks
+from fedray.core import Downlinks, TreeSum
 from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
@@ -70,13 +70,17 @@ class SerialExecutor:
         self._runtime = ClientRuntime(assembly, device)
         self.states = StateStore()
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`."""
+    def step(
+        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
+    ) -> dict[int, Reply]:
+        """Run one client step for every key of `down`, and add up the uploads if asked to."""
         replies = {}
         with self._runtime.exchange():
             for client, payload in down.items():
                 before = self.states.get(client)
-                replies[client], after = self._runtime.step(name, round_, client, before, payload)
+                replies[client], after = self._runtime.step(
+                    name, round_, client, before, payload, total
+                )
                 if after is not None and after is not before:
                     self.states.put(client, after)
         return replies
@@ -88,14 +92,6 @@ class SerialExecutor:
                 client: self._runtime.test(name, round_, client, self.states.get(client), payload)
                 for client, payload in down.items()
             }
-
-    def hold(self) -> None:
-        """Remember the states; a step never changes one, it gives another."""
-        self.states.hold()
-
-    def revert(self) -> None:
-        """Go back to the states that were held."""
-        self.states.revert()
 
     def close(self) -> None:
         """Let the states go."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -17,12 +17,21 @@ from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
 from fedray.core import Algorithm
 from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
-from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
+from fedray.errors import (
+    ClientError,
+    CodeError,
+    Failure,
+    RunFailed,
+    ServerError,
+    UserError,
+    nearest,
+)
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Plan, Snapshot
 from fedray.files import full_disk_said, write_atomic
 from fedray.records import (
+    HEADLINE,
     Costs,
     FolderClaim,
     Metric,
@@ -32,6 +41,7 @@ from fedray.records import (
     RunFolder,
     RunInfo,
     RunWriter,
+    Stopping,
     rounds_checksum,
     versions,
 )
@@ -69,6 +79,7 @@ class Session:
         self.experiment = experiment
         self._folder = RunFolder(out)
         self._unwritten: list[Release] = []
+        self._stop: EarlyStop | None = None
         self._began = time.time() if began is None else began
         self._device = pick_device(experiment.server_gpus)
         self._claim = FolderClaim(self._folder)
@@ -158,9 +169,11 @@ class Session:
         costs = earlier.costs if earlier is not None else Costs()
         spent, started = costs.wall_seconds, time.time()
         writer: RunWriter | None = None
+        info = run_info(self._assembly)
+        self._stop = EarlyStop(info.stopping, earlier.rounds if earlier else ())
         try:
-            for done in self._federation.rounds(snapshot):
-                writer = writer or self._open(earlier)
+            for done in self._stop.until_due(self._federation.rounds(snapshot)):
+                writer = writer or self._open(info, earlier)
                 if done.round == 0:
                     costs = replace(costs, startup_seconds=time.time() - self._began)
                 costs = replace(
@@ -186,7 +199,7 @@ class Session:
             elif earlier is not None:
                 self._folder.put_together()  # killed between its last checkpoint and its end
 
-    def _open(self, earlier: Run | None) -> RunWriter:
+    def _open(self, info: RunInfo, earlier: Run | None) -> RunWriter:
         """Write what does not change from round to round, and open the file of rounds."""
         data, folder = self._assembly.data, self._folder
         write_atomic(folder.config, dump_yaml(self.experiment.tree()))
@@ -196,13 +209,14 @@ class Session:
         for release in self._unwritten:
             folder.releases.append(release)
         self._unwritten.clear()
-        return RunWriter(folder, run_info(self._assembly), earlier)
+        return RunWriter(folder, info, earlier)
 
     def _keep(self, round_: int, writer: RunWriter) -> None:
         """Write a checkpoint where one is due, and the tracebacks of survived failures."""
         every = self.experiment.checkpoint_every
         self._keep_tracebacks()
-        if every > 0 and (round_ == self.experiment.rounds or round_ % every == 0):
+        last = round_ == self.experiment.rounds or (self._stop is not None and self._stop.is_due)
+        if every > 0 and (last or round_ % every == 0):
             self._save(writer)
 
     def _save(self, writer: RunWriter) -> None:
@@ -214,13 +228,13 @@ class Session:
         try:
             self._store.wait()
         finally:
-            writer.close()
+            writer.close(stopped_early=self._stop is not None and self._stop.is_due)
 
     def _keep_round_before(self, writer: RunWriter) -> None:
         """Write the checkpoint of the last whole round, where none was due."""
         every = self.experiment.checkpoint_every
         if every > 1 and self._federation.snapshot.round % every:
-            self._executor.revert()
+            self._executor.states.revert()
             self._save(writer)
 
     def _note(self, release: Release) -> None:
@@ -235,6 +249,48 @@ class Session:
         for traceback in self._federation.tracebacks:
             self._folder.append_error(traceback)
         self._federation.tracebacks.clear()
+
+
+class EarlyStop:
+    """Ends the rounds of a run as `early_stopping` says; what it knows stands in the rounds.
+
+    Args:
+        stopping: when they end; None: never.
+        before: the rounds that are done.
+    """
+
+    def __init__(self, stopping: Stopping | None, before: Sequence[Round]) -> None:
+        self._stopping = stopping
+        self._values: list[float] = []
+        for done in before:
+            self._look_at(done)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the run has ended."""
+        return self._stopping is not None and self._stopping.is_due(self._values)
+
+    def until_due(self, rounds: Iterator[Round]) -> Iterator[Round]:
+        """The rounds up to the last one.
+
+        Raises:
+            UserError: when an evaluated round lacks what has to improve.
+        """
+        while not self.is_due and (done := next(rounds, None)) is not None:
+            self._look_at(done)
+            yield done
+
+    def _look_at(self, done: Round) -> None:
+        stopping = self._stopping
+        if stopping is None or done.round == 0:
+            return
+        if stopping.metric in done.metrics:
+            self._values.append(done.metrics[stopping.metric])
+        elif HEADLINE in done.metrics:
+            raise UserError(
+                f"early_stopping.metric: round {done.round} was evaluated and has no "
+                f"'{stopping.metric}'.{nearest(stopping.metric, done.metrics)}"
+            )
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:

@@ -14,7 +14,7 @@ import ray
 import torch
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Payload
+from fedray.core import ClientState, Part, Payload, TreeSum
 from fedray.federation import ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
@@ -42,6 +42,9 @@ class Share(NamedTuple):
             the call are left out.
         folder: where states rest, for a worker on the same node; "" for others.
         name: what new files there are called, before a number.
+        positions: of the clients in the sum that the uploads are added to; () for none.
+        leaves: how many positions that sum has.
+        apart: whether each client's answer is an object of its own, as large ones are.
     """
 
     experiment: str
@@ -52,6 +55,15 @@ class Share(NamedTuple):
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
+    positions: Sequence[int] = ()
+    leaves: int = 0
+    apart: bool = False
+
+    def total(self) -> TreeSum | None:
+        """What the clients' uploads are added to, where they are summed."""
+        if not self.positions:
+            return None
+        return TreeSum(dict(zip(self.clients, self.positions, strict=True)), self.leaves)
 
     def inputs(
         self, referenced: Sequence[Any]
@@ -88,6 +100,18 @@ class Answer(NamedTuple):
     reply: Any
     seconds: float
     state: Any
+
+
+class Answers(NamedTuple):
+    """What a worker says of a call.
+
+    Attributes:
+        clients: an answer per client, sealed if it is small and all of them are not.
+        parts: what their uploads add up to, packed, where they are summed.
+    """
+
+    clients: Sequence[Any]
+    parts: Sequence[Part] = ()
 
 
 class Worker:
@@ -137,18 +161,23 @@ class Worker:
             referenced: the packed states that `share` leaves out.
 
         Returns:
-            An answer per client. Large states are written to where they rest, if that is here.
+            `Answers`, or an answer per client; sealed, if small. Large states are written to where
+            they rest, if that is here.
         """
-        runtime = self._runtime(share.experiment)
-        answers: list[Any] = []  # sealed, if small
+        runtime, total = self._runtime(share.experiment), share.total()
+        answers: list[Answer] = []
         with runtime.exchange(), share.writer() as writer:
             for client, state, down in share.inputs(referenced):
                 started = time.perf_counter()
-                reply, new = runtime.step(name, share.round, client, state, down)
+                reply, new = runtime.step(name, share.round, client, state, down, total)
                 after = None if new is state or new is None else _kept(new, share, writer)
                 seconds = time.perf_counter() - started
-                answers.append(sealed(Answer(pack(reply), seconds, after)))
-        return answers if len(answers) > 1 else answers[0]
+                answers.append(Answer(pack(reply), seconds, after))
+        if share.apart:
+            return [sealed(answer) for answer in answers]
+        parts = [] if total is None else [pack(part) for part in total.parts()]
+        whole = sealed(Answers(answers, parts))
+        return whole if isinstance(whole, bytes) else Answers([*map(sealed, answers)], parts)
 
     def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
         """Run one test for several clients; arguments as of `step`."""

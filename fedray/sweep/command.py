@@ -34,6 +34,7 @@ from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.sweep.ledger import Ledger, Trial, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
+    SweepPlan,
     check_configurations,
     folders,
     grid,
@@ -425,22 +426,30 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
     if ledger.left:
         print(f"interrupted; {how_to_go_on(ledger)}", file=sys.stderr)
         return INTERRUPTED
-    best = best_trial(ledger)
-    if best is None:
+    if not ledger.through:
         print(f"failed: no trial of {plan.sweep} came through", file=sys.stderr)
         return RUN_ERROR
-    experiment = plan.experiment_of(best.config, plan.seeds[0])
-    write_atomic(home / "best.yaml", dump_yaml(experiment.tree()))
+    best = best_trial(ledger)
+    if best is not None:
+        experiment = plan.experiment_of(best.config, plan.seeds[0])
+        write_atomic(home / "best.yaml", dump_yaml(experiment.tree()))
+        print(f"\n{best_line(plan, best)}\n  {best_command(plan, best.config)}")
     draw(ledger, home / "sweep.png")
-    print(
-        f"\nbest: {words(best.config)}: {plan.metric} {best.objective:.4f} "
-        f"in round {best.when}  [{plan.scale} scale]\n"
-        f"  {best_command(plan, best.config)}\n"
-        f"figure: {home / 'sweep.png'}\nresults: {home}"
-    )
+    print(f"figure: {home / 'sweep.png'}\nresults: {home}")
     if hint is not None:
         print(f"compare: {hint}")
     return 0
+
+
+def best_line(plan: SweepPlan, best: Trial) -> str:
+    """The best configuration, by what it was chosen, and what it is worth on the test."""
+    test = ""
+    if plan.objective != plan.metric and best.test is not None:
+        test = f", {plan.metric} {best.test:.4f} on the test"
+    return (
+        f"{plan.how}: {words(best.config)}: {plan.objective} {best.objective:.4f} "
+        f"in round {best.when}{test}  [{plan.scale} scale]"
+    )
 
 
 def say_means(ledger: Ledger) -> None:
@@ -450,8 +459,8 @@ def say_means(ledger: Ledger) -> None:
     print("\n" + "\n".join(means_table(ledger)))
     best = best_row(ledger) if ledger.plan.mean_over is not None else None
     if best is not None:
-        metric = ledger.plan.metric
-        print(f"best mean: {words(best.config)}: {metric} {best.values[metric]:.4f}")
+        metric, how = ledger.plan.objective, ledger.plan.how.replace("best", "best mean", 1)
+        print(f"{how}: {words(best.config)}: {metric} {best.values[metric]:.4f}")
     write_means(ledger, ledger.home / "means.csv")
 
 

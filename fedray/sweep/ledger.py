@@ -21,10 +21,10 @@ from typing import Any, Literal, Protocol
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError, named
 from fedray.files import write_json
-from fedray.sweep.seeds import MergedRound, objective_of, read_merged
+from fedray.sweep.seeds import MergedRound, objective_of, read_merged, read_seeds
 from fedray.sweep.spec import Config, SweepPlan, folder_name
 
-FORMAT = 2
+FORMAT = 3
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 
@@ -36,8 +36,11 @@ class Trial:
         number: from 0; Optuna's number too.
         config: the swept keys' values.
         status: pending: not begun, or interrupted; stopped: ended early by ASHA.
-        objective: the mean over seeds; None until measured.
+        objective: the number that chooses, mean over seeds; None until measured.
         std: the sample standard deviation over seeds.
+        test: the metric on the test in the same rounds, mean over seeds; it chooses nothing, unless
+            it is the objective.
+        test_std: its sample standard deviation.
         best_rounds: for each seed, the round of its objective.
         last_round: the last finished round.
         final: the metric in the last evaluated round, mean over seeds.
@@ -52,6 +55,8 @@ class Trial:
     status: Status = "pending"
     objective: float | None = None
     std: float = 0.0
+    test: float | None = None
+    test_std: float = 0.0
     best_rounds: list[int] = field(default_factory=list)
     last_round: int | None = None
     final: float | None = None
@@ -84,6 +89,7 @@ class Trial:
         found = objective_of(rounds, plan)
         if found is not None:
             self.objective, self.std, self.best_rounds = found.value, found.std, found.rounds
+            self.test, self.test_std = found.test, found.test_std
             curve = [r.mean.metrics for r in rounds if plan.metric in r.mean.metrics]
             self.final = curve[-1][plan.metric]
 
@@ -132,12 +138,21 @@ class TrialBook(Protocol):
         """Rounds of a trial whose configuration is not known yet."""
         ...
 
+    @property
+    def how(self) -> str:
+        """What marks a trial's number: "best on validation"."""
+        ...
+
     def experiment_of(self, trial: Trial) -> Experiment:
         """A trial's experiment, with its first seed."""
         ...
 
     def rounds_of(self, trial: Trial) -> list[MergedRound]:
         """The rounds that a trial has finished, from its files."""
+        ...
+
+    def is_whole(self, trial: Trial) -> bool:
+        """Whether no round of a trial is left to do."""
         ...
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
@@ -194,8 +209,16 @@ class Ledger:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial that is over; the first of equals. Stopped ones count too."""
+        """The best trial that is over; the first of equals. Stopped ones count too.
+
+        None where nothing is chosen.
+        """
         return self._first(trial for trial in self.ordered if trial.is_over)
+
+    @property
+    def through(self) -> list[Trial]:
+        """The trials that have a result."""
+        return [t for t in self.ordered if t.status != "failed" and t.objective is not None]
 
     @property
     def leading(self) -> Trial | None:
@@ -204,6 +227,8 @@ class Ledger:
 
     def _first(self, trials: Iterable[Trial]) -> Trial | None:
         sign = 1 if self.plan.mode == "max" else -1
+        if self.plan.select == "nothing":
+            return None
         worth = [t for t in trials if t.status != "failed" and t.objective is not None]
         return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
 
@@ -222,6 +247,11 @@ class Ledger:
         """Rounds of a trial whose configuration is not known yet."""
         return self.plan.some_experiment().rounds
 
+    @property
+    def how(self) -> str:
+        """What marks a trial's number: "best on validation"."""
+        return self.plan.how
+
     def experiment_of(self, trial: Trial) -> Experiment:
         """A trial's experiment, with its first seed."""
         return self.plan.experiment_of(trial.config, self.plan.seeds[0])
@@ -229,6 +259,10 @@ class Ledger:
     def rounds_of(self, trial: Trial) -> list[MergedRound]:
         """The rounds that all seeds of a trial have finished, from their files."""
         return read_merged(self.home / trial.name, self.plan)
+
+    def is_whole(self, trial: Trial) -> bool:
+        """Whether no round of a trial is left to do, of any seed."""
+        return all(run.is_finished for run in read_seeds(self.home / trial.name, self.plan))
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
         """Record what these rounds came to."""

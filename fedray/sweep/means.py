@@ -54,8 +54,10 @@ def best_row(ledger: Ledger) -> MeanRow | None:
     """The configuration of the best mean; those that lack a data set do not count."""
     plan = ledger.plan
     sign = 1 if plan.mode == "max" else -1
-    whole = [row for row in mean_rows(ledger) if not row.missing and plan.metric in row.values]
-    return max(whole, key=lambda row: sign * row.values[plan.metric], default=None)
+    if plan.select == "nothing":
+        return None
+    whole = [row for row in mean_rows(ledger) if not row.missing and plan.objective in row.values]
+    return max(whole, key=lambda row: sign * row.values[plan.objective], default=None)
 
 
 def _keys_over(plan: SweepPlan) -> tuple[str, ...]:
@@ -75,7 +77,7 @@ def _rest(config: Config, over: Sequence[str]) -> Config:
 def _means(ledger: Ledger, trials: Sequence[Trial]) -> dict[str, float]:
     """The mean over trials of each metric, in the round of the objective."""
     plan = ledger.plan
-    names = list(dict.fromkeys([plan.metric, *plan.columns]))
+    names = list(dict.fromkeys([plan.objective, plan.metric, *plan.columns]))
     found = [_values(ledger, trial) for trial in trials]
     values = {
         name: sum(each[name] for each in found) / len(found)

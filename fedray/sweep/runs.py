@@ -15,7 +15,7 @@ from fedray.errors import Failure
 from fedray.records import Round, RunFolder, RunInfo, Status, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import read_merged, seed_folders
-from fedray.sweep.spec import words
+from fedray.sweep.spec import SweepPlan, words
 from fedray.tracking import IDENTITY_TAG, MlflowTracker, describe_run, run_key
 
 log = logging.getLogger(__name__)
@@ -61,12 +61,16 @@ class SweepRuns:
         plan, home = self._ledger.plan, self._ledger.home
         tree = plan.model_dump(mode="json")
         identity = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
-        params = {key: tree[key] for key in ("search", "metric", "at", "mode", "seeds", "asha")}
+        params = {
+            key: tree[key]
+            for key in ("search", "metric", "objective", "select", "at", "mode", "seeds", "asha")
+        }
         # MLflow's names have no commas
         params |= {f"space.{'/'.join(axis.keys)}": axis.tree() for axis in plan.axes}
         params |= {f"set.{key}": value for key, value in plan.set.items()}
         params["experiment"] = plan.experiment
         tags = {"sweep": plan.sweep, "scale": plan.scale, "answers": plan.answers}
+        tags |= _marks(plan)
         name = f"{plan.sweep}-{home.name}"
         key = run_key(home, identity, experiment=plan.sweep, name=name)
         self._tracker.start_parent(name, params, tags, key=key)
@@ -83,6 +87,7 @@ class SweepRuns:
             "sweep": plan.sweep,
             "trial": str(trial.number),
             "config": words(trial.config),
+            **_marks(plan),
         }
         if ray_id is not None:
             tags["ray_trial_id"] = ray_id
@@ -105,6 +110,8 @@ class SweepRuns:
         metrics = {}
         if trial.objective is not None and trial.status in ("finished", "stopped"):
             metrics = {"objective": trial.objective, "objective_std": trial.std}
+            if trial.test is not None:
+                metrics |= {"test": trial.test, "test_std": trial.test_std}
         folder, status = self._ledger.home / trial.name, ENDS.get(trial.status, "KILLED")
         seeds = seed_folders(folder, self._ledger.plan.seeds)
         files = [file for seed in seeds for file in (seed.result, seed.partition_plot)]
@@ -120,16 +127,24 @@ class SweepRuns:
         metrics: dict[str, float] = {}  # of an interrupted sweep they are not final
         status: Status = "KILLED"
         if ledger.status == "finished":
-            status = "FAILED" if ledger.best is None else "FINISHED"
+            status = "FINISHED" if ledger.through else "FAILED"
             metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
         if metrics and ledger.best is not None and ledger.best.objective is not None:
             metrics |= {"best_objective": ledger.best.objective}
+            if ledger.best.test is not None:
+                metrics |= {"best_test": ledger.best.test}
         files = [ledger.home / name for name in ARTIFACTS]
         self._later(lambda: self._tracker.finish_parent(status, files, metrics))
         self._calls.shutdown(wait=True)
 
     def _later(self, call: Callable[[], object]) -> None:
         self._calls.submit(_logged, call)
+
+
+def _marks(plan: SweepPlan) -> dict[str, str]:
+    """On which images is chosen, and what that makes of the numbers."""
+    chosen = {} if plan.select == "nothing" else {"chosen": plan.how}
+    return {"select": plan.select, **chosen}
 
 
 def _logged(call: Callable[[], object]) -> None:

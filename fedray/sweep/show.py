@@ -29,9 +29,7 @@ def table(ledger: Ledger) -> str:
     plan = ledger.plan
     names = short_names(plan.keys)
     columns: dict[str, list[str]] = {"trial": [], **{name: [] for name in names.values()}}
-    results = [plan.metric, "round", "rounds", "traffic", "start-up", "time"]
-    if len(plan.seeds) > 1:
-        results.insert(1, "+-")
+    results = [*_numbers(plan), "round", "rounds", "traffic", "start-up", "time"]
     columns |= {name: [] for name in results}
     best = ledger.best
     for trial in ledger.ordered:
@@ -40,25 +38,35 @@ def table(ledger: Ledger) -> str:
             columns[name].append(show_value(trial.config[key])[:CUT])
         for name, text in _results(trial, plan).items():
             columns[name].append(text)
-    for victim in ("start-up", "traffic", "rounds", "time", "round"):
+    for victim in ("start-up", "traffic", "rounds", "time", "+- test", "round"):
         if _width(columns) > WIDTH:
             columns.pop(victim)
     return _layout(columns, ledger, list(names.values()))
+
+
+def _numbers(plan: SweepPlan) -> list[str]:
+    """The columns of what was measured: what chooses, then the test where that is another."""
+    spread = ["+-"] if len(plan.seeds) > 1 else []
+    if plan.objective == plan.metric:
+        return [plan.metric, *spread]
+    return ["validation", *spread, "test", *("+- test" for _ in spread)]
 
 
 def _results(trial: Trial, plan: SweepPlan) -> dict[str, str]:
     known = trial.objective is not None
     start = trial.startup_seconds
     cells = {
-        plan.metric: f"{trial.objective:.4f}" if known else "",
         "round": trial.when,
         "rounds": "" if trial.last_round is None else str(trial.last_round),
         "traffic": megabytes(trial.bytes),
         "start-up": "" if start is None else f"{start:.1f} s",
         "time": f"{trial.seconds:.0f} s",
     }
-    if len(plan.seeds) > 1:
-        cells["+-"] = f"{trial.std:.4f}" if known else ""
+    numbers = [trial.objective, *([trial.std] if len(plan.seeds) > 1 else [])]
+    if plan.objective != plan.metric:
+        numbers += [trial.test, *([trial.test_std] if len(plan.seeds) > 1 else [])]
+    for name, number in zip(_numbers(plan), numbers, strict=True):
+        cells[name] = f"{number:.4f}" if known and number is not None else ""
     return cells
 
 
@@ -125,25 +133,32 @@ def write_csv(ledger: Ledger, path: Path) -> None:
 
 
 def draw(ledger: Ledger, path: Path) -> None:
-    """The objective against what was swept, with its spread over seeds; one panel per axis."""
+    """The metric against what was swept, with its spread over seeds; one panel per axis.
+
+    On the test, in the round that was chosen.
+    """
     from fedray.report import Row, figure_sweep
 
     plan = ledger.plan
+
+    def worth(trial: Trial) -> float | None:
+        return None if plan.select == "nothing" else trial.objective
+
     rows = [
-        Row(by_axis(plan, trial.config), trial.objective, trial.std, len(plan.seeds))
-        for trial in ledger.ordered
-        if trial.objective is not None and trial.status != "failed"
+        Row(by_axis(plan, trial.config), trial.test, trial.test_std, len(plan.seeds), worth(trial))
+        for trial in ledger.through
+        if trial.test is not None
     ]
-    title = f"{plan.sweep} [{plan.scale} scale], {plan.at} round"
+    title = f"{plan.sweep} [{plan.scale} scale], {plan.how if plan.at == 'best' else 'final'} round"
     axes = [axis.key for axis in plan.axes]
     figure_sweep(rows, axes, path, _metric(ledger), title=title)
 
 
 def _metric(ledger: Ledger) -> Metric:
-    """The objective's metric as the best trial's run declares it, in the direction of the plan."""
-    plan, best = ledger.plan, ledger.best
-    assert best is not None, "no trial came through"
-    first, *_ = seed_folders(ledger.home / best.name, plan.seeds)
+    """The metric as a trial's run declares it, in the direction of the plan."""
+    plan = ledger.plan
+    assert ledger.through, "no trial came through"
+    first, *_ = seed_folders(ledger.home / ledger.through[0].name, plan.seeds)
     return replace(first.read().info.metric(plan.metric), direction=plan.mode)
 
 

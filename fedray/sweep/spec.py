@@ -20,11 +20,13 @@ from fedray.config import (
     FileName,
     Frozen,
     MissingRoot,
+    ReportConfig,
     Seed,
     Tree,
     check_agreement,
     find_yaml,
     is_key,
+    override,
     parents_first,
     parse_assignments,
     read_experiment,
@@ -32,13 +34,16 @@ from fedray.config import (
     resolve_root,
     validate,
 )
+from fedray.data.validation import gives_validation
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_name, file_name
+from fedray.records import BEST, VALIDATION, find_metric
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Config = dict[str, Any]
 MOST_TRIALS = 100_000
 """Configurations of one sweep; more can neither be run nor looked at."""
+Chosen = Literal["validation", "test", "nothing"]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 
 
@@ -107,6 +112,8 @@ class Scale(Frozen):
     """Replaces the sweep's metric."""
     mean_over: str | None = None
     """Replaces the sweep's mean_over."""
+    select: Chosen | None = None
+    """Replaces the sweep's select."""
 
 
 class Sweep(Frozen):
@@ -121,9 +128,14 @@ class Sweep(Frozen):
     {randint: [lo, hi]}, ends included. Keys that vary together are written as one, separated by
     commas: `data.clients, participation: {grid: [[10, 1.0], [20, 0.5]]}`."""
     metric: str = "local_accuracy"
-    """A metric of result.json."""
+    """A metric of result.json. One of the test is chosen on validation images: by
+    validation/local_accuracy and the like; its value on the test is shown beside it."""
+    select: Chosen | None = None
+    """On which images rounds and configurations are chosen: validation; test, as the papers do,
+    which marks what it chose; or nothing: a grid that is a figure or a table, in which no
+    configuration is the best one (with at: final). None: as the experiment's report.select says."""
     at: Literal["best", "final"] = "best"
-    """The objective: the metric's best value over rounds, or its last."""
+    """The objective: the value in the metric's best round, never round 0, or in the last."""
     mode: Literal["max", "min"] = "max"
     """Whether more is better."""
     mean_over: str | None = None
@@ -156,6 +168,11 @@ class SweepPlan(Frozen):
     search: Literal["grid", "tpe", "random", "cmaes"]
     space: Tree
     metric: str
+    objective: str
+    """The number that chooses: the metric on validation images, or the metric itself."""
+    how: str
+    """What marks what it chose: "best on validation", "best on test"; else "best"."""
+    select: Chosen
     at: Literal["best", "final"]
     mode: Literal["max", "min"]
     num_samples: int | None
@@ -242,6 +259,7 @@ def read_sweep(path: Path) -> Sweep:
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
         check_mean_over(scale.mean_over or sweep.mean_over, space, sweep.search, name)
+        check_select(scale.select or sweep.select, sweep, name)
     return sweep
 
 
@@ -270,6 +288,10 @@ def plan_sweep(
     space = sweep.space if chosen.space is None else chosen.space
     seeds = sweep.seeds if chosen.seeds is None else chosen.seeds
     pairs, seeds = _with_assignments(chosen, seeds, space, assignments, path.stem)
+    base = _with_absolute_root(read_experiment(chosen.experiment), {*pairs, *_swept(space)})
+    select = _select(chosen.select or sweep.select, base, pairs)
+    metric = chosen.metric or sweep.metric
+    objective, how = objective_of_metric(metric, select)
     if samples is None and sweep.search != "grid":
         samples = chosen.num_samples or sweep.num_samples
     return SweepPlan(
@@ -278,7 +300,10 @@ def plan_sweep(
         answers=sweep.answers,
         search=sweep.search,
         space=space,
-        metric=chosen.metric or sweep.metric,
+        metric=metric.removeprefix(VALIDATION),
+        objective=objective,
+        how=how,
+        select=select,
         at=sweep.at,
         mode=sweep.mode,
         num_samples=samples,
@@ -290,9 +315,52 @@ def plan_sweep(
         mean_over=chosen.mean_over or sweep.mean_over,
         columns=sweep.columns,
         roots=_roots(space),
-        base=_with_absolute_root(read_experiment(chosen.experiment), {*pairs, *_swept(space)}),
+        base=base,
         set=pairs,
     )
+
+
+def _select(asked: Chosen | None, base: Tree, pairs: Tree) -> Chosen:
+    """On which images is chosen; trials' own best rounds are chosen on the same, in `pairs`."""
+    if asked in ("validation", "test"):
+        pairs.setdefault("report.select", asked)
+    elif asked == "nothing":
+        return asked
+    tree = override({"report": base.get("report", {})}, pairs.items())
+    found: Chosen = validate(ReportConfig, tree["report"], "report").select
+    return found
+
+
+def objective_of_metric(metric: str, select: Chosen) -> tuple[str, str]:
+    """The number that chooses between configurations, and what marks what it chose.
+
+    Args:
+        metric: as the sweep names it.
+        select: on which images is chosen.
+
+    Raises:
+        UserError: when the metric is one of the test that validation images cannot give.
+    """
+    from fedray.core import algorithms
+    from fedray.evaluation.metrics import declared_metrics
+    from fedray.evaluation.protocols import analysis_metrics
+
+    analyses = [each for method in algorithms.entries() for each in analysis_metrics(method)]
+    declared = (*declared_metrics(), *analyses)
+    meant = find_metric(metric, declared)
+    if meant is not None and meant.on == "validation":
+        return metric, BEST["validation"]
+    if select == "nothing" or meant is None or meant.on != "test":
+        return metric, "best"
+    if select == "test":
+        return metric, BEST["test"]
+    if f"{VALIDATION}{meant.name}" not in {each.name for each in declared}:
+        raise UserError(
+            f"metric: {metric} exists on test images alone, and select=validation chooses on "
+            "validation images; choose another metric and show this one in columns, or set "
+            "select: nothing (with at: final) or select: test"
+        )
+    return f"{VALIDATION}{metric}", BEST["validation"]
 
 
 def _with_assignments(
@@ -358,6 +426,26 @@ def check_mean_over(key: str | None, space: Tree, search: str, name: str) -> Non
         raise UserError(
             f"{name}.mean_over={key} compares the other keys of a grid; use search: grid and sweep "
             "another key, or leave mean_over out"
+        )
+
+
+def check_select(select: Chosen | None, sweep: Sweep, name: str) -> None:
+    """Refuse to choose nothing where something must be chosen.
+
+    Raises:
+        UserError: with what has to change.
+    """
+    if select != "nothing":
+        return
+    wrong = [
+        ("search", sweep.search, "grid") if sweep.search != "grid" else None,
+        ("at", sweep.at, "final") if sweep.at != "final" else None,
+        ("asha", "set", "null") if sweep.asha is not None else None,
+    ]
+    for key, found, right in filter(None, wrong):
+        raise UserError(
+            f"{name}: select: nothing chooses neither rounds nor configurations, and {key} is "
+            f"{found}; set {key}: {right}, or select: validation"
         )
 
 
@@ -543,12 +631,27 @@ def check_configurations(plan: SweepPlan) -> list[Config]:
     configs = grid(plan.axes, plan.num_samples) if listed else corners(plan.axes)
     for config in configs:
         try:
-            plan.experiment_of(config, plan.seeds[0])
+            _check_choice(plan, plan.experiment_of(config, plan.seeds[0]))
         except MissingRoot as error:
             raise MissingRoot(f"{words(config)}: {error}") from None
         except UserError as error:
             raise UserError(f"{words(config)}: {error}") from None
     return configs
+
+
+def _check_choice(plan: SweepPlan, experiment: Experiment) -> None:
+    """Refuse to choose on validation images that nobody will have.
+
+    Raises:
+        UserError: with the ways out.
+    """
+    if plan.objective.startswith(VALIDATION) and not gives_validation(experiment.data):
+        raise UserError(
+            f"{plan.sweep} chooses by {plan.objective}, and no client has validation images; set "
+            "data.validation_fraction, for example 0.1, or report.select=test to choose on the "
+            "test as papers do, or in the sweep's file select: nothing for a figure that chooses "
+            "nothing"
+        )
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.errors import Failure, FedrayError, RunFailed, UserError, nearest
 from fedray.records import Round, RunFolder
-from fedray.sweep.seeds import MergedRound, Objective, merge, objective_of, seed_folders
+from fedray.sweep.seeds import (
+    MergedRound,
+    Objective,
+    lockstep,
+    merge,
+    objective_of,
+    read_runs,
+    seed_folders,
+)
 from fedray.sweep.spec import SweepPlan, folder_name
 from fedray.sweep.warm import warm
 
@@ -84,13 +92,15 @@ class Lockstep:
         experiments: one per seed.
         folder: the trial's; no other process may use it meanwhile.
         runs: each experiment's folder.
-        metric: the objective's.
+        chooser: the number that chooses.
+        metric: what is shown beside it.
         objective: what the trial is worth after some rounds; None while nothing was measured.
     """
 
     experiments: Sequence[Experiment]
     folder: Path
     runs: Sequence[RunFolder]
+    chooser: str
     metric: str
     objective: Callable[[Sequence[MergedRound]], Objective | None]
 
@@ -101,6 +111,7 @@ def of_sweep(plan: SweepPlan, values: Mapping[str, Any], folder: Path) -> Lockst
         [plan.experiment_of(values, seed) for seed in plan.seeds],
         folder,
         seed_folders(folder, plan.seeds),
+        plan.objective,
         plan.metric,
         lambda rounds: objective_of(rounds, plan),
     )
@@ -113,13 +124,15 @@ def reports(trial: Lockstep) -> Generator[dict[str, Any], None, None]:
     last round always is.
     """
     with _held(trial.folder), closing(_merged_rounds(trial)) as all_merged:
-        planned = trial.experiments[0].rounds
-        known = min(len(run.rounds()) for run in trial.runs) - 1
+        planned, before = trial.experiments[0].rounds, read_runs(trial.runs)
+        known = min((run.done for run in before if not run.is_finished), default=-1)
+        over = before and all(run.is_finished for run in before)
+        last = max(run.done for run in before) if over else planned
         done: list[MergedRound] = []
         unreported: list[Round] = []
         for merged in all_merged:
             done.append(merged)
-            if merged.round <= known and merged.round < planned:
+            if merged.round < last and (over or merged.round <= known):
                 continue
             unreported.append(merged.mean)
             objective = trial.objective(done)
@@ -130,13 +143,17 @@ def reports(trial: Lockstep) -> Generator[dict[str, Any], None, None]:
                 "rounds": planned,
                 "objective": objective.value,
                 "objective_std": objective.std,
+                "test": objective.test,
+                "test_std": objective.test_std,
                 "best_rounds": objective.rounds,
                 "means": unreported,
             }
             unreported = []
         if trial.objective(done) is None:
             there = {name for merged in done for name in merged.mean.metrics}
-            raise UserError(f"metric: no round has '{trial.metric}'.{nearest(trial.metric, there)}")
+            raise UserError(
+                f"metric: no round has '{trial.chooser}'.{nearest(trial.chooser, there)}"
+            )
 
 
 @contextmanager
@@ -169,8 +186,8 @@ def _merged_rounds(trial: Lockstep) -> Generator[MergedRound, None, None]:
         with ExitStack() as stack:
             for stream in streams:
                 stack.enter_context(closing(stream))
-            for rounds in zip(*streams, strict=True):
-                yield merge(rounds, trial.metric)
+            for rounds in lockstep(streams):
+                yield merge(rounds, trial.chooser, trial.metric)
 
 
 def all_rounds(session: Session, before: Sequence[Round]) -> Generator[Round, None, None]:

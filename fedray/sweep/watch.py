@@ -88,6 +88,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             for mean in result["means"]:
                 self._runs.round(entry, mean)
         entry.objective, entry.std = result["objective"], result["objective_std"]
+        entry.test, entry.test_std = result["test"], result["test_std"]
         entry.best_rounds, entry.last_round = result["best_rounds"], result["round"]
         self._show.round(entry)
 
@@ -153,7 +154,8 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         if entry.reason is not None:
             entry.status = "failed"
         else:
-            entry.status = "finished" if entry.last_round == planned else "stopped"
+            ended = entry.last_round == planned or self._ledger.is_whole(entry)
+            entry.status = "finished" if ended else "stopped"
         self._ledger.write()
         if self._runs is not None:
             for merged in rounds:
@@ -237,7 +239,7 @@ class SweepProgress:
         if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
             self._print(
                 f"running  {words(trial.config)}  round {trial.last_round}/{course.rounds}  "
-                f"best {trial.objective:.4f} so far"
+                f"{self._ledger.how} {trial.objective:.4f} so far"
             )
 
     def end(self, trial: Trial) -> None:
@@ -249,7 +251,7 @@ class SweepProgress:
         if trial.status == "failed":
             line += f"failed: {trial.reason}"
         else:
-            line += f"best {trial.objective:.4f} (round {trial.when})"
+            line += f"{self._ledger.how} {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
         self._print(f"{line}  {trial.seconds:.0f} s")

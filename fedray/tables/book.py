@@ -20,7 +20,7 @@ from typing import Any, Literal
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError, named
 from fedray.files import results_home, write_json
-from fedray.records import RunFolder
+from fedray.records import BEST, RunFolder
 from fedray.sweep.ledger import Trial
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
@@ -187,6 +187,11 @@ class Book:
         cell = self.cells[0]
         return cell.wanted(cell.first[0], "report", self.plan.report.seeds[0]).experiment.rounds
 
+    @property
+    def how(self) -> str:
+        """What marks a run's number."""
+        return BEST[self.plan.select].replace("best", self.plan.at)
+
     def experiment_of(self, trial: Trial) -> Experiment:
         """A run's experiment."""
         return wanted_of(trial).experiment
@@ -194,7 +199,11 @@ class Book:
     def rounds_of(self, trial: Trial) -> list[MergedRound]:
         """The rounds that a run has finished, from its folder."""
         rounds = RunFolder(folder_of(trial)).rounds()
-        return [merge([done], self.plan.chosen_by) for done in rounds]
+        return [merge([done], self.plan.chosen_by, self.plan.metrics[0]) for done in rounds]
+
+    def is_whole(self, trial: Trial) -> bool:
+        """Whether a run has done all its rounds."""
+        return is_whole(folder_of(trial))
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
         """Record what a run came to; a failure for good, so that nobody waits for it."""
@@ -276,8 +285,7 @@ def is_whole(folder: Path) -> bool:
     kept = RunFolder(folder)
     if not kept.has_result or kept.rounds_file.exists():
         return False
-    run = kept.read()
-    return run.done >= run.info.planned
+    return kept.read().is_finished
 
 
 def wanted_of(trial: Trial) -> Wanted:

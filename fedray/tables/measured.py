@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.errors import UserError, nearest
-from fedray.records import Metric, Round, Run, RunFolder
+from fedray.records import Metric, Round, Run, RunFolder, best_round
 from fedray.tables.plan import TablePlan
 
 
@@ -72,10 +72,16 @@ def chosen_round(rounds: Sequence[Round], plan: TablePlan, metric: Metric) -> Ro
 
     The untrained model, round 0, is no candidate.
     """
-    there = [done for done in rounds if done.round > 0 and plan.chosen_by in done.metrics]
+    there = {done.round: done for done in rounds if done.round > 0}
+    curve = {
+        number: done.metrics[plan.chosen_by]
+        for number, done in there.items()
+        if plan.chosen_by in done.metrics
+    }
+    best = best_round(curve, metric.direction)
     if plan.at == "final":
-        return there[-1] if there else None
-    return max(there, key=lambda done: sign_of(metric) * done.metrics[metric.name], default=None)
+        best = max(curve, default=None)
+    return None if best is None else there[best]
 
 
 def sign_of(metric: Metric) -> int:

@@ -12,6 +12,7 @@ from pydantic import Field, StrictBool
 
 from fedray.config import Experiment, FileName, Frozen, Seed, Tree, flatten, parents_first
 from fedray.errors import UserError, nearest, shown
+from fedray.records import VALIDATION
 from fedray.sweep.spec import Axis, Config, parse_axis
 from fedray.tables.claims import Claim, parse_claims
 
@@ -19,8 +20,6 @@ MOST_CONFIGURATIONS = 10_000
 """Of one cell."""
 MOST_SEEDS = 1_000
 """Of a phase."""
-VALIDATION = "validation/"
-"""What begins the name of a metric on validation images."""
 OTHERS = "*"
 """Any column that is not named."""
 FRACTION = "data.validation_fraction"
@@ -197,6 +196,7 @@ class TablePlan(Frozen):
 
         A table has many runs, which use more processors beside each other than each by itself.
         """
+        yield "report.select", self.select
         if "workers" not in base:
             yield "workers", 1
         if self.validation_fraction is not None and flatten(base).get(FRACTION) is None:

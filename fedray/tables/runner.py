@@ -5,6 +5,7 @@ The trial, the warm processes, the watcher and the progress are the sweep's.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,26 +55,22 @@ class ReadyRuns(Searcher):  # type: ignore[misc]
         """Nothing to restore."""
 
 
-def run_one(config: Mapping[str, Any], metric: str) -> None:
+def run_one(config: Mapping[str, Any], chooser: str, metric: str) -> None:
     """The trainable: one experiment in its folder.
 
     Args:
         config: under "trial", what `fedray.tables.book.entry` gives.
-        metric: what is shown while it runs.
+        chooser: the number that chooses.
+        metric: the one that is reported.
     """
     trial = config["trial"]
     folder = Path(trial["folder"])
-    tell(trial, folder, lambda: reports(_alone(trial, folder, metric)))
+    tell(trial, folder, lambda: reports(_alone(trial, folder, chooser, metric)))
 
 
-def _alone(trial: Mapping[str, Any], folder: Path, metric: str) -> Lockstep:
-    return Lockstep(
-        [experiment_in(trial)],
-        folder,
-        [RunFolder(folder)],
-        metric,
-        lambda rounds: _so_far(rounds),
-    )
+def _alone(trial: Mapping[str, Any], folder: Path, chooser: str, metric: str) -> Lockstep:
+    runs = [RunFolder(folder)]
+    return Lockstep([experiment_in(trial)], folder, runs, chooser, metric, _so_far)
 
 
 def _so_far(rounds: Sequence[MergedRound]) -> Objective | None:
@@ -89,8 +86,6 @@ def experiment_in(trial: Mapping[str, Any]) -> Experiment:
 
 def fit(book: Book, watcher: Watcher, concurrent: int) -> None:
     """Let Ray Tune run what is left of a table."""
-    import functools
-
     config = tune.TuneConfig(
         search_alg=ReadyRuns(book),
         num_samples=-1,
@@ -100,5 +95,5 @@ def fit(book: Book, watcher: Watcher, concurrent: int) -> None:
         trial_dirname_creator=lambda trial: f"trial_{trial.config['trial']['number']:05d}",
         reuse_actors=True,
     )
-    trainable = functools.partial(run_one, metric=book.plan.chosen_by)
+    trainable = functools.partial(run_one, chooser=book.plan.chosen_by, metric=book.plan.metrics[0])
     tune_trials(trainable, experiment_in, ({}, config), book.home, watcher)

@@ -15,7 +15,7 @@ from typing import Any
 from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import Round, RunInfo
+from fedray.records import BEST, Round, RunInfo
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -38,12 +38,14 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
 
     Returns:
         The complete configuration by dotted key, and tags: algorithm, scale, seed, identity,
-        hashes, versions.
+        hashes, versions; `select`, on which images is chosen; of the test `chosen`: "best on test".
     """
     tags = {
         "algorithm": info.algorithm,
         "scale": info.scale,
         "seed": str(info.seed),
+        "select": info.select,
+        **({"chosen": BEST["test"]} if info.select == "test" else {}),
         IDENTITY_TAG: info.identity,
     }
     hashes = {"partition_sha256": info.partition_sha256, "data_sha256": info.data_sha256}

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 KEY_TAG = "fedray.key"
 PARENT_TAG = "mlflow.parentRunId"
+KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
+"""What makes MLflow 3's pages open an experiment as model training, not as work on agents."""
 MARKER = "seconds"
 """A metric that every round has; it is written last, so a round that has it is complete."""
 METRICS_PER_BATCH = 1000
@@ -209,7 +211,10 @@ class Store:
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             try:
-                return str(client.create_experiment(self.experiment, artifact_location=location))
+                made = client.create_experiment(
+                    self.experiment, artifact_location=location, tags={KIND_TAG: MODEL_TRAINING}
+                )
+                return str(made)
             except Exception:
                 found = client.get_experiment_by_name(self.experiment)
                 if found is None:

@@ -130,7 +130,7 @@ def _upload(store: Store, folder: Path, done: Run) -> Uploaded:
     files = sum(store.add_file(run, file) for file in RunFolder(folder).artifacts)
     text = per_client_json(totals.per_client)
     files += bool(text) and store.add_text(run, text, "per_client.json")
-    complete = done.done >= done.info.planned
+    complete = done.is_finished
     if run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED"):
         ended = run.started_ms + round(1000 * done.costs.wall_seconds)
         store.close_run(run, "FINISHED" if complete else "KILLED", {}, ended)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from fedray.algorithms.averaging.fednova import NormalisedModel, effective_steps, normalised_average
+from fedray.algorithms.averaging.fednova import (
+    FedNova,
+    NormalisedModel,
+    effective_steps,
+    normalised_average,
+)
 
 ONE_KIND = {"model.group": "cnn2"}
 
@@ -22,9 +29,16 @@ def test_unequal_steps_do_not_pull_by_hand():
         0: NormalisedModel({"w": torch.tensor([-1.0])}, {}, 1, 1.0),
         1: NormalisedModel({"w": torch.tensor([3.0])}, {}, 1, 3.0),
     }
-    weights = {0: 0.5, 1: 0.5}
-    found = normalised_average({"w": torch.zeros(1)}, weights, uplinks)
+    method = FedNova(FedNova.HParams(), None)
+    server = SimpleNamespace(model=torch.nn.Module())
+    found = method.server_update({"model": {"w": torch.zeros(1)}}, uplinks, server)["model"]
     assert found["w"].item() == pytest.approx(0.0, abs=1e-6)  # FedAvg: +1
+
+
+def test_the_normalised_average_by_hand():
+    x, trained = {"w": torch.tensor([2.0])}, {"w": torch.tensor([0.5]).double()}
+    found = normalised_average(x, 3.0, 0.75, trained)
+    assert found["w"].item() == 2 - 3 * (2 * 0.75 - 0.5)
 
 
 def test_equal_steps_are_fedavg(run):

@@ -296,7 +296,7 @@ def test_fine_tuned_is_after_the_last_epoch_and_the_best_of_all():
         [Score(2, 2), Score(1, 2), Score(1, 2)],
         [Score(0, 0)] * 3,
     ]
-    found = FineTuned().compute(Evaluated(DataFacts(), fine_tuned=scores))
+    found = FineTuned().compute(Evaluated(DataFacts(), fine_tuned=scores, select="test"))
     assert found == {"finetuned_accuracy": 0.5, "finetuned_accuracy_best": (0.75 + 1) / 2}
 
 

@@ -87,6 +87,16 @@ def test_a_pass_too_large_is_not_kept(tower, monkeypatch):
     assert len(calls) == 2
 
 
+def test_a_pass_is_not_kept_where_memory_is_short(tower, monkeypatch):
+    v, calls = prompts(tower), counted(tower, monkeypatch)
+    enough = 4 * activations(tower.encoder, tower._tokens)
+    for free, passes in ((enough, 1), (enough - 4, 2)):
+        monkeypatch.setattr(prototypes_module, "_free", lambda device, free=free: free)
+        calls.clear()
+        assert torch.equal(tower.prototypes_before(v), tower.prototypes_again(v))
+        assert len(calls) == passes
+
+
 @pytest.mark.parametrize("kept", [0, 50_000, 1 << 30])
 def test_what_memory_allows_changes_no_number(tower, monkeypatch, kept):
     v, encoder = prompts(tower), tower.encoder

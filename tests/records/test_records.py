@@ -83,7 +83,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert not RunFolder(tmp_path).rounds_file.exists()
     tree = json.loads(RunFolder(tmp_path).result.read_text())
     assert Run.from_json(tree).to_json() == tree
-    assert tree["schema"] == 3
+    assert tree["schema"] == 4
     assert tree["metrics"]["train_loss"] == {"unit": "nats", "direction": "min", "on": "train"}
     assert (
         tree["rounds"][1]["up_bytes"] == tree["rounds"][1]["up_bytes_by_kind"]["prototypes"] == 40

@@ -47,6 +47,7 @@ def write_run(
     tree["data"] = {"partition": "fedtsp_dirichlet"}
     for key, value in (changes or {}).items():
         tree = override(tree, [(key, value)])
+    tree.setdefault("report", {"select": "test"})
     experiment = Experiment.model_validate(tree)
     info = RunInfo(
         name=experiment.name,
@@ -546,7 +547,7 @@ def test_wide_ranges_stand_on_a_log_axis(
 
 
 def test_a_sweep_shows_value_spread_and_best(drawn: list[Any], tmp_path: Path) -> None:
-    rows = [Row({"x": x}, value, 0.02, 3) for x, value in ((3, 0.7), (1, 0.5), (2, 0.8))]
+    rows = [Row({"x": x}, v, 0.02, 3, v) for x, v in ((3, 0.7), (1, 0.5), (2, 0.8))]
     rows.append(Row({"x": 4}, math.nan, 0.0, 3))
     axes = sweep_axes(drawn, rows, tmp_path, title="lambda")
     (bar,) = axes.containers

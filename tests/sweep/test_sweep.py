@@ -48,6 +48,7 @@ EXPERIMENT = {
     "workers": 1,
     "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
     "model": {"feature_dim": 16},
+    "report": {"select": "test"},
 }
 SWEEP = {
     "answers": "nothing",
@@ -324,19 +325,19 @@ def test_the_objective_is_the_best_round_or_the_last(here):
     best = plan_sweep("tiny")
     rows = [merge([record(r, a)], "local_accuracy") for r, a in enumerate([0.1, 0.6, 0.6, None])]
     assert objective_of(rows, best).rounds == [1]
-    assert objective_of(rows, best.model_copy(update={"mode": "min"})).value == 0.1
+    assert objective_of(rows, best.model_copy(update={"mode": "min"})).value == 0.6
     assert objective_of(rows, best.model_copy(update={"at": "final"})).rounds == [2]
     assert objective_of(rows[3:], best) is None
 
 
 def test_the_objective_is_the_mean_of_the_seeds_own_best_as_in_a_report(here):
     write(here, seeds=[0, 1])
-    pairs = [(0.1, 0.9), (0.5, 0.3)]
+    pairs = [(1.0, 1.0), (0.1, 0.9), (0.5, 0.3)]  # the untrained model is no candidate
     rows = [merge([record(r, a) for a in pair], "local_accuracy") for r, pair in enumerate(pairs)]
     found = objective_of(rows, plan_sweep("tiny"))
     assert found.value == pytest.approx(0.7)
     assert found.std == pytest.approx(0.08**0.5)
-    assert found.rounds == [1, 0]
+    assert found.rounds == [2, 1]
 
 
 def test_the_table_fits_80_columns_and_shows_failures(here):
@@ -483,9 +484,9 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     plan = plan_sweep("tiny", ["algorithm.lambda=0.5"])
     for trial in sweep["trials"][:2]:
         runs = [alone(plan, trial["config"], s, here / f"{trial['number']}{s}") for s in (0, 1)]
-        curves = [[r.metrics["local_accuracy"] for r in rounds] for rounds in runs]
+        curves = [[r.metrics["local_accuracy"] for r in rounds[1:]] for rounds in runs]
         assert trial["objective"] == pytest.approx(sum(map(max, curves)) / 2, abs=1e-12)
-        assert trial["best_rounds"] == [curve.index(max(curve)) for curve in curves]
+        assert trial["best_rounds"] == [1 + curve.index(max(curve)) for curve in curves]
         assert trial["final"] == pytest.approx(sum(curve[-1] for curve in curves) / 2, abs=1e-12)
         assert trial["std"] > 0
         for seed, rounds in enumerate(runs):
@@ -632,7 +633,7 @@ def test_a_trial_whose_process_dies_goes_on_after_its_checkpoint(here, database,
     assert trial["status"] == "finished"
     plan = plan_sweep("tiny")
     rounds = alone(plan, trial["config"], 0, here / "alone")
-    best = max(r.metrics["local_accuracy"] for r in rounds)
+    best = max(r.metrics["local_accuracy"] for r in rounds[1:])
     assert trial["objective"] == best
     _, children = runs_of(here / "results", "tiny")
     assert steps_of(here / "results", children[trial["folder"]]) == list(range(7))
@@ -675,11 +676,11 @@ def test_killed_and_resumed_is_as_undisturbed(here):
     plan = plan_sweep("tiny")
     for trial in sweep["trials"]:
         rounds = alone(plan, trial["config"], 0, here / f"alone{trial['number']}")
-        accuracies = [r.metrics["local_accuracy"] for r in rounds]
+        accuracies = [r.metrics["local_accuracy"] for r in rounds[1:]]
         stored = RunFolder(home / trial["folder"] / "seed_0").rounds()
         assert [r.metrics for r in stored] == [r.metrics for r in rounds]
         assert trial["objective"] == max(accuracies)
-        assert trial["best_rounds"] == [accuracies.index(max(accuracies))]
+        assert trial["best_rounds"] == [1 + accuracies.index(max(accuracies))]
     parent, children = runs_of(results, "tiny")
     assert parent.info.status == "FINISHED"
     assert len(children) == 3

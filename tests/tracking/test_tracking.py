@@ -294,6 +294,14 @@ def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -
 # --- a run in a database -------------------------------------------------------------------------
 
 
+def test_an_experiment_opens_as_model_training(uri: str) -> None:
+    tracker: Tracker = MlflowTracker(uri, "digits")
+    tracker.start("k", "my run", params={}, tags={})
+    tracker.close()
+    place = Held(uri).client.get_experiment_by_name("digits")
+    assert place.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     folder = write_run(tmp_path / "run", make_run(3))
     tracker: Tracker = MlflowTracker(uri, "digits")

@@ -12,8 +12,6 @@ from fedray.algorithms.averaging.fedavg import (
     FedAvg,
     GlobalModel,
     TrainedModel,
-    client_weights,
-    mean_tensors,
     select,
 )
 from fedray.core import (
@@ -25,9 +23,12 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
+    StateTree,
+    Total,
     Trained,
-    Uplinks,
+    mean_of,
     payload_field,
+    weighed,
     with_extra,
 )
 
@@ -88,10 +89,11 @@ class ExtraParameters(FedAvg):
         """As FedAvg: the extra parameters are averaged with the same weights."""
         return super().means_equally(hparams)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """As FedAvg, of the extra parameters too."""
+        return {**super().summand(upload), "extra": weighed(upload.extra, self.weight(upload))}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """The means of models and of extra parameters, with the same weights."""
-        if not uplinks:
-            return state
-        weights = client_weights(uplinks, self.hp.weights)
-        extra = mean_tensors(weights, {client: upload.extra for client, upload in uplinks.items()})
-        return {**super().server_update(state, uplinks, server), "extra": extra}
+        extra = mean_of(total["extra"], total["weight"], state["extra"])
+        return {**super().server_step(state, total, server), "extra": extra}

@@ -3,7 +3,7 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, arXiv:1602.05629.
 
-    Algorithm 1, server line -> weighted_mean
+    Algorithm 1, server line -> FedAvg.summand, FedAvg.server_step
 
 Methods with a global model build on this class: they say which tensors are shared, which
 parameters are trainable, what regularises, or how the server updates the model.
@@ -33,11 +33,16 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
+    StateTree,
+    SummingMethod,
+    Total,
     Trained,
-    Uplinks,
+    TreeSum,
     algorithms,
+    mean_of,
     payload_field,
     training_samples,
+    weighed,
 )
 from fedray.models import Classifier, buffer_names, tensor_names
 
@@ -81,7 +86,7 @@ class TrainedModel(GlobalModel):
 
 
 @algorithms.add
-class FedAvg(LocalTraining):
+class FedAvg(SummingMethod, LocalTraining):
     """Whole models are communicated and averaged; clients are stateless."""
 
     name = "fedavg"
@@ -135,12 +140,18 @@ class FedAvg(LocalTraining):
         """The global model, the same for all."""
         return dict.fromkeys(clients, self.down_type.of(server.model, state["model"]))
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The mean of the participants' weights; without any, everything stays."""
-        if not uplinks:
-            return state
-        mean = weighted_mean(client_weights(uplinks, self.hp.weights), uplinks)
-        return {**state, "model": mean}
+    def weight(self, upload: Any) -> float:
+        """What a client weighs in every mean: n_k, or 1."""
+        return float(upload.samples) if self.hp.weights == "samples" else 1.0
+
+    def summand(self, upload: Any) -> StateTree:
+        """n_k w_k and n_k, whose sums give the mean."""
+        weight = self.weight(upload)
+        return {"weight": torch.tensor(weight).double(), "model": weighed(upload.model, weight)}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """The mean of the participants' weights."""
+        return {**state, "model": mean_of(total["model"], total["weight"], state["model"])}
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -174,7 +185,7 @@ def client_weights(uplinks: Mapping[int, Any], how: str) -> dict[int, float]:
 def weighted_mean(
     weights: Mapping[int, float], uplinks: Mapping[int, GlobalModel]
 ) -> dict[str, Tensor]:
-    """The mean w = sum_k p_k w_k over the participants, in client order (Algorithm 1).
+    """The mean w = sum_k p_k w_k over the participants (Algorithm 1).
 
     Args:
         weights: p_k by client.
@@ -186,21 +197,16 @@ def weighted_mean(
 def mean_tensors(
     weights: Mapping[int, float], uploads: Mapping[int, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """The mean over clients of the tensors of each name, in client order; counters' maximum.
+    """The mean over clients of the tensors of each name; counters' maximum.
 
     Args:
         weights: p_k by client.
         uploads: tensors by client and name.
     """
-    mean: dict[str, Tensor] = {}
-    for name, tensor in next(iter(uploads.values())).items():
-        if not tensor.is_floating_point():
-            mean[name] = torch.stack([upload[name] for upload in uploads.values()]).amax(0)
-            continue
-        mean[name] = torch.zeros_like(tensor)
-        for client, upload in uploads.items():
-            mean[name].add_(upload[name], alpha=weights[client])
-    return mean
+    total = TreeSum.of(uploads)
+    for client, upload in uploads.items():
+        total.add(client, {"mean": weighed(upload, weights[client])})
+    return mean_of(total.total()["mean"], 1.0, next(iter(uploads.values())))
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Heterogeneous Data", IEEE Transactions on Mobile Computing 2024, arXiv:2211.0929
     anchor loss            -> anchor_loss
     classifier calibration -> Calibration
     local anchors          -> MovingAnchors
-    global anchors         -> FedFAAnchors.server_update
+    global anchors         -> FedFAAnchors.server_step
 
 The name says "anchors" because another method is called FedFA too (feature augmentation).
 
@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, client_weights
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.losses import similarity_analysis
 from fedray.config import LossWeight
 from fedray.core import (
@@ -40,10 +40,12 @@ from fedray.core import (
     LocalContext,
     Server,
     ServerState,
-    Uplinks,
+    StateTree,
+    Total,
     algorithms,
     fit,
     payload_field,
+    weighed,
 )
 from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
@@ -110,16 +112,16 @@ class FedFAAnchors(FedAvg):
         down = AnchoredModel.of(server.model, state["model"], anchors=state["anchors"])
         return dict.fromkeys(clients, down)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """As FedAvg, of the anchors too."""
+        anchors = weighed({"anchors": upload.anchors}, self.weight(upload))
+        return {**super().summand(upload), **anchors}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """The means of models and of anchors, with the same weights."""
-        if not uplinks:
-            return state
-        weights = client_weights(uplinks, self.hp.weights)
-        # As a sum of moves: what no client has moved stays as it is, to the last bit.
-        anchors = state["anchors"].clone()
-        for client, upload in uplinks.items():
-            anchors.add_(upload.anchors - state["anchors"], alpha=weights[client])
-        return {**super().server_update(state, uplinks, server), "anchors": anchors}
+        # In double precision: what no client has moved stays as it is, to the last bit.
+        anchors = (total["anchors"] / total["weight"]).to(state["anchors"].dtype)
+        return {**super().server_step(state, total, server), "anchors": anchors}
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """How alike the classes' anchors are."""

@@ -16,16 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import (
-    FedAvg,
-    TrainedModel,
-    client_weights,
-    select,
-    weighted_mean,
-)
+from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel, select
 from fedray.core import (
     SGD,
     Call,
@@ -34,11 +30,13 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
+    StateTree,
+    Total,
     Trained,
     TrainingConfig,
-    Uplinks,
     algorithms,
     payload_field,
+    weighed,
 )
 from fedray.core.optimizers import SGDParams
 
@@ -77,14 +75,24 @@ class FedNova(FedAvg):
         a_i = effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
         return NormalisedModel(**vars(update), steps=a_i), kept
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """n_i and, of buffers, n_i times them; n_i a_i, n_i / a_i and n_i y_i / a_i."""
+        weight = self.weight(upload)
+        return {
+            "weight": torch.tensor(weight).double(),
+            "model": weighed(upload.buffers, weight),
+            "steps": torch.tensor(weight).double() * upload.steps,
+            "inverse": torch.tensor(weight).double() / upload.steps,
+            "normalised": weighed(upload.weights, weight / upload.steps),
+        }
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Move by the normalised average; buffers as in FedAvg."""
-        if not uplinks:
-            return state
-        weights = client_weights(uplinks, self.hp.weights)
-        parameters = {name for name, _ in server.model.named_parameters()}
-        moved = normalised_average(select(state["model"], parameters), weights, uplinks)
-        return {**state, "model": {**weighted_mean(weights, uplinks), **moved}}
+        model, means = state["model"], super().server_step(state, total, server)["model"]
+        p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
+        y = {name: value / total["weight"] for name, value in total["normalised"].items()}
+        moved = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
+        return {**state, "model": select({**model, **means, **moved}, model)}
 
 
 def sgd_of(config: TrainingConfig) -> SGDParams:
@@ -106,22 +114,17 @@ def effective_steps(steps: int, momentum: float, *, nesterov: bool = False) -> f
 
 
 def normalised_average(
-    model: Mapping[str, Tensor],
-    weights: Mapping[int, float],
-    uplinks: Mapping[int, NormalisedModel],
+    model: Mapping[str, Tensor], steps: float, inverse: float, trained: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """X - (sum_i p_i a_i) * sum_i p_i (x - y_i) / a_i.
 
     Args:
         model: x, the global parameters.
-        weights: p_i by client.
-        uplinks: y_i and a_i by client.
+        steps: sum_i p_i a_i.
+        inverse: sum_i p_i / a_i.
+        trained: sum_i p_i y_i / a_i, in double precision.
     """
-    total = sum(weights[client] * upload.steps for client, upload in uplinks.items())
-    moved: dict[str, Tensor] = {}
-    for name, x in model.items():
-        moved[name] = x.clone()
-        for client, upload in uplinks.items():
-            alpha = total * weights[client] / upload.steps
-            moved[name].sub_(x - upload.weights[name], alpha=alpha)
-    return moved
+    return {
+        name: (x - steps * (x.double() * inverse - trained[name])).to(x.dtype)
+        for name, x in model.items()
+    }

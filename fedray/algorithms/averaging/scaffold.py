@@ -5,7 +5,7 @@ ICML 2020, arXiv:1910.06378.
 
     Eq. (3) -> Scaffold.loss, drift
     Eq. (4) -> new_control
-    Eq. (5) -> Scaffold.server_update
+    Eq. (5) -> Scaffold.server_step
 
 The step w - eta (g - c_i + c) is the gradient step of the loss plus <c - c_i, w>, so the local loop
 stays the common one.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,11 +40,14 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
+    StateTree,
     Tensors,
+    Total,
     Trained,
-    Uplinks,
     algorithms,
+    mean_of,
     payload_field,
+    weighed,
 )
 from fedray.models import ClassifierOutput
 
@@ -130,16 +133,18 @@ class Scaffold(FedAvg):
         """As FedAvg; of the control variates the sum is taken."""
         return super().means_equally(hparams)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """As FedAvg, and c_i+ - c_i."""
+        return {**super().summand(upload), "moved": weighed(upload.moved, 1.0)}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """X + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
-        if not uplinks:
-            return state
-        x, model = state["model"], dict(super().server_update(state, uplinks, server)["model"])
+        x, model = state["model"], dict(super().server_step(state, total, server)["model"])
+        moved = mean_of(total["moved"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
-            moved = sum(upload.moved[name] for upload in uplinks.values())
-            control[name] = c + moved / self.setting.clients
+            control[name] = c + moved[name]
         return {**state, "model": model, "control": control}
 
 

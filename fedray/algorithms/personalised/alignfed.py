@@ -40,7 +40,7 @@ from fedray.core import (
     Payload,
     Server,
     ServerState,
-    Uplinks,
+    Total,
     algorithms,
     payload_field,
 )
@@ -140,10 +140,10 @@ class AlignFed(HeadAveraging):
         weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
         return dict.fromkeys(clients, SharedHead(state["head"], weight))
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average the heads; whoever uploaded one holds the targets."""
-        holds = _with(state["holds"], list(uplinks))
-        return {**super().server_update(state, uplinks, server), "holds": holds}
+        holds = _with(state["holds"], total.clients)
+        return {**super().server_step(state, total, server), "holds": holds}
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """How alike the classes' fixed targets are."""

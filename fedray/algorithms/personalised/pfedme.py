@@ -5,7 +5,7 @@ arXiv:2006.08848.
 
     Algorithm 1, personal model theta(w) by K steps -> moreau_loss
     Algorithm 1, w - eta lambda (w - theta(w)) -> outer_step
-    Algorithm 1, server, (1 - beta) w + beta mean(w_c) -> PFedMe.server_update
+    Algorithm 1, server, (1 - beta) w + beta mean(w_c) -> PFedMe.server_step
 
 The inner steps are taken by the experiment's optimiser (its lr is the inner one), on the same
 batch; a batch is one of the paper's R local rounds.
@@ -39,12 +39,12 @@ from fedray.core import (
     LocalContext,
     Server,
     ServerState,
+    Total,
     Trained,
-    Uplinks,
     algorithms,
     fit,
 )
-from fedray.models import Classifier
+from fedray.models import Classifier, buffer_names
 
 
 @algorithms.add
@@ -93,13 +93,13 @@ class PFedMe(FedAvg):
         """As FedAvg: the step is taken towards the mean."""
         return super().means_equally(hparams)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """(1 - beta) w + beta mean(w_c); buffers are the mean's."""
-        after = super().server_update(state, uplinks, server)
-        if self.hp.beta == 1 or not uplinks:
+        after = super().server_step(state, total, server)
+        if self.hp.beta == 1:
             return after
         w, mean = state["model"], after["model"]
-        weights = next(iter(uplinks.values())).weights
+        weights = mean.keys() - buffer_names(server.model)
         moved = {name: torch.lerp(w[name], mean[name], self.hp.beta) for name in weights}
         return {**after, "model": {**mean, **moved}}
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import client_weights
+from fedray.algorithms.averaging.fedavg import mean_tensors
 from fedray.core import (
     Client,
     ClientState,
@@ -20,11 +20,15 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
+    StateTree,
+    SummingMethod,
     Tensors,
+    Total,
     Trained,
-    Uplinks,
+    mean_of,
     payload_field,
     training_samples,
+    weighed,
 )
 from fedray.models import head_tensors
 
@@ -70,16 +74,19 @@ class HeadSharing(LocalTraining):
         return LocalContext(client, client.load({**state.model, **head}), state, down)
 
 
-class HeadAveraging(HeadSharing):
+class HeadAveraging(SummingMethod, HeadSharing):
     """The shared head is the mean of what the participants trained."""
 
     uploads: ClassVar[PayloadTypes] = (Head,)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The mean of the heads by samples; without any, everything stays."""
-        if not uplinks:
-            return state
-        return {**state, "head": mean_head(client_weights(uplinks, "samples"), uplinks)}
+    def summand(self, upload: Any) -> StateTree:
+        """n_k h_k and n_k, whose sums give the mean."""
+        weight = float(upload.samples)
+        return {"weight": torch.tensor(weight).double(), "head": weighed(upload.head, weight)}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """The mean of the heads by samples."""
+        return {**state, "head": mean_of(total["head"], total["weight"], state["head"])}
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Head, ClientState]:
         """Upload the trained head; keep the model."""
@@ -96,14 +103,10 @@ def initial_head(server: Server) -> Tensors:
 
 
 def mean_head(weights: Mapping[int, float], uplinks: Mapping[int, Head]) -> Tensors:
-    """The mean h = sum_k p_k h_k over the participants, in client order.
+    """The mean h = sum_k p_k h_k over the participants.
 
     Args:
         weights: p_k by client.
         uplinks: heads by client.
     """
-    names = next(iter(uplinks.values())).head
-    return {
-        name: torch.stack([upload.head[name] * weights[k] for k, upload in uplinks.items()]).sum(0)
-        for name in names
-    }
+    return mean_tensors(weights, {client: upload.head for client, upload in uplinks.items()})

@@ -20,9 +20,11 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
+    Tensors,
     Trained,
     last_class,
     payload_field,
+    total_of,
     training_samples,
 )
 from fedray.evaluation.protocols import Analysis
@@ -119,19 +121,31 @@ def aggregate(
     Returns:
         Prototypes [C, d] (zero where absent) and which classes are present [C].
     """
-    some = next(iter(uplinks.values())).vectors
-    sums = torch.zeros(classes, some.shape[1])
-    weights = torch.zeros(classes)
-    holders = torch.zeros(classes)
-    for upload in uplinks.values():
-        weight = torch.ones(len(upload.classes)) if how == "uniform" else upload.counts.float()
-        sums.index_add_(0, upload.classes, upload.vectors * weight.unsqueeze(1))
-        weights.index_add_(0, upload.classes, weight)
-        holders.index_add_(0, upload.classes, torch.ones_like(weight))
-    means = sums / weights.clamp_min(1e-12).unsqueeze(1)
+    total = total_of(lambda upload: class_sums(upload, classes, how), uplinks)
+    return class_means(total.sums or {}, how)
+
+
+def class_sums(upload: LocalPrototypes, classes: int, how: Aggregation) -> Tensors:
+    """What a client's prototypes add to each class's mean (`aggregate`), in double precision.
+
+    Returns:
+        Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].
+    """
+    held, count = upload.classes, len(upload.classes)
+    weight = torch.ones(count).double() if how == "uniform" else upload.counts.double()
+    vectors = torch.zeros(classes, upload.vectors.shape[1], dtype=torch.float64)
+    vectors[held] = upload.vectors.double() * weight.unsqueeze(1)
+    weights, holders = torch.zeros(2, classes, dtype=torch.float64)
+    weights[held], holders[held] = weight, 1.0
+    return {"vectors": vectors, "weights": weights, "holders": holders}
+
+
+def class_means(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
+    """What `class_sums` of all clients come to; see `aggregate`."""
+    means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
     if how == "literal":
-        means = means / holders.clamp_min(1).unsqueeze(1)
-    return means, holders > 0
+        means = means / sums["holders"].clamp_min(1).unsqueeze(1)
+    return means.float(), sums["holders"] > 0
 
 
 def uploaded_batches(

@@ -18,6 +18,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -27,7 +28,8 @@ from fedray.algorithms.prototypes.class_prototypes import (
     Aggregation,
     GlobalPrototypes,
     PrototypeSharing,
-    aggregate,
+    class_means,
+    class_sums,
     no_prototypes,
     prototype_distance,
 )
@@ -39,14 +41,16 @@ from fedray.core import (
     LocalContext,
     Server,
     ServerState,
-    Uplinks,
+    StateTree,
+    SummingMethod,
+    Total,
     algorithms,
 )
 from fedray.models import ClassifierOutput
 
 
 @algorithms.add
-class FedProto(PrototypeSharing):
+class FedProto(SummingMethod, PrototypeSharing):
     """Prototypes up, averaged prototypes down; models stay personal."""
 
     name = "fedproto"
@@ -78,11 +82,14 @@ class FedProto(PrototypeSharing):
         """Cross-entropy and the prototype term, Eq. (7)."""
         return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """What the client's prototypes add to each class's mean."""
+        sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
+        return {"classes": sums}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average the participants' prototypes; a class nobody uploaded keeps its last one."""
-        if not uplinks:
-            return state
-        vectors, present = aggregate(uplinks, self.setting.num_classes, self.hp.proto_agg)
+        vectors, present = class_means(total["classes"], self.hp.proto_agg)
         return {
             "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
             "present": present | state["present"],

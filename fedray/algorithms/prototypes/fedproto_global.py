@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -31,7 +31,8 @@ from fedray.algorithms.prototypes.class_prototypes import (
     Aggregation,
     GlobalPrototypes,
     LocalPrototypes,
-    aggregate,
+    class_means,
+    class_sums,
     local_prototypes,
     no_prototypes,
     prototype_distance,
@@ -45,8 +46,9 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
+    StateTree,
+    Total,
     Trained,
-    Uplinks,
     algorithms,
 )
 from fedray.evaluation.protocols import Analysis
@@ -97,17 +99,20 @@ class PrototypeAveraging(FedAvg):
         down = PrototypedModel.of(server.model, state["model"], **state["prototypes"])
         return dict.fromkeys(clients, down)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """As FedAvg, and what the prototypes add to each class's mean."""
+        sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
+        return {**super().summand(upload), "classes": sums}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average weights and prototypes; a class nobody uploaded keeps its last prototype."""
-        if not uplinks:
-            return state
-        vectors, present = aggregate(uplinks, self.setting.num_classes, self.hp.proto_agg)
+        vectors, present = class_means(total["classes"], self.hp.proto_agg)
         last = state["prototypes"]
         prototypes = {
             "vectors": vectors.where(present.unsqueeze(1), last["vectors"]),
             "present": present | last["present"],
         }
-        return {**super().server_update(state, uplinks, server), "prototypes": prototypes}
+        return {**super().server_step(state, total, server), "prototypes": prototypes}
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """How alike the classes' prototypes are."""

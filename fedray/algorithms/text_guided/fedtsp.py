@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -37,7 +38,8 @@ from fedray.algorithms.prototypes.class_prototypes import (
     Aggregation,
     LocalPrototypes,
     PrototypeSharing,
-    aggregate,
+    class_means,
+    class_sums,
     local_prototypes,
 )
 from fedray.config import LearningRate, LossWeight, Temperature, Tree
@@ -54,9 +56,12 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
-    Uplinks,
+    StateTree,
+    SummingMethod,
+    Total,
     algorithms,
     payload_field,
+    total_of,
 )
 from fedray.core.without_compiler import SGD
 from fedray.evaluation.protocols import Analysis
@@ -79,7 +84,7 @@ class TextPrototypes(Payload):
 
 
 @algorithms.add
-class FedTSP(PrototypeSharing):
+class FedTSP(SummingMethod, PrototypeSharing):
     """Prototypes up, text prototypes down; models stay personal, the language model is frozen."""
 
     name = "fedtsp"
@@ -175,7 +180,8 @@ class FedTSP(PrototypeSharing):
             return state
         down = self.untrained(state, exchange.server)
         uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        return self.train_prompts(state, uplinks, exchange.server)
+        total = total_of(partial(FedTSP.summand, self), uplinks)
+        return FedTSP.server_step(self, state, total, exchange.server) if total else state
 
     def untrained(self, state: ServerState, server: Server) -> Payload | None:
         """What a client must be sent to have its untrained model: nothing, it has it."""
@@ -186,15 +192,14 @@ class FedTSP(PrototypeSharing):
         tau = float(torch.exp(-state["log_scale"]))
         return dict.fromkeys(clients, TextPrototypes(state["vectors"], tau))
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The prompts' step."""
-        return self.train_prompts(state, uplinks, server)
+    def summand(self, upload: Any) -> StateTree:
+        """What the client's prototypes add to each class's mean."""
+        sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
+        return {"classes": sums}
 
-    def train_prompts(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Eq. (6), E_s prompt steps on Eq. (7), and the new text prototypes."""
-        if not uplinks:
-            return state
-        image, present = aggregate(uplinks, self.setting.num_classes, self.hp.proto_agg)
+        image, present = class_means(total["classes"], self.hp.proto_agg)
         seen = {**state, "image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
             return seen

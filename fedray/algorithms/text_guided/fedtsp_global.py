@@ -5,7 +5,7 @@ arXiv:2503.13543, section 3.5 and Table 5.
 
     Algorithm 1, first prototypes -> FedTSPGlobal.untrained
     local loss                    -> FedTSP.loss (text_guided/fedtsp.py)
-    Algorithm 1, server           -> FedTSPGlobal.server_update
+    Algorithm 1, server           -> FedTSPGlobal.server_step
 
 The personalised form, "Ours-FT" in Table 5, is this with `finetune_epochs=20`: after the last round
 each client trains the head alone.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
@@ -32,8 +33,9 @@ from fedray.core import (
     LocalContext,
     Server,
     ServerState,
+    StateTree,
+    Total,
     Trained,
-    Uplinks,
     algorithms,
 )
 
@@ -79,10 +81,14 @@ class FedTSPGlobal(FedTSP, FedAvg):
         down = ModelWithText.of(server.model, state["model"], **vars(text))
         return dict.fromkeys(clients, down)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def summand(self, upload: Any) -> StateTree:
+        """Those of both."""
+        return {**FedAvg.summand(self, upload), **FedTSP.summand(self, upload)}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """The prompts' step, and the mean of the weights."""
-        trained = self.train_prompts(state, uplinks, server)
-        return FedAvg.server_update(self, trained, uplinks, server)
+        trained = FedTSP.server_step(self, state, total, server)
+        return FedAvg.server_step(self, trained, total, server)
 
     # --- client ----------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from fedray.records import Metric
 class BaseToNovel(Measure):
     """Base and novel classes: means over clients, HM and CM (FedMGP section 5).
 
-    accuracy_hm: their harmonic mean; accuracy_cm: the mean of local accuracy and HM.
+    accuracy_hm: their harmonic mean; accuracy_cm: the mean of local accuracy and HM. Nobody trains
+    on novel classes, so nobody can hold out images of them to validate on.
     """
 
     name = "base_to_novel"
@@ -22,6 +23,7 @@ class BaseToNovel(Measure):
         Metric("accuracy_hm"),
         Metric("accuracy_cm"),
     )
+    only_on_test = ("accuracy_novel", "accuracy_hm", "accuracy_cm")
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         """Where there are shared evaluation sets of these names."""

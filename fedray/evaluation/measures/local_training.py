@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
-from fedray.records import Metric
+from fedray.evaluation.score import Score
+from fedray.records import Metric, Select
 
 
 @metrics.add
@@ -35,8 +38,9 @@ class ScheduledLearningRate(Measure):
 class FineTuned(Measure):
     """Accuracy after fine-tuning at the end, as means over clients (FedTSP supplementary C.4).
 
-    finetuned_accuracy: after the last epoch; finetuned_accuracy_best: the highest of all epochs,
-    which looks at the test.
+    finetuned_accuracy: after the last epoch; finetuned_accuracy_best: after the epoch, or before
+    the first one, that is the best of each client on its validation images, or on its test with
+    report.select=test (the paper's). Without either there is no best one.
     """
 
     name = "fine_tuned"
@@ -48,8 +52,23 @@ class FineTuned(Measure):
         if not tested:
             return {}
         last = [scores[-1].accuracy for scores in tested]
-        best = [max(score.accuracy for score in scores) for scores in tested]
-        return {
-            "finetuned_accuracy": sum(last) / len(last),
-            "finetuned_accuracy_best": sum(best) / len(best),
-        }
+        found = {"finetuned_accuracy": sum(last) / len(last)}
+        if evaluated.select == "test" or any(map(_validates, tested)):
+            best = [_best(scores, evaluated.select).accuracy for scores in tested]
+            found["finetuned_accuracy_best"] = sum(best) / len(best)
+        return found
+
+
+def _validates(scores: Sequence[Score]) -> bool:
+    """Whether a client has validation images."""
+    return scores[0].validation is not None and scores[0].validation.total > 0
+
+
+def _best(scores: Sequence[Score], select: Select) -> Score:
+    """A client's score after the best epoch; the last one where it has nothing to choose by."""
+    if select == "test":
+        return max(scores, key=lambda score: score.accuracy)
+    if not _validates(scores):
+        return scores[-1]
+    held = [score.validation.accuracy for score in scores if score.validation is not None]
+    return scores[held.index(max(held))]

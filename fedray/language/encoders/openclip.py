@@ -99,7 +99,7 @@ class OpenClipText(TextEncoder):
         """Outputs [T, d], differentiable in `embeddings` [T, n, d'].
 
         The position that is read is that of the original text's end token, also where a prompt
-        took its place.
+        took its place. The last of the usual blocks is computed there alone.
 
         Args:
             embeddings: see `TextEncoder.encode`.
@@ -111,19 +111,25 @@ class OpenClipText(TextEncoder):
         mask = None if tower.attn_mask is None else tower.attn_mask[:n, :n]
         hidden = embeddings + tower.positional_embedding[:n]
         with same_bits(embeddings.device), as_stored(self._stored):
-            if deep:
-                hidden = run_blocks(tower.transformer.resblocks, hidden, deep, 1, mask)
-            else:
-                hidden = tower.transformer(hidden, attn_mask=mask)
-            return self._project(pick(hidden, tokens.read))
+            blocks = tower.transformer.resblocks
+            if not self._usual:
+                hidden = run_blocks(blocks, hidden, deep, 1, mask)
+                return self._project(pick(hidden, tokens.read))
+            hidden = run_blocks(blocks[:-1], hidden, deep, 1, mask)
+            if 0 < len(blocks) - 1 <= len(deep):
+                hidden = replaced(hidden, deep[len(blocks) - 2], 1)
+            seen = None if mask is None else mask[tokens.read]
+            return self._project(_last_block(blocks[-1], hidden, seen, tokens.read))
 
     @property
     def shares_prefixes(self) -> bool:
         """Whether `encode_after` is possible: the tower is causal and of the usual blocks."""
+        return self._cuts and self._usual
+
+    @property
+    def _usual(self) -> bool:
         blocks = self._tower.transformer.resblocks
-        return self._cuts and all(
-            type(block).__name__ == "ResidualAttentionBlock" for block in blocks
-        )
+        return all(type(block).__name__ == "ResidualAttentionBlock" for block in blocks)
 
     def encode_after(
         self, prefixes: Tensor, rest: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
@@ -312,10 +318,30 @@ def _block_at(block: Any, first: Tensor, after: Tensor, mask: Tensor, read: Tens
     """The block of `_block_after` at one position of each text [G*T, w], `read` of what follows."""
     _, k1, v1 = _heads(block, first)
     q2, k2, v2 = _heads(block, after)
-    query = pick(q2.transpose(1, 2), read).unsqueeze(2)
-    seen = mask[first.shape[1] + read][:, None, None]
-    x = pick(after, read).unsqueeze(1)
-    return _attended(block, x, query, _behind(k1, k2), _behind(v1, v2), seen).squeeze(1)
+    seen = mask[first.shape[1] + read]
+    return _at(block, after, q2, _behind(k1, k2), _behind(v1, v2), seen, read)
+
+
+def _last_block(block: Any, hidden: Tensor, seen: Tensor | None, read: Tensor) -> Tensor:
+    """A block on [T, n, w], at the position of each text that is read [T, w].
+
+    Args:
+        block: of the usual kind.
+        hidden: its input.
+        seen: what that position sees, added to its scores [T, n]; None for all.
+        read: which position that is [T].
+    """
+    q, k, v = _heads(block, hidden)
+    return _at(block, hidden, q, k, v, seen, read)
+
+
+def _at(
+    block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, read: Tensor
+) -> Tensor:
+    """`_attended` at one position of each text [T, w], all of whose queries are given."""
+    query = pick(q.transpose(1, 2), read).unsqueeze(2)
+    mask = None if seen is None else seen[:, None, None]
+    return _attended(block, pick(x, read).unsqueeze(1), query, k, v, mask).squeeze(1)
 
 
 def _heads(block: Any, x: Tensor) -> Iterator[Tensor]:
@@ -332,9 +358,12 @@ def _behind(first: Tensor, after: Tensor) -> Tensor:
     return torch.cat([first.repeat_interleave(times, dim=0), after], dim=2)
 
 
-def _attended(block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+def _attended(
+    block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+) -> Tensor:
     """The rest of a block: attention, and the feed-forward network, both added to x [T, n, w]."""
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
+    added_mask = None if mask is None else mask.to(q.dtype)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added_mask)
     x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
     added: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
     return added

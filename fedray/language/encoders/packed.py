@@ -4,8 +4,7 @@ The positions of all texts stand one behind the other, [N, w], texts of equal le
 other: linear maps, layer norms and activations see no padding, attention is computed at once for
 the texts of one length, without a mask. Where one position represents a text, the last block is
 computed there alone. These are transformers' sums: outputs and gradients agree with its BertModel
-to 1e-5 of their size, and bit for bit where the products of matrices do not depend on how many
-rows there are (MKL).
+to 1e-5 of their size.
 
 Devlin et al., "BERT", NAACL 2019.
 """
@@ -21,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedray.language.activations import ACTIVATIONS
+from fedray.language.encoders.frozen import FrozenLinear
 
 _EMBEDDINGS = "embeddings."
 _KINDS = ("weight", "bias")
@@ -197,33 +197,35 @@ class _Block(nn.Module):
                 tensor = _frozen(tensors[f"{prefix}{name}.{kind}"])
                 self.register_parameter(f"{own}_{kind}", tensor)
         self.inner = len(tensors[f"{prefix}{_PARTS['inner']}.weight"])
+        self._maps: dict[tuple[torch.device, tuple[str, ...]], FrozenLinear] = {}
 
     def forward(self, hidden: Tensor, packing: Packing) -> Tensor:
         """[N, w] to [N, w]."""
-        return self._block(hidden, hidden, packing.groups, packing)
+        parts = self._linear(hidden, "query", "key", "value").chunk(3, dim=1)
+        q, k, v = (self._per_head(part, packing.groups) for part in parts)
+        return self._behind(hidden, q, k, v)
 
     def at_first(self, hidden: Tensor, packing: Packing) -> Tensor:
         """The outputs at the texts' first positions alone: [N, w] to [T, w]."""
+        asking = hidden[packing.firsts()]
         ones = tuple((texts, 1) for texts, _ in packing.groups)
-        return self._block(hidden[packing.firsts()], hidden, ones, packing)
+        q = self._per_head(self._linear(asking, "query"), ones)
+        parts = self._linear(hidden, "key", "value").chunk(2, dim=1)
+        k, v = (self._per_head(part, packing.groups) for part in parts)
+        return self._behind(asking, q, k, v)
 
     def by_name(self) -> dict[str, nn.Parameter]:
         """The weights by transformers' names, without the block's own beginning."""
         names = ((own, name, kind) for own, name in _PARTS.items() for kind in _KINDS)
         return {f"{name}.{kind}": getattr(self, f"{own}_{kind}") for own, name, kind in names}
 
-    def _block(
-        self, asking: Tensor, hidden: Tensor, asked: Sequence[tuple[int, int]], packing: Packing
-    ) -> Tensor:
-        """The outputs at some positions [M, w], which attend to all of their text's [N, w]."""
-        q = self._per_head(self._linear("query", asking), asked)
-        k = self._per_head(self._linear("key", hidden), packing.groups)
-        v = self._per_head(self._linear("value", hidden), packing.groups)
+    def _behind(self, x: Tensor, q: list[Tensor], k: list[Tensor], v: list[Tensor]) -> Tensor:
+        """The outputs [M, w] at positions x, whose queries attend to all of their text's keys."""
         attended = map(F.scaled_dot_product_attention, q, k, v)
         mixed = torch.cat([part.transpose(1, 2).flatten(0, 1).flatten(1) for part in attended])
-        first = self._norm("first", self._linear("mixed", mixed) + asking)
-        inner = ACTIVATIONS[self.shape.activation](self._linear("inner", first))
-        return self._norm("second", self._linear("outer", inner) + first)
+        first = self._norm("first", self._linear(mixed, "mixed") + x)
+        inner = ACTIVATIONS[self.shape.activation](self._linear(first, "inner"))
+        return self._norm("second", self._linear(inner, "outer") + first)
 
     def _per_head(self, x: Tensor, groups: Sequence[tuple[int, int]]) -> list[Tensor]:
         """[N, w] as a tensor [t, heads, n, w/heads] for each group of t texts of length n."""
@@ -232,8 +234,13 @@ class _Block(nn.Module):
         pairs = zip(parts, groups, strict=True)
         return [part.view(*group, heads, -1).transpose(1, 2) for part, group in pairs]
 
-    def _linear(self, own: str, x: Tensor) -> Tensor:
-        return F.linear(x, getattr(self, f"{own}_weight"), getattr(self, f"{own}_bias"))
+    def _linear(self, x: Tensor, *parts: str) -> Tensor:
+        """The outputs of parts that have the same inputs, one behind the other."""
+        key = (x.device, parts)
+        if key not in self._maps:
+            weights, biases = ([getattr(self, f"{p}_{kind}") for p in parts] for kind in _KINDS)
+            self._maps[key] = FrozenLinear(weights, biases)
+        return self._maps[key](x)
 
     def _norm(self, own: str, x: Tensor) -> Tensor:
         weight, bias = getattr(self, f"{own}_weight"), getattr(self, f"{own}_bias")

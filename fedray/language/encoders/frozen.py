@@ -1,0 +1,83 @@
+"""Linear maps whose weights are frozen, as fast as the processor multiplies.
+
+A weight that never changes is laid out once in the blocks in which oneDNN multiplies, for the
+outputs and for the gradients of the inputs. The arithmetic is that of `F.linear`, in another order:
+it agrees to 1e-6 of the size of the numbers, and equal inputs give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class FrozenLinear:
+    """x W^T + b, differentiable in x alone.
+
+    Args:
+        weights: of maps of the same inputs, each [outputs, inputs]; their outputs stand one behind
+            the other.
+        biases: [outputs] of each.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+        self.weight, self.bias = _joined(weights), _joined(biases)
+        self._forward: Tensor | None = None
+        self._backward: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, inputs] to [N, outputs]."""
+        if not _laid_out(x, self.weight):
+            return F.linear(x, self.weight, self.bias)
+        output: Tensor = _Map.apply(x, self)
+        return output
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """Without a gradient."""
+        if self._forward is None:
+            self._forward = _blocked(self.weight)
+        return _multiply(x, self._forward, self.bias)
+
+    def gradient(self, of_outputs: Tensor) -> Tensor:
+        """That of the inputs."""
+        if self._backward is None:
+            self._backward = _blocked(self.weight.T.contiguous())
+        return _multiply(of_outputs.contiguous(), self._backward, None)
+
+
+class _Map(torch.autograd.Function):
+    """Nothing is kept for the gradient but the map."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, linear: FrozenLinear) -> Tensor:
+        ctx.linear = linear
+        return linear.outputs(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.linear.gradient(gradients[0]), None
+
+
+def _laid_out(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN multiplies: elsewhere, and under autocast, torch chooses."""
+    plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return plain and x.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """One behind the other; a single one as it is: its file may be mapped."""
+    return tensors[0].detach() if len(tensors) == 1 else torch.cat(tuple(tensors)).detach()
+
+
+def _blocked(weight: Tensor) -> Tensor:
+    blocked: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    return blocked
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
