@@ -95,6 +95,7 @@ class Lockstep:
         chooser: the number that chooses.
         metric: what is shown beside it.
         objective: what the trial is worth after some rounds; None while nothing was measured.
+        wait_seconds: how long to wait for another process that uses the folder; -1: to its end.
     """
 
     experiments: Sequence[Experiment]
@@ -103,6 +104,7 @@ class Lockstep:
     chooser: str
     metric: str
     objective: Callable[[Sequence[MergedRound]], Objective | None]
+    wait_seconds: float = 60.0
 
 
 def of_sweep(plan: SweepPlan, values: Mapping[str, Any], folder: Path) -> Lockstep:
@@ -123,7 +125,7 @@ def reports(trial: Lockstep) -> Generator[dict[str, Any], None, None]:
     Rounds that the folder already holds are not reported again, but count in the objective; the
     last round always is.
     """
-    with _held(trial.folder), closing(_merged_rounds(trial)) as all_merged:
+    with _held(trial.folder, trial.wait_seconds), closing(_merged_rounds(trial)) as all_merged:
         planned, before = trial.experiments[0].rounds, read_runs(trial.runs)
         known = min((run.done for run in before if not run.is_finished), default=-1)
         over = before and all(run.is_finished for run in before)
@@ -157,12 +159,12 @@ def reports(trial: Lockstep) -> Generator[dict[str, Any], None, None]:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _held(folder: Path, wait_seconds: float) -> Iterator[None]:
     """Keep every other process out of a trial's folder; it is made when missing."""
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".trial.lock", timeout=60)  # a run in it has its own
+    lock = FileLock(folder / ".trial.lock", timeout=wait_seconds)  # a run in it has its own
     try:
         lock.acquire()
     except Timeout:

@@ -164,7 +164,8 @@ class Book:
     @property
     def total(self) -> int:
         """How many runs there will be, as far as is known."""
-        return len(self.trials) + sum(cell.to_come(at) for cell, at in self.standings())
+        to_come = sum(cell.to_come(at) for cell, at in self.standings())
+        return len(self.trials) + to_come
 
     @property
     def leading(self) -> Trial | None:

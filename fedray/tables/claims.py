@@ -18,6 +18,8 @@ from fedray.config import Frozen, validate
 from fedray.errors import UserError, nearest, shown
 
 EXAMPLE = "for example: fedtsp > fedproto + 0.5"
+ALL = "all"
+"""The column of a table that has no settings."""
 MEAN = "mean"
 EACH = "each"
 _FORM = re.compile(
@@ -53,7 +55,7 @@ class Side:
     column: str | None
 
     def __str__(self) -> str:
-        return self.row if self.column is None else f"{self.row} @ {self.column}"
+        return self.row if self.column in (None, ALL) else f"{self.row} @ {self.column}"
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,13 @@ def _effort(plan: TablePlan, cells: Mapping[Place, CellResult]) -> Iterator[str]
         if len(set(tried.values())) > 1:
             counts = ", ".join(f"{row} {count}" for row, count in tried.items())
             yield (
-                f"{_in(plan, column)}rows tried different numbers of configurations, all at most "
+                f"{_in(plan, column)} tried different numbers of configurations, all at most "
                 f"{plan.tuning.configurations}: {counts}"
             )
 
 
 def _in(plan: TablePlan, column: str) -> str:
-    return f"In {column}, " if len(plan.columns) > 1 else ""
+    return f"In {column} rows" if len(plan.columns) > 1 else "Rows"
 
 
 def _edges(cells: Mapping[Place, CellResult]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from fedray.config import Experiment, FileName, Frozen, Seed, Tree, flatten, par
 from fedray.errors import UserError, nearest, shown
 from fedray.records import VALIDATION
 from fedray.sweep.spec import Axis, Config, parse_axis
-from fedray.tables.claims import Claim, parse_claims
+from fedray.tables.claims import ALL, Claim, parse_claims
 
 MOST_CONFIGURATIONS = 10_000
 """Of one cell."""
@@ -128,7 +128,7 @@ class Place:
     column: str
 
     def __str__(self) -> str:
-        return f"{self.row} @ {self.column}"
+        return self.row if self.column == ALL else f"{self.row} @ {self.column}"
 
 
 class TablePlan(Frozen):

@@ -70,12 +70,21 @@ def run_one(config: Mapping[str, Any], chooser: str, metric: str) -> None:
 
 def _alone(trial: Mapping[str, Any], folder: Path, chooser: str, metric: str) -> Lockstep:
     runs = [RunFolder(folder)]
-    return Lockstep([experiment_in(trial)], folder, runs, chooser, metric, _so_far)
+    return Lockstep(
+        [experiment_in(trial)],
+        folder,
+        runs,
+        chooser,
+        metric,
+        _so_far,
+        wait_seconds=-1,  # for another table that has begun the same run
+    )
 
 
 def _so_far(rounds: Sequence[MergedRound]) -> Objective | None:
     """The last number, for who looks at the trial while it runs."""
-    found = [(each.round, value) for each in rounds if (value := each.by_seed[0]) is not None]
+    trained = [each for each in rounds if each.round > 0]
+    found = [(each.round, value) for each in trained if (value := each.by_seed[0]) is not None]
     return Objective(found[-1][1], 0.0, [found[-1][0]]) if found else None
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from fedray.records import Round, RunFolder, Status
 from fedray.sweep.ledger import Trial
 from fedray.sweep.runs import ENDS, info_of
+from fedray.sweep.spec import words
 from fedray.tables.book import Book, folder_of, wanted_of
 from fedray.tables.plan import Place
 from fedray.tracking import MlflowTracker, describe_run, run_key
+from fedray.tracking.store import DEFERRED
 
 ARTIFACTS = ("plan.json", "table.yaml", "table.json", "table.md", "table.tex", "table.html")
 
@@ -40,8 +42,11 @@ class TableRuns:
         if ray_id is not None:
             tags["ray_trial_id"] = ray_id
         identity = wanted.experiment.identity()
-        name = f"{wanted.phase} seed {wanted.seed}"
-        key = run_key(folder_of(trial), identity, experiment=plan.table, name=name)
+        config = f"{words(wanted.config)} " if wanted.config else ""
+        name = f"{wanted.phase} {config}seed {wanted.seed}"
+        above = f"{DEFERRED}{cell}"
+        folder = folder_of(trial)
+        key = run_key(folder, identity, experiment=plan.table, name=name, parent=above)
         self._keys[trial.number] = key
         self._tracker.start(key, name, params=params, tags=tags, parent=cell)
 

@@ -27,14 +27,12 @@ from fedray.config import (
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
-from fedray.tables.claims import parse_claims
+from fedray.tables.claims import ALL, parse_claims
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
 BASELINES = ("local", "fedavg", "fedproto")
 """The methods that a file is compared with that names none."""
-ALL = "all"
-"""The column of a table that has no settings."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -137,8 +135,8 @@ def shipped() -> list[str]:
 def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = None) -> TablePlan:
     """Find a table, take one scale of it, and lay the command line's keys on its experiments.
 
-    `report.seeds=[0,1]`, `tuning.configurations=2` and the like change the table; `rounds=5` is
-    that of both tuning and report.
+    `report.seeds=[0,1]`, `tuning.configurations=2`, `select=test` and the like change the table;
+    `rounds=5` is that of both tuning and report.
 
     Args:
         name: a table's name or file.
@@ -174,12 +172,14 @@ def _scale(label: str, tree: Any, where: str) -> Scale:
 
 def _assigned(assignments: Iterable[str], where: str) -> Tree:
     """What the command line sets: of the table `tuning.*` and `report.*`, else of experiments."""
-    given: Tree = {"set": {}, "tuning": {}, "report": {}}
+    given: Tree = {"set": {}, "tuning": {}, "report": {}, "select": {}}
     for key, value in parse_assignments(assignments):
         part, _, inner = key.partition(".")
         if key == "seed":
             raise UserError(f"{where}: seed= is chosen by phase; write report.seeds=[{value}]")
-        if part in ("tuning", "report") and inner:
+        if key in ("select", "report.select"):
+            given["select"] = {"select": value}
+        elif part in ("tuning", "report") and inner:
             given[part][inner] = value
         elif key == "rounds":
             given["tuning"].setdefault("rounds", value)
@@ -192,6 +192,7 @@ def _assigned(assignments: Iterable[str], where: str) -> Tree:
 def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> TablePlan:
     """One scale of a table, checked."""
     where = f"table {name}"
+    table = validate(Table, {**table.model_dump(), **given.get("select", {})}, where)
     at_scale = f"{where}.scales.{label}"
     columns = _columns(table.columns if scale.columns is None else scale.columns, where)
     space = table.space if scale.space is None else scale.space
@@ -202,6 +203,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     check_seeds(tuning.seeds, f"{where}.tuning")
     check_seeds(report.seeds, f"{where}.report")
     rows = _rows(table, scale, space, tuning, where)
+    _check_given(given.get("set", {}), rows, where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
     parse_claims(claims, list(rows), list(columns), table.metrics)
@@ -342,6 +344,16 @@ def _check_effort(space: Tree, tuning: Tuning, where: str) -> None:
             f"{tuning.configurations} is the budget of every row; raise it, list fewer values, or "
             "use tuning.search: random"
         )
+
+
+def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
+    """Refuse to set on the command line what is tuned."""
+    for name, row in rows.items():
+        for key in (key for axis in row.axes for key in axis.keys if key in given):
+            raise UserError(
+                f"{where}: {key} is tuned for row {name}; leave {key}={given[key]} out, or change "
+                "the space in the file"
+            )
 
 
 def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:

@@ -176,7 +176,7 @@ def test_a_configuration_that_fails_is_not_chosen(play):
 
     book = play(diverging, tuning={"configurations": 2})
     assert standing(book).chosen == {"lr": 0.1}
-    assert "mine @ all: 1 of 2 configurations failed" in outcome(book).notes
+    assert "mine: 1 of 2 configurations failed" in outcome(book).notes
 
 
 def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
@@ -195,7 +195,7 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
 
     found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
     assert sorted(found.claims[0].comparison.differences) == [1, 2]
-    assert "mine @ all, seed 0 failed: its loss is no number" in found.notes
+    assert "mine, seed 0 failed: its loss is no number" in found.notes
 
 
 def test_a_run_that_lacks_the_metric_says_so(play):

@@ -54,7 +54,7 @@ def test_a_table_is_run_tracked_and_found_again(here, write, empty_database, cap
     runs = client.search_runs([experiment.experiment_id], max_results=100)
     assert {run.info.status for run in runs} == {"FINISHED"}
     cells = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}
-    assert {run.info.run_name for run in cells.values()} == {"mine @ all", "local @ all"}
+    assert {run.info.run_name for run in cells.values()} == {"mine", "local"}
     children = [run for run in runs if run.info.run_id not in cells]
     assert len(children) == tree["made"]["runs"]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == set(cells)

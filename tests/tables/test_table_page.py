@@ -171,8 +171,8 @@ def test_what_the_command_refuses(here, write, capsys):
     write()
     assert main([]) == 2
     assert "name a table: " in capsys.readouterr().err
-    assert main(["tiny", "lr=-1"]) == 2
-    assert "mine @ all: lr: " in capsys.readouterr().err
+    assert main(["tiny", "batch_size=-1"]) == 2
+    assert "mine: batch_size: " in capsys.readouterr().err
     assert main(["tiny", "--resume"]) == 2
     assert "no table below" in capsys.readouterr().err
     assert main(["tiny", "--scale", "paper"]) == 2

@@ -30,9 +30,9 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
     spaces = [row.space for row in plan.rows.values()]
     assert all(space == spaces[0] for space in spaces)
     assert [claim.question for claim in plan.parsed_claims()] == [
-        "mine @ all > local @ all",
-        "mine @ all > fedavg @ all",
-        "mine @ all > fedproto @ all",
+        "mine > local",
+        "mine > fedavg",
+        "mine > fedproto",
     ]
 
 
@@ -59,9 +59,8 @@ def test_layers_are_laid_on_each_other(write, here):
         report={"rounds": 5, "seeds": [7]},
         scales={"laptop": {}, "desktop": {"set": {"local_epochs": 3}, "columns": {"c": {}}}},
     )
-    plan = plan_table("tiny", ["batch_size=2"], "desktop")
+    plan = plan_table("tiny", [], "desktop")
     assert list(plan.columns) == ["c"]
-    plan = plan_table("tiny", ["lr=0.9"], "desktop")
     at = plan.experiment_of(Place("mine", "c"), {"lr": 0.5}, "tuning", 3)
     assert (at.local_epochs, at.batch_size, at.rounds, at.lr, at.seed) == (3, 4, 1, 0.5, 3)
     plan = plan_table("tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
@@ -96,6 +95,9 @@ def test_validation_images_are_held_out_where_the_experiment_does_not_say(write,
     found = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     assert found.data.validation_fraction is None
     assert plan.chosen_by == "local_accuracy"
+    assert found.report.select == "test"
+    write()
+    assert plan_table("tiny", ["select=test"]) == plan
 
 
 def test_a_scale_leaves_rows_out_and_their_claims(write):
@@ -194,6 +196,7 @@ def test_a_control_without_a_row_to_explain_is_refused(write, row, message):
         (["seed=3"], r"seed= is chosen by phase; write report\.seeds=\[3\]"),
         (["tuning.sedes=[1]"], r"unknown key 'sedes' in table tiny\.tuning"),
         (["report.seeds=3"], r"table tiny\.report\.seeds"),
+        (["lr=0.3"], r"lr is tuned for row mine; leave lr=0\.3 out"),
     ],
 )
 def test_what_the_command_line_may_not_set(write, words, message):
