@@ -192,3 +192,25 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys):
     assert "already holds a table" in capsys.readouterr().err
     assert main(["tiny", "--out", "again", "--resume"]) == 2
     assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_fedray_table_is_the_same_command(here, write, capsys):
+    from fedray.__main__ import main as plain
+
+    write(rows={})
+    assert plain(["table", "tiny"]) == 2
+    assert "table tiny.rows is empty" in capsys.readouterr().err
+
+
+def test_a_tables_command_resolves_without_running_it(here, write):
+    from fedray.cli.resolving import check_command
+
+    write()
+    asked = check_command("python -m fedray.table tiny rounds=3")
+    assert [each.label for each in asked] == [
+        "mine lr=0.02",
+        "mine lr=0.1",
+        "local lr=0.02",
+        "local lr=0.1",
+    ]
+    assert {each.experiment.rounds for each in asked} == {3}
