@@ -73,18 +73,22 @@ class Standing:
 
 
 class Cell:
-    """One cell of a table: its own search, then the reported runs.
+    """One cell of a table: its own search, or that of another cell, then the reported runs.
 
     Args:
         plan: the table.
         place: which cell.
+
+    Attributes:
+        first: the configurations that are tried first.
     """
 
     def __init__(self, plan: TablePlan, place: Place) -> None:
         self.place = place
         self.plan = plan
         self._axes = plan.rows[place.row].axes
-        tuning = plan.tuning
+        tuning, leader = plan.tuning, plan.leader(place)
+        self._leader = None if leader == place else Cell(plan, leader)
         self.first = configurations(
             self._axes, tuning.search, tuning.configurations, tuning.search_seed
         )
@@ -110,6 +114,11 @@ class Cell:
 
     def standing(self, lookup: Lookup) -> Standing:
         """Where the cell stands, given how runs ended."""
+        if self._leader is not None:
+            at = self._leader.standing(lookup)
+            if at.chosen is None:
+                return Standing(at.phase, [], None, [], at.wanted)
+            return self._reported([], at.chosen, [], lookup)
         if not self.is_tuned:
             return self._reported([], self.first[0], [], lookup)
         tried: list[Tried] = []

@@ -64,8 +64,14 @@ def _main(args: argparse.Namespace) -> int:
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
     print(headline(book), flush=True)
+    fetch_missing(book.store)
     book.store.mkdir(parents=True, exist_ok=True)
-    with full_disk_said(book.home), hold(book.home), mirrored(book.home):
+    with (
+        full_disk_said(book.home),
+        hold(book.home),
+        mirrored(book.home),
+        mirrored(book.store),
+    ):
         keep_file(args.table, book.home)
         if book.is_complete:
             return finish(book)

@@ -50,6 +50,7 @@ def _effort(plan: TablePlan, cells: Mapping[Place, CellResult]) -> Iterator[str]
             row: max(1, len(cells[Place(row, column)].standing.tried))
             for row in plan.rows
             if cells[Place(row, column)].standing.chosen is not None
+            and plan.leader(Place(row, column)) == Place(row, column)
         }
         if len(set(tried.values())) > 1:
             counts = ", ".join(f"{row} {count}" for row, count in tried.items())

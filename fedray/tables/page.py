@@ -285,14 +285,14 @@ def _chosen(found: Outcome, made: Made) -> Section:
     for place, cell in found.cells.items():
         standing = cell.standing
         rounds = sorted({each.measured.round for each in cell.seeds if each.measured})
-        tried = len(standing.tried)
-        added = sum(each.added for each in standing.tried)
+        leader, added = plan.leader(place), sum(each.added for each in standing.tried)
+        tried = f"{len(standing.tried) or 1}" + (f", {added} beyond its grid" if added else "")
         edges = ", ".join(f"{edge.key.rsplit('.', 1)[-1]} ({edge.end})" for edge in standing.edges)
         rows.append(
             [
                 str(place) if len(plan.columns) > 1 else place.row,
                 words(standing.chosen) or "as given" if standing.chosen is not None else NOTHING,
-                f"{tried or 1}" + (f", {added} beyond its grid" if added else ""),
+                tried if leader == place else f"as {leader}",
                 edges or "no",
                 "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
             ]

@@ -41,6 +41,9 @@ class Tuning(Frozen):
     """Whether a grid goes on where the choice lies at its edge, up to the budget."""
     search_seed: Seed = 0
     """Seed of random draws."""
+    at: str | None = None
+    """The one column in which is tuned; what is chosen there is reported in all. None: each tunes
+    by itself."""
 
 
 class Reporting(Frozen):
@@ -111,6 +114,8 @@ class RowPlan(Frozen):
     control: str | None = None
     of: str | None = None
     """Of a control, the row that it is to explain."""
+    tuned_as: str | None = None
+    """The row whose choice it takes over."""
     over: str | None = None
     """Of a control, the row over which that one's gain is; None: the nearest."""
 
@@ -147,6 +152,8 @@ class TablePlan(Frozen):
     rows: dict[str, RowPlan]
     columns: dict[str, Tree]
     metrics: list[str]
+    choose: str
+    """The metric that chooses."""
     select: Literal["validation", "test"]
     validation_fraction: float | None
     at: Literal["best", "final"]
@@ -163,10 +170,14 @@ class TablePlan(Frozen):
         """All cells, row by row."""
         return [Place(row, column) for row in self.rows for column in self.columns]
 
+    def leader(self, place: Place) -> Place:
+        """The cell that tunes for a cell: itself, unless the file says otherwise."""
+        return Place(self.rows[place.row].tuned_as or place.row, self.tuning.at or place.column)
+
     @property
     def chosen_by(self) -> str:
         """The metric by which configurations and rounds are chosen."""
-        return self.metrics[0] if self.select == "test" else f"{VALIDATION}{self.metrics[0]}"
+        return self.choose if self.select == "test" else f"{VALIDATION}{self.choose}"
 
     def parsed_claims(self) -> list[Claim]:
         """The inequalities."""

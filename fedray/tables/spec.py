@@ -47,6 +47,9 @@ class Row(Frozen):
     """Keys of its experiment."""
     space: Tree = Field(default_factory=dict)
     """What is tuned besides the table's space; null takes an axis of that away."""
+    tuned_as: str | None = None
+    """The row whose choice it takes over, instead of tuning; for controls, and for figures of a
+    hyper-parameter."""
     label: str = Field("", max_length=100)
     """What the table calls it; empty: its name."""
     control: str | None = Field(None, min_length=3, max_length=300)
@@ -95,8 +98,9 @@ class Table(Frozen):
     columns: Tree = Field(default_factory=dict)
     """Settings by name, each with the experiment's keys that it sets; empty: one column."""
     metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
-    """What is shown; by the first one configurations and rounds are chosen, on validation images.
-    """
+    """What is shown; claims are about the first one, unless they name another."""
+    choose: str | None = None
+    """By which metric configurations and rounds are chosen; None: by the first one of `metrics`."""
     select: Literal["validation", "test"] = "validation"
     """On which images it is chosen; `test` is the papers' habit, and marks every number."""
     validation_fraction: float | None = Field(0.2, gt=0, lt=1)
@@ -196,12 +200,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     at_scale = f"{where}.scales.{label}"
     columns = _columns(table.columns if scale.columns is None else scale.columns, where)
     space = table.space if scale.space is None else scale.space
-    tuning = _laid(Tuning, table.tuning, scale.tuning, given.get("tuning", {}), f"{where}.tuning")
-    report = _laid(
-        Reporting, table.report, scale.report, given.get("report", {}), f"{where}.report"
-    )
-    check_seeds(tuning.seeds, f"{where}.tuning")
-    check_seeds(report.seeds, f"{where}.report")
+    tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
     _check_given(given.get("set", {}), rows, where)
     known = list(_all_rows(table, where))
@@ -220,6 +219,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
         rows=rows,
         columns=columns,
         metrics=table.metrics,
+        choose=table.choose or table.metrics[0],
         select=table.select,
         validation_fraction=table.validation_fraction if table.select == "validation" else None,
         at=table.at,
@@ -231,6 +231,24 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
         max_concurrent=scale.max_concurrent,
         left_out=scale.left_out,
     )
+
+
+def _phases(
+    table: Table, scale: Scale, given: Tree, columns: Mapping[str, Tree], where: str
+) -> tuple[Tuning, Reporting]:
+    """What is spent on tuning and on the report."""
+    tuning = _laid(Tuning, table.tuning, scale.tuning, given.get("tuning", {}), f"{where}.tuning")
+    report = _laid(
+        Reporting, table.report, scale.report, given.get("report", {}), f"{where}.report"
+    )
+    check_seeds(tuning.seeds, f"{where}.tuning")
+    check_seeds(report.seeds, f"{where}.report")
+    if tuning.at is not None and tuning.at not in columns:
+        raise UserError(
+            f"{where}.tuning.at: there is no column {shown(tuning.at)}."
+            f"{nearest(tuning.at, columns)}"
+        )
+    return tuning, report
 
 
 def _paper(table: Table, rows: Sequence[str], where: str) -> PaperNumbers | None:
@@ -308,13 +326,13 @@ def _rows(
     first = next(iter(written), None)
     found = {}
     for name, row in written.items():
-        for key, other in (("of", row.of), ("over", row.over)):
+        for key, other in (("of", row.of), ("over", row.over), ("tuned_as", row.tuned_as)):
             if other is not None and other not in written:
                 raise UserError(
                     f"{where}.rows.{name}.{key}: there is no row {shown(other)}."
                     f"{nearest(other, written)}"
                 )
-        axes = {key: tree for key, tree in {**space, **row.space}.items() if tree is not None}
+        axes = _axes(name, written, space, where)
         _check_effort(axes, tuning, f"{where}.rows.{name}")
         explained = (row.of or first) if row.control else None
         if explained == name:
@@ -328,8 +346,23 @@ def _rows(
             control=row.control,
             of=explained,
             over=row.over,
+            tuned_as=row.tuned_as,
         )
     return found
+
+
+def _axes(name: str, rows: Mapping[str, Row], space: Tree, where: str) -> Tree:
+    """What is tuned for a row: the table's space and its own, or those of the row it follows."""
+    row = rows[name]
+    if row.tuned_as is not None:
+        leader = rows[row.tuned_as]
+        if row.space or leader.tuned_as is not None:
+            raise UserError(
+                f"{where}.rows.{name}.tuned_as takes over what row {row.tuned_as} tunes; that row "
+                "must tune by itself, and this one has no space of its own"
+            )
+        row = leader
+    return {key: tree for key, tree in {**space, **row.space}.items() if tree is not None}
 
 
 def _check_effort(space: Tree, tuning: Tuning, where: str) -> None:

@@ -167,6 +167,41 @@ def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     assert [trial.wanted.key for trial in again.open or [again.next()]] == [key]
 
 
+def test_a_row_takes_over_the_choice_of_another(play):
+    rows = {
+        "mine": {"algorithm": "fedproto"},
+        "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
+    }
+
+    def other(wanted):  # alone, the control would choose the lower rate
+        lr = wanted.experiment.lr
+        value = lr if wanted.place.row == "mine" else 0.5 - lr
+        return [(0.0, 0.0), (value, value)]
+
+    book = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
+    assert standing(book, Place("null", "all")).chosen == {"lr": 0.1}
+    tuned = [t.wanted.place for t in book.ordered if t.wanted.phase == "tuning"]
+    assert tuned == [MINE, MINE]
+    assert not any("different numbers" in note for note in outcome(book).notes)
+
+
+def test_one_column_tunes_for_all(play):
+    columns = {"x": {}, "y": {"batch_size": 8}}
+    book = play(flat, columns=columns, tuning={"at": "y", "configurations": 2})
+    tuned = {t.wanted.place.column for t in book.ordered if t.wanted.phase == "tuning"}
+    assert tuned == {"y"}
+    assert standing(book, Place("mine", "x")).chosen == {"lr": 0.02}
+    assert len(outcome(book).cells[Place("mine", "x")].seeds) == 2
+
+
+def test_what_chooses_may_be_another_metric_than_what_is_shown(play):
+    book = play(planted, metrics=["local_accuracy_weighted"], choose="local_accuracy",
+                tuning={"configurations": 2})  # fmt: skip
+    assert standing(book).chosen == {"lr": 0.02}
+    (seed, _) = outcome(book).cells[MINE].seeds
+    assert seed.measured.values == {"local_accuracy_weighted": 0.3}
+
+
 # --- failures -------------------------------------------------------------------------------------
 
 

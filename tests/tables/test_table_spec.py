@@ -156,6 +156,12 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"tuning": {"configuration": 3}}, r"unknown key 'configuration' in table tiny\.tuning"),
         ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),
         ({"space": {"lr": {"uniform": [0, 1]}}}, r"search: grid needs lists"),
+        ({"tuning": {"at": "b"}}, r"tuning\.at: there is no column 'b'"),
+        ({"rows": {"mine": {"tuned_as": "you"}}}, r"mine\.tuned_as: there is no row 'you'"),
+        (
+            {"rows": {"mine": {"tuned_as": "local", "space": {"lr": None}}}},
+            r"rows\.mine\.tuned_as takes over what row local tunes",
+        ),
         ({"claims": ["mine better local"]}, r"'mine better local' is no inequality"),
         ({"claims": ["mine > yours"]}, r"there is no row 'yours'"),
         ({"claims": ["mine > local @ b"]}, r"there is no column 'b'"),
