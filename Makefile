@@ -27,6 +27,7 @@ docs: $(VENV)/installed  ## README tables, docs/reference.md, hooks.md, privacy.
 $(VENV)/installed: constraints.txt pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev,text]"
+	$(RUN) compileall -q fedray  # as pip does for all but editable packages: else each process does
 	touch $@
 
 lock:  ## regenerate constraints.txt from pyproject.toml (needs uv)

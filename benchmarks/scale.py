@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from itertools import product
 from pathlib import Path
@@ -166,6 +166,7 @@ def serve(case: Case, root: Path) -> None:
         for client in range(round(case.filled * case.clients)):
             model = {name: value + 1e-6 * client for name, value in first.items()}
             executor.states.put(client, ClientState(model))
+    os.sync()  # checkpoints do not wait for what was written until now
     done: list[Round] = []
     seconds: list[float] = []
     busy: list[float] = []
@@ -305,38 +306,64 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+PANELS: dict[str, Callable[[Row], float]] = {
+    "seconds a round": lambda row: row.round_s,
+    "of them the server's processor time": lambda row: row.server_cpu_s,
+    "peak memory of all processes, GB": lambda row: row.memory_bytes * 1e-9,
+    "up and down a round, MB": lambda row: (row.up_bytes + row.down_bytes) * 1e-6,
+}
+COLOURS = {
+    ("mlp", "stateless"): "tab:blue",
+    ("mlp", "stateful"): "tab:orange",
+    ("cnn4", "stateless"): "tab:green",
+    ("cnn4", "stateful"): "tab:red",
+}
+
+
 def figure(rows: Sequence[Row], path: Path) -> None:
-    """Seconds, memory and traffic of a round over the number of clients, all logarithmic."""
+    """Time, memory and traffic of a round over the number of clients, all logarithmic."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels = {
-        "seconds a round": lambda row: row.round_s,
-        "peak memory, MB": lambda row: row.memory_bytes * 1e-6,
-        "up and down a round, MB": lambda row: (row.up_bytes + row.down_bytes) * 1e-6,
-    }
-    drawing, axes = plt.subplots(1, len(panels), figsize=(11, 3.4), layout="constrained")
-    for axis, (title, value) in zip(axes, panels.items(), strict=True):
-        for label, line in series(rows):
+    drawing, grid = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    for axis, (title, value) in zip(grid.flat, PANELS.items(), strict=True):
+        for line in series(rows):
             points = [(row.clients, value(row)) for row in line if value(row) > 0]
             if points:
-                axis.loglog(*zip(*points, strict=True), marker="o", label=label)
+                axis.loglog(*zip(*points, strict=True), **_look(line[0]))
         axis.set_xlabel("clients")
         axis.set_title(title, fontsize=10)
-        axis.grid(alpha=0.3, which="both")
-    axes[0].legend(fontsize=7)
-    drawing.savefig(path, dpi=90)
+        axis.grid(alpha=0.3)
+    memory = grid[1, 0]
+    memory.axhline(4, color="black", linewidth=0.8)
+    memory.set_ylim(1, 10)
+    drawing.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    drawing.savefig(path, dpi=75)
+    plt.close(drawing)
 
 
-def series(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """The rows of a line of the figure, with its name."""
-    lines: dict[str, list[Row]] = {}
-    for row in rows:
-        asked = "20 a round" if row.cohort == COHORT else f"{row.cohort / row.clients:.0%} a round"
-        lines.setdefault(f"{row.model}, {row.kind}, {asked}", []).append(row)
-    yield from lines.items()
+def _look(row: Row) -> dict[str, Any]:
+    """Colour by model and kind, dashes by how many clients a round has."""
+    is_fixed = row.cohort == COHORT
+    what = "send a model, keep none" if row.kind == "stateless" else "keep a model, send none"
+    rate = f"{COHORT} a round" if is_fixed else f"{row.cohort / row.clients:.0%} a round"
+    return {
+        "color": COLOURS[row.model, row.kind],
+        "linestyle": "-" if is_fixed else "--",
+        "marker": "o" if is_fixed else "s",
+        "markersize": 4,
+        "label": f"{row.model}, {what}, {rate}",
+    }
+
+
+def series(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each line of the figure, by clients."""
+    lines: dict[tuple[str, str, bool], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.clients):
+        lines.setdefault((row.model, row.kind, row.cohort == COHORT), []).append(row)
+    return [lines[key] for key in sorted(lines, reverse=True)]
 
 
 def fits(rows: Sequence[Row]) -> list[str]:

@@ -163,14 +163,18 @@ class Slurm:
         return state[1] if state else ""
 
     def lose(self, node: str) -> None:
-        """End all of a node at once, as a power cut does: daemon, steps, their processes."""
+        """End all of a node at once, as a power cut does: daemon, steps, their processes.
+
+        All are stopped first: an srun that outlives its step has the controller cancel it, which
+        reaches the step of that number of the job's next start once the node is back.
+        """
         daemon = self._daemons.pop(node)
         tasks = [pid for pid, told in self._processes() if told.get("SLURMD_NODENAME") == node]
         steps = {ancestor for pid in tasks for ancestor in ancestors(pid) if is_step(ancestor)}
-        daemon.kill()
+        for kind in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in [*tasks, *steps, daemon.pid]:
+                send(kind, pid)
         daemon.wait()
-        for pid in [*steps, *tasks]:
-            end(pid)
 
     def stop(self) -> None:
         """Cancel all jobs and end everything that was started here."""
@@ -183,7 +187,7 @@ class Slurm:
         for daemon in self._daemons.values():
             daemon.wait(30)
         for pid, _ in self._processes():
-            end(pid)
+            send(signal.SIGKILL, pid)
 
     def _processes(self) -> list[tuple[int, Mapping[str, str]]]:
         """The processes of jobs of this Slurm, and what they were told by their environment."""
@@ -225,10 +229,10 @@ def is_step(pid: int) -> bool:
         return False
 
 
-def end(pid: int) -> None:
-    """Kill a process that this Slurm started."""
+def send(kind: signal.Signals, pid: int) -> None:
+    """Send a signal to a process that this Slurm started."""
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, kind)
 
 
 @contextmanager

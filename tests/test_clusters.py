@@ -417,7 +417,7 @@ PYTHON = r"""
 echo "python $*" >> "$LOG"
 case "$1 ${2:-} ${3:-}" in
   "- $SLURM_JOB_ID "*) echo "$SWEEP_HOME"; exit "${HOME_STATUS:-0}" ;;
-  "- "*) exit "${JOIN_STATUS:-0}" ;;
+  "- "*) [[ -z "${JOIN_SECONDS:-}" ]] || exec sleep "$JOIN_SECONDS"; exit "${JOIN_STATUS:-0}" ;;
   "-c "*) echo "$STATUS" ;;
   *) exec bash -c "sleep ${SWEEP_SECONDS:-0}; exit ${SWEEP_STATUS:-0}" ;;
 esac
@@ -558,6 +558,15 @@ def test_sbatch_is_queued_again_when_its_head_is_lost(stage, tmp_path):
     assert done.returncode == 75
     assert "the head is lost" in done.stdout
     assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
+
+
+def test_sbatch_is_queued_again_when_its_head_is_lost_while_nodes_join(stage, tmp_path):
+    """Ray waits without end for a head that is gone."""
+    put(tmp_path / "bin", "srun", SRUN.replace("exec", "timeout -s KILL 2"))
+    done = bash(SBATCH, *ALONE, env=stage | {"JOIN_SECONDS": "600"})
+    assert done.returncode == 75
+    assert "the head is lost" in done.stdout
+    assert not any("fedray.sweep fed" in line for line in lines_of(tmp_path / "log"))
 
 
 def test_sbatch_queues_itself_again_before_the_time_limit(stage, tmp_path):

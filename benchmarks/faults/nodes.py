@@ -251,26 +251,33 @@ class Host:
         cluster = Cluster(initialize_head=True, head_node_args=HEAD, shutdown_at_exit=False)
         nodes = [_node(cluster) for _ in range(self.nodes)]
         os.environ["RAY_ADDRESS"] = cluster.address
-        killer = threading.Thread(target=self._disturb, args=(cluster, nodes, count), daemon=True)
+        is_over = threading.Event()
+        work = (cluster, nodes, count, is_over)
+        killer = threading.Thread(target=self._disturb, args=work, daemon=True)
         killer.start()
         try:
             return self.command()
         finally:
+            is_over.set()
+            killer.join(30)  # it may be about to write down a kill that ended the command
             ray.shutdown()
             cluster.shutdown()
 
-    def _disturb(self, cluster: Any, nodes: list[Any], count: int) -> None:
+    def _disturb(
+        self, cluster: Any, nodes: list[Any], count: int, is_over: threading.Event
+    ) -> None:
         """Kill at random moments, once the command is under way; note how long recovery took."""
         moments, began = random.Random(self.seed), time.monotonic()
         for _ in range(count):
-            while not _going(self.out):
+            while not _going(self.out) and not is_over.is_set():
                 time.sleep(0.1)
-            time.sleep(moments.uniform(0.2, 4.0))
+            if is_over.wait(moments.uniform(0.2, 4.0)):
+                return
             before, at = _going(self.out), time.monotonic()
             kill = Kill(self.what, self.scene, at - began, _rounds_of(self.out), math.inf)
             self._kill_once(cluster, nodes, moments)
             with suppress(TimeoutError):
-                kill.recovery = _recovered(self.out, before) - at
+                kill.recovery = _recovered(self.out, before, is_over) - at
             with self._record.open("a") as file:
                 file.write(json.dumps(asdict(kill)) + "\n")
 
@@ -306,19 +313,21 @@ def _rounds_of(out: Path) -> int:
     return sum(_going(out).values())
 
 
-def _recovered(out: Path, before: dict[Path, int]) -> float:
+def _recovered(out: Path, before: dict[Path, int], is_over: threading.Event) -> float:
     """When whatever was going has done two more rounds, or is over; of `time.monotonic`.
 
     Raises:
         TimeoutError: when that does not happen.
     """
     until = time.monotonic() + RECOVERY_SECONDS
-    while time.monotonic() < until:
+    while True:
+        is_last = is_over.is_set() or time.monotonic() > until
         now = _going(out)
         if all(now.get(path, math.inf) >= rounds + 2 for path, rounds in before.items()):
             return time.monotonic()
+        if is_last:
+            raise TimeoutError
         time.sleep(0.05)
-    raise TimeoutError
 
 
 def _without_warnings(errors: str) -> str:

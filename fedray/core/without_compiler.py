@@ -1,7 +1,17 @@
-"""Torch's optimisers without torch's compiler.
+"""Torch's optimisers without torch's compiler: the same steps, the same numbers.
 
-Theirs import `torch._dynamo` (a second and a half, and a hundred megabytes, in every process) when
-they are made, only to tell it not to look into them. Nothing here is compiled.
+Torch wraps methods of its optimisers so that `torch.compile` leaves them alone, and each wrapper
+imports `torch._dynamo` when it is called: a second and a half, and a hundred megabytes, in every
+process. Nothing here is compiled. Torch has no switch for it, so these classes call what is inside
+the wrappers (`functools.wraps` keeps it, and `inspect.unwrap` gives the method itself where a
+version of torch does not wrap it):
+
+- `torch._disable_dynamo` around `add_param_group` and `zero_grad`: tells the compiler only;
+- `_use_grad_for_differentiable` around `step`: besides, turns gradients off, as here `no_grad`.
+  `differentiable=True` is therefore not for these.
+
+Hooks and profiling come with `Optimizer.__init__` and stay. tests/core/test_without_compiler.py
+compares numbers and looks for the import.
 """
 
 from __future__ import annotations
@@ -19,7 +29,7 @@ _ADAM_STEP: Any = inspect.unwrap(torch.optim.Adam.step)
 
 
 class SGD(torch.optim.SGD):
-    """`torch.optim.SGD`, the same numbers."""
+    """`torch.optim.SGD`."""
 
     add_param_group = _ADD_GROUP
     zero_grad = _ZERO_GRAD
@@ -31,7 +41,7 @@ class SGD(torch.optim.SGD):
 
 
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam`, the same numbers."""
+    """`torch.optim.Adam`."""
 
     add_param_group = _ADD_GROUP
     zero_grad = _ZERO_GRAD
@@ -43,7 +53,7 @@ class Adam(torch.optim.Adam):
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`, the same numbers."""
+    """`torch.optim.AdamW`."""
 
     add_param_group = _ADD_GROUP
     zero_grad = _ZERO_GRAD

@@ -157,7 +157,7 @@ class RunFolder:
         Raises:
             UserError: when the file is damaged.
         """
-        if not self.read_matrices("first"):
+        if not (self.read_matrices() and self.read_matrices("first")):
             return None
         first: Mapping[str, Any] = unsealed(read_json(self.matrices))["first"]
         return first if first.get("round", until) <= until else None

@@ -211,7 +211,7 @@ def _with_what_stays(tested: Round, run: LoadedRun) -> Round:
 
 
 def _is_of_training(name: str, info: RunInfo) -> bool:
-    return name.startswith(REPORTED) or info.metric(name).on != "test"
+    return name.startswith(REPORTED) or info.metric(name).on not in ("test", "validation")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from fedray.files import results_uri
 from fedray.runtime.devices import accelerator, count
 from fedray.runtime.local_ray import (
     OPEN,
+    few_processes,
     guard_token,
     is_loopback,
     loopback_kept,
@@ -89,7 +90,7 @@ def _start(num_cpus: int | None, num_gpus: int | None) -> None:
     folder = private_folder()
     _preload()
     try:
-        with sigterm_kept(), loopback_kept():
+        with sigterm_kept(), loopback_kept(), few_processes():
             ray.init(
                 address="local",  # else Ray joins whatever was last started here, alive or not
                 num_cpus=num_cpus,

@@ -1,4 +1,7 @@
-"""What keeps a Ray on this machine to its user: the loopback address, the token, its folder."""
+"""What keeps a Ray on this machine to its user: the loopback address, the token, its folder.
+
+And what keeps it small: the processes that it does without.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ray._common.utils import get_ray_address_file
-from ray._private import ray_constants
+from ray._private import ray_constants, utils
+from ray._private.node import Node
 
 from fedray.errors import UserError
 
@@ -21,6 +25,7 @@ OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 ANSWER_SECONDS = 0.5
+UNASKED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
 def is_loopback(address: str) -> bool:
@@ -43,6 +48,30 @@ def loopback_kept() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def few_processes() -> Iterator[None]:
+    """Have Ray start without what nobody here asks: two seconds of a processor's time.
+
+    That is the autoscaler's monitor, the reader of the workers' logs, which are not shown, and the
+    dashboard's head, which without a dashboard only counts who uses Ray. The node's agent starts as
+    it does where Ray is installed without the dashboard's packages, and opens no port.
+    """
+    before = {name: getattr(Node, name) for name in UNASKED}
+    asked, utils.get_dashboard_dependency_error = utils.get_dashboard_dependency_error, _not_asked
+    for name in UNASKED:
+        setattr(Node, name, lambda self, **options: None)
+    try:
+        yield
+    finally:
+        utils.get_dashboard_dependency_error = asked
+        for name, start in before.items():
+            setattr(Node, name, start)
+
+
+def _not_asked() -> ImportError:
+    return ImportError("no dashboard is started")
 
 
 def other_cluster() -> str | None:

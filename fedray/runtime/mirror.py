@@ -14,8 +14,9 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fedray.errors import RunFailed, UserError
 from fedray.files import is_temporary, results_home, results_uri
@@ -30,6 +31,8 @@ META = "meta.json"
 _LEFT_OUT = {".lock", "tune"}
 """What only the living processes of a node need."""
 _TRIES = 5
+_PART = 2**24
+"""Bytes of a file that are held at once."""
 
 
 class Stamp(NamedTuple):
@@ -64,7 +67,7 @@ class Mirror:
         self._has_folders = isinstance(self._files, HadoopFileSystem | LocalFileSystem)
         try:
             self._files.create_dir(str(self._place), recursive=True)
-            self._write(b"", ".probe")
+            self._write(BytesIO(), ".probe")
             self._files.delete_file(str(self._place / ".probe"))
             self._copied = dict.fromkeys(_files_at(self._files, root), UNKNOWN)
         except OSError as error:
@@ -82,36 +85,40 @@ class Mirror:
         held = self._folder / f".{os.getpid()}.tmp.mirror"
         for _ in range(_TRIES):  # a checkpoint may be replaced meanwhile
             try:
-                with suppress(FileNotFoundError):
-                    self._copy(self._hold(held), held)
+                now = self._hold(held)
+                if now is not None:
+                    self._copy(now, held)
                     return
             finally:
                 shutil.rmtree(held, ignore_errors=True)
 
-    def _hold(self, held: Path) -> Mapping[str, Stamp]:
-        """Keep what has changed as it is now, by links, for as long as copying takes.
+    def _hold(self, held: Path) -> Mapping[str, Stamp] | None:
+        """Keep what has changed, by links, for as long as copying takes; None if something went.
 
-        Raises:
-            FileNotFoundError: when something goes meanwhile.
+        Files that grow may be longer when they are copied: of those a checkpoint names the begin.
         """
-        now = _listed(self._folder)
-        for name, stamp in now.items():
-            if self._copied.get(name) != stamp:
-                (held / name).parent.mkdir(parents=True, exist_ok=True)
-                _link(self._folder / name, held / name)
+        try:
+            now = _listed(self._folder)
+            for name, stamp in now.items():
+                if self._copied.get(name) != stamp:
+                    (held / name).parent.mkdir(parents=True, exist_ok=True)
+                    _link(self._folder / name, held / name)
+        except FileNotFoundError:
+            return None
         return now
 
     def _copy(self, now: Mapping[str, Stamp], held: Path) -> None:
         for name in sorted(now, key=_order):
             if self._copied.get(name) != now[name]:
-                self._write((held / name).read_bytes(), name)
+                with (held / name).open("rb") as content:
+                    self._write(content, name)
                 self._copied[name] = now[name]
         for name in self._copied.keys() - now.keys():
             with suppress(FileNotFoundError):
                 self._files.delete_file(str(self._place / name))
             del self._copied[name]
 
-    def _write(self, content: bytes, name: str) -> None:
+    def _write(self, content: BinaryIO, name: str) -> None:
         """A file, whole or not at all: an object store does that by itself."""
         place = self._place / name
         begun = place
@@ -119,7 +126,7 @@ class Mirror:
             begun = place.with_name(f".{os.getpid()}.tmp.{place.name}")
             self._files.create_dir(str(place.parent), recursive=True)
         with self._files.open_output_stream(str(begun)) as stream:
-            stream.write(content)
+            shutil.copyfileobj(content, stream, _PART)
         if self._has_folders:
             self._files.move(str(begun), str(place))
 
@@ -164,8 +171,8 @@ def fetch_missing(folder: Path) -> None:
         names = _files_at(files, root)
         for name in _whole(names):
             (begun / name).parent.mkdir(parents=True, exist_ok=True)
-            with files.open_input_stream(names[name]) as stream:
-                (begun / name).write_bytes(stream.read())
+            with files.open_input_stream(names[name]) as stream, (begun / name).open("wb") as file:
+                shutil.copyfileobj(stream, file, _PART)
         if begun.exists():
             os.rename(begun, folder)
     except OSError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,34 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         StatesLost: when the clients' states went with a node.
         FedrayError: whatever stopped the run in its code.
     """
+    try:
+        with _server(experiment) as actor:
+            _wait_for_start(actor, experiment, out)
+            stream = actor.run.options(num_returns="streaming").remote(
+                experiment.model_dump_json(by_alias=True), str(out), began
+            )
+            yield from _rounds_among(stream)
+    except RayTaskError as error:  # its folder is as it wants to leave it
+        raise _in_own_terms(error, out) from None
+    except BaseException:
+        with suppress(OSError):  # on a full disk rounds.jsonl stays, which says as much
+            RunFolder(out).put_together()  # an actor that is ended cannot do it itself
+        raise
+
+
+def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
+    """The rounds among what a server's actor yields; what the user should hear of is said."""
+    for ref in stream:
+        said = ray.get(ref)
+        if isinstance(said, str):
+            log.warning("%s", said)
+        else:
+            yield said
+
+
+@contextmanager
+def _server(experiment: Experiment) -> Iterator[Any]:
+    """A server's actor, which is ended at the end."""
     bundle = server_bundle(experiment)
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),
@@ -114,22 +142,9 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
     )
     actor = server.remote()
     try:
-        _wait_for_start(actor, experiment, out)
-        stream = actor.run.options(num_returns="streaming").remote(
-            experiment.model_dump_json(by_alias=True), str(out), began
-        )
-        for ref in stream:
-            said = ray.get(ref)
-            if isinstance(said, str):
-                log.warning("%s", said)
-            else:
-                yield said
-    except RayTaskError as error:
-        raise _in_own_terms(error, out) from None
+        yield actor
     finally:
         ray.kill(actor)
-        with suppress(OSError):  # on a full disk rounds.jsonl stays, which says as much
-            RunFolder(out).put_together()  # an actor that is ended cannot do it itself
 
 
 def _wait_for_start(actor: Any, experiment: Experiment, out: Path) -> None:

@@ -161,6 +161,7 @@ class Session:
                 f"{found.snapshot.round}; restore {self._folder.result.name} and "
                 f"{self._folder.rounds_file.name} from a copy, or start anew with another --out"
             )
+        self._folder.first_analyses(found.snapshot.round)  # is refused before anything is changed
         self._store.tidy()
         self._folder.write_partition(self._assembly.data.manifest())
         return found.snapshot, replace(earlier, rounds=rounds)
@@ -188,6 +189,8 @@ class Session:
                 if not plot.exists():  # a second, for which no round waits
                     plot_phases(self._assembly.data, self._assembly.plan, plot)
             self._store.wait()
+            if writer is None and earlier is not None:
+                self._folder.put_together()  # killed between its last checkpoint and its end
         except (ClientError, ServerError):
             if writer is not None:
                 self._keep_round_before(writer)
@@ -196,8 +199,6 @@ class Session:
             self._keep_tracebacks()
             if writer is not None:
                 self._end(writer)
-            elif earlier is not None:
-                self._folder.put_together()  # killed between its last checkpoint and its end
 
     def _open(self, info: RunInfo, earlier: Run | None) -> RunWriter:
         """Write what does not change from round to round, and open the file of rounds."""

@@ -1,14 +1,15 @@
-"""Whether a test looked at the round: one that did not has the same score in every round."""
+"""Whether a test looked at the round: one that did not has the same score in every round.
+
+Which tests do is not declared but seen: a method, or a user's metric, that forgot to say so would
+keep a score that is out of date.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fedray.core import Client
-
-_T = TypeVar("_T")
+from fedray.core import Client, TrainingConfig
 
 
 def watched(client: Client, looked: list[str]) -> Client:
@@ -16,26 +17,33 @@ def watched(client: Client, looked: list[str]) -> Client:
 
     Args:
         client: the client in its round.
-        looked: takes the names of what is read: the round itself, or its learning rate.
+        looked: takes the names of what is read: the round itself, or its learning rate. To copy
+            what has them reads them.
     """
-    training = _noting(client.setting.training, "lr", looked)
+    training = _WatchedTraining(**vars(client.setting.training), looked=looked)
     setting = replace(client.setting, training=training)
-    return _noting(replace(client, setting=setting), "round", looked)
+    return _WatchedClient(**{**vars(client), "setting": setting}, looked=looked)
 
 
-def _noting(value: _T, field: str, looked: list[str]) -> _T:
-    """A copy of a dataclass that notes whenever a field of it is read."""
-    kind: Any = type(value)
-    copied = object.__new__(_type(kind, field))
-    vars(copied).update(vars(value), _looked=looked)
-    return copied  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class _WatchedClient(Client):
+    """Notes that the round was read."""
+
+    looked: list[str] = field(default_factory=list)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "round":
+            self.looked.append(name)
+        return super().__getattribute__(name)
 
 
-@cache
-def _type(of: type, field: str) -> Any:
-    def read(self: Any, name: str) -> Any:
-        if name == field:  # a copy that `replace` made has no list: making it has read the field
-            vars(self).get("_looked", []).append(name)
-        return object.__getattribute__(self, name)
+@dataclass(frozen=True)
+class _WatchedTraining(TrainingConfig):
+    """Notes that the learning rate was read."""
 
-    return type(of.__name__, (of,), {"__getattribute__": read})
+    looked: list[str] = field(default_factory=list)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "lr":
+            self.looked.append(name)
+        return super().__getattribute__(name)

@@ -33,6 +33,8 @@ LARGE_TENSOR = 2**12
 """Bytes from which on tensors with the same content are stored once."""
 _ALIGNED = 64
 _SAMPLES = 64
+_DAMAGE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError)
+"""What is raised by reading what was not written so."""
 
 
 class Place(NamedTuple):
@@ -218,7 +220,7 @@ def read_state(folder: Path, place: Place) -> ClientState:
         record = _mapped(path, place.offset, place.length)
         table, data = _table(record)
         return ClientState(**_tensors(table, record[data:], folder))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         raise damaged(path, error) from None
 
 
@@ -241,7 +243,7 @@ def check_state(folder: Path, place: Place) -> None:
     try:
         if _checksum(path, place) != place.checksum:
             raise ValueError("its content does not fit its checksum")
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except _DAMAGE as error:
         raise damaged(path, error) from None
 
 

@@ -20,7 +20,7 @@ def head(weight: float, bias: float, samples: int) -> Head:
 
 
 def test_the_mean_head_by_hand():
-    found = mean_head({0: 0.75, 4: 0.25}, {0: head(1, 0, 30), 4: head(5, 8, 10)})
+    found = mean_head({0: 0.75, 4: 0.25}, {0: head(1.0, 0.0, 30), 4: head(5.0, 8.0, 10)})
     assert found["weight"].tolist() == [[2.0] * 3] * 2
     assert found["bias"].tolist() == [2.0, 2.0]
 

@@ -103,10 +103,13 @@ def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
         1: TrainedModel({"p": torch.tensor(8.0)}, {"v": torch.tensor(3.0)}, 10),
     }
     state = {"model": {"p": torch.tensor(2.0), "v": torch.tensor(9.0)}}
-    after = method.server_update(state, uplinks, None)
+    model = torch.nn.Module()
+    model.register_buffer("v", torch.tensor(0.0))
+    server = SimpleNamespace(model=model)
+    after = method.server_update(state, uplinks, server)
     assert after["model"]["p"].item() == pytest.approx(expected)
     assert after["model"]["v"].item() == pytest.approx(2.0)  # a running variance stays positive
-    assert method.server_update(state, {}, None) is state
+    assert method.server_update(state, {}, server) is state
 
 
 def test_personal_models_are_tested_and_only_the_global_one_travels(run):

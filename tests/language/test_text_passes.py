@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedray.config import Component
+from fedray.language import passes as passes_module
 from fedray.language import prototypes as prototypes_module
 from fedray.language import tower as tower_module
 from fedray.language.encoders import bert_files, encoder_choice
@@ -66,8 +67,51 @@ def test_the_next_step_continues_the_pass_bit_for_bit(tower, choice, monkeypatch
     assert torch.equal(before, fresh)
     assert torch.equal(again, fresh)
     assert torch.equal(gradient(again, v), gradient(fresh, v))
-    tower.prototypes_again(v)
-    assert calls == [6, 6], "a pass serves once"
+    known = tower.prototypes_again(v)
+    assert torch.equal(known, fresh)
+    assert torch.equal(gradient(known, v), gradient(again_of(choice, v), v))
+    assert calls == [6], "what a pass gave is known"
+
+
+def again_of(choice, v):
+    """As `prototypes_again` of a tower that knows nothing."""
+    return TextTower(choice, TEXTS, CPU).prototypes_again(v)
+
+
+def test_runs_in_lockstep_each_continue_their_own_pass(tower, choice, monkeypatch):
+    calls, seeds = counted(tower, monkeypatch), [prompts(tower, seed) for seed in (0, 1)]
+    for _ in range(2):
+        before = [tower.prototypes_before(v) for v in seeds]
+        for v, expected in zip(seeds, before, strict=True):
+            again, fresh = tower.prototypes_again(v), again_of(choice, v)
+            assert torch.equal(again, expected)
+            assert torch.equal(again, fresh)
+            assert torch.equal(gradient(again, v), gradient(fresh, v))
+        seeds = [(v.detach() + 0.1).requires_grad_() for v in seeds]
+    assert calls == [6] * 4, "one pass for each run and step"
+
+
+def test_a_gradient_of_another_loss_is_another(tower, choice, monkeypatch):
+    calls, v = counted(tower, monkeypatch), prompts(tower)
+    tower.prototypes_before(v)
+    gradient(tower.prototypes_again(v), v)
+    other = gradient(3 * tower.prototypes_again(v), v)
+    assert torch.equal(other, gradient(3 * again_of(choice, v), v))
+    assert calls == [6, 6], "the pass of the first one is gone"
+
+
+def test_what_is_known_is_bounded_and_nobodys_to_change(tower, monkeypatch):
+    v, other = prompts(tower), prompts(tower, seed=1)
+    first = tower.prototypes_before(v)
+    monkeypatch.setattr(passes_module, "KNOWN_BYTES", first.nbytes)
+    calls, expected = counted(tower, monkeypatch), first.clone()
+    first.zero_()
+    tower.prototypes_before(v).zero_()
+    assert torch.equal(tower.prototypes_before(v), expected)
+    assert calls == []
+    tower.prototypes_before(other)
+    assert torch.equal(tower.prototypes_before(v), expected)
+    assert calls == [6, 6], "the first was forgotten for the second"
 
 
 def test_other_prompts_and_other_slots_are_another_pass(tower, monkeypatch):
@@ -77,23 +121,29 @@ def test_other_prompts_and_other_slots_are_another_pass(tower, monkeypatch):
     assert torch.equal(tower.prototypes_again(other), tower.prototypes(other))
     tower.prototypes_before(v)
     assert torch.equal(tower.prototypes_again(v, True), tower.prototypes(v, True))
-    assert len(calls) == 6
+    assert len(calls) == 5
 
 
 def test_a_pass_too_large_is_not_kept(tower, monkeypatch):
     v, calls = prompts(tower), counted(tower, monkeypatch)
     monkeypatch.setattr(tower_module, "PASS_KEPT", activations(tower.encoder, tower._tokens) - 1)
-    assert torch.equal(tower.prototypes_before(v), tower.prototypes_again(v))
+    before, again = tower.prototypes_before(v), tower.prototypes_again(v)
+    assert torch.equal(before, again)
+    assert len(calls) == 1
+    gradient(again, v)
     assert len(calls) == 2
 
 
 def test_a_pass_is_not_kept_where_memory_is_short(tower, monkeypatch):
-    v, calls = prompts(tower), counted(tower, monkeypatch)
+    calls = counted(tower, monkeypatch)
     enough = 4 * activations(tower.encoder, tower._tokens)
     for free, passes in ((enough, 1), (enough - 4, 2)):
         monkeypatch.setattr(prototypes_module, "_free", lambda device, free=free: free)
         calls.clear()
-        assert torch.equal(tower.prototypes_before(v), tower.prototypes_again(v))
+        v = prompts(tower, seed=passes)
+        before, again = tower.prototypes_before(v), tower.prototypes_again(v)
+        assert torch.equal(before, again)
+        gradient(again, v)
         assert len(calls) == passes
 
 

@@ -266,8 +266,8 @@ def test_a_result_of_a_later_version_is_refused(tmp_path):
     result = RunFolder(tmp_path).result
     head = json.loads(result.read_text())
     rounds = head.pop("rounds")
-    result.write_text(json.dumps({**sealed({**unsealed(head), "schema": 4}), "rounds": rounds}))
-    with pytest.raises(UserError, match="it has schema 4, and this version reads up to 3"):
+    result.write_text(json.dumps({**sealed({**unsealed(head), "schema": 5}), "rounds": rounds}))
+    with pytest.raises(UserError, match="it has schema 5, and this version reads up to 4"):
         RunFolder(tmp_path).read()
 
 

@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, utils
+from ray._private.node import Node
 
 from fedray.errors import UserError
 from fedray.runtime.cluster import connect
-from fedray.runtime.local_ray import guard_token, is_loopback, private_folder
+from fedray.runtime.local_ray import (
+    UNASKED,
+    few_processes,
+    guard_token,
+    is_loopback,
+    private_folder,
+)
 
 METRICS = "RAY_enable_metrics_collection"
 
@@ -232,6 +239,17 @@ def test_a_ray_of_our_own_joins_nobody_and_keeps_to_this_machine(
     assert os.environ[METRICS] == "0"
     assert ray_constants.ENABLE_RAY_CLUSTER, "left as it was"
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_ray_of_our_own_starts_without_what_nobody_asks():
+    def now() -> list[Any]:
+        return [getattr(Node, name) for name in UNASKED] + [utils.get_dashboard_dependency_error]
+
+    before = now()
+    with few_processes():
+        assert not set(before) & set(now())
+        assert Node.start_monitor(None) is None
+    assert now() == before, "left as it was"
 
 
 def test_a_cluster_that_answers_is_mentioned_and_not_joined(asked, home, capsys):

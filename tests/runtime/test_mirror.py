@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -159,6 +160,33 @@ def test_a_copy_that_fails_is_said_and_the_results_are_here(bucket, monkeypatch,
     assert "trying on" in caplog.messages[0]
 
 
+def test_a_target_that_went_is_said(bucket, tmp_path, monkeypatch):
+    """What goes here while it is copied is looked at again; what goes there is a failure."""
+    checkpoint(tmp_path / "run", 1)
+    copy = Mirror(tmp_path / "run", f"file://{bucket}")
+    tries: list[Path] = []
+    link = mirror._link
+
+    def went(source: Path, target: Path) -> None:
+        tries.append(source)
+        if len(tries) == 1:
+            raise FileNotFoundError(source)
+        link(source, target)
+
+    monkeypatch.setattr(mirror, "_link", went)
+    copy.copy()
+    assert len(tries) == 3
+    assert files(bucket) == files(tmp_path / "run")
+
+    def gone(self, content: BinaryIO, name: str) -> None:
+        raise FileNotFoundError(name)
+
+    checkpoint(tmp_path / "run", 2)
+    monkeypatch.setattr(Mirror, "_write", gone)
+    with pytest.raises(FileNotFoundError):
+        copy.copy()
+
+
 def test_what_stops_a_run_is_more_important_than_its_copy(bucket, monkeypatch):
     out = results_home() / "mine"
     checkpoint(out, 1)
@@ -179,9 +207,8 @@ def cannot_copy(out: Path, monkeypatch, caplog) -> None:
         until_said(caplog)
 
 
-def full(self, content: bytes, name: str) -> None:
-    if content:
-        raise OSError("no space left")
+def full(self, content: BinaryIO, name: str) -> None:
+    raise OSError("no space left")
 
 
 def until_said(caplog) -> None:

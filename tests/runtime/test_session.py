@@ -131,6 +131,24 @@ def test_a_lost_checkpoint_is_a_question(tmp_path, capsys, lose, said):
     assert folder.result.read_bytes() == before
 
 
+def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsys):
+    asked, killed = session(tmp_path / "run"), tmp_path / "killed"
+    rounds = asked.rounds()
+    assert [next(rounds).round, next(rounds).round] == [0, 1]
+    asked.settle()
+    shutil.copytree(tmp_path / "run", killed)  # its result.json has not all rounds yet
+    rounds.close()
+    RunFolder(killed).matrices.write_text("[]")
+    before = contents(killed)
+    assert go_on(killed) == 2
+    assert re.fullmatch(r"error: .*matrices.json cannot be read.*\n", capsys.readouterr().err)
+    assert contents(killed) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
 def test_a_run_begins_anew_as_the_question_says(tmp_path, capsys):
     folder = interrupted(tmp_path)
     lose_all(folder)

@@ -105,6 +105,18 @@ def test_a_cut_file_is_refused(tmp_path, cut):
         read_state(tmp_path, place)
 
 
+@pytest.mark.parametrize(
+    ("what", "instead"),
+    [(b'"float32"', b'"flo_t32"'), (b'"float32"', b'"float64"'), (b'{"', b'["'), (b"}", b"1")],
+)
+def test_a_changed_table_is_refused(tmp_path, what, instead):
+    (place,) = written(tmp_path, large(1.0))
+    path = tmp_path / place.file
+    path.write_bytes(path.read_bytes().replace(what, instead, 1))
+    with pytest.raises(UserError, match=r"0\.states is damaged"):
+        read_state(tmp_path, place)
+
+
 def test_a_missing_file_is_named_where_another_shares_it(tmp_path):
     images = torch.arange(2**18, dtype=torch.int32)
     places = written(tmp_path, large(0, images=images), large(1, images=images))
