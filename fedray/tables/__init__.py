@@ -10,6 +10,8 @@ book.py        plan.json and the runs' folders; what `--resume` reads
 runner.py      the runs inside Ray Tune
 runs.py        the table in MLflow: a run per cell, below it one per seed
 statistics.py  intervals, paired tests, Holm's correction, how many seeds would decide
+comparing.py   paired comparisons and what they decide
+controls.py    whether a control does as well as what it is to explain
 fairness.py    what makes cells hard to compare
 outcome.py     cells, differences, verdicts, controls
 page.py        the page; latex.py, html.py, figure.py, record.py: its other forms

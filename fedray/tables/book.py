@@ -135,9 +135,14 @@ class Book:
         return min(runs, key=_urgency, default=None)
 
     @property
+    def cells_over(self) -> int:
+        """How many cells are over."""
+        return sum(standing.phase in ("over", "failed") for _, standing in self.standings())
+
+    @property
     def is_complete(self) -> bool:
         """Whether every cell is over."""
-        return all(standing.phase in ("over", "failed") for _, standing in self.standings())
+        return self.cells_over == len(self.cells)
 
     def _enter(self, wanted: Wanted) -> None:
         if wanted.key in self._numbers:

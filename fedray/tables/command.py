@@ -209,8 +209,8 @@ def headline(book: Book) -> str:
 
 def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     """Run what is left of a table and write its page; returns the exit code."""
-    from fedray.sweep.watch import SweepProgress, Watcher
-    from fedray.tables.runner import fit
+    from fedray.sweep.watch import SweepProgress
+    from fedray.tables.runner import TableWatcher, fit
     from fedray.tables.runs import TableRuns
 
     book.write()
@@ -219,7 +219,7 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     metrics: dict[Place, dict[str, float]] = {}
     try:
         with SweepProgress(book, concurrent) as show:
-            watcher = Watcher(book, runs, show)
+            watcher = TableWatcher(book, runs, show, lambda: write_page(book, outcome(book)))
             fit(book, watcher, concurrent)
             while watcher.take_again():
                 fit(book, watcher, concurrent)

@@ -21,6 +21,7 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
     """Everything that a reader must know before comparing two cells."""
     plan = book.plan
     return [
+        *_unfinished(cells),
         *_choice(plan),
         *_effort(plan, cells),
         *_edges(cells),
@@ -29,6 +30,12 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_differing(book),
         *_versions(cells),
     ]
+
+
+def _unfinished(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    left = [cell for cell in cells.values() if cell.standing.phase in ("tuning", "report")]
+    if left:
+        yield f"NOT FINISHED: {len(left)} of {len(cells)} cells are still to be run"
 
 
 def _choice(plan: TablePlan) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from ray.tune.search import Searcher
 from fedray.config import Experiment
 from fedray.records import RunFolder
 from fedray.sweep.command import tune_trials
+from fedray.sweep.runs import TrialRuns
 from fedray.sweep.seeds import MergedRound, Objective
 from fedray.sweep.trial import Lockstep, reports, tell
-from fedray.sweep.watch import Watcher
+from fedray.sweep.watch import SweepProgress, Watcher
 from fedray.tables.book import Book, entry
 
 
@@ -53,6 +54,32 @@ class ReadyRuns(Searcher):  # type: ignore[misc]
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing to restore."""
+
+
+class TableWatcher(Watcher):
+    """Writes the page whenever a cell is over, so that a night's table can be read in between.
+
+    Args:
+        book: the table.
+        runs: the table in MLflow; None does not track.
+        show: shows progress.
+        write: writes the page.
+    """
+
+    def __init__(
+        self, book: Book, runs: TrialRuns | None, show: SweepProgress, write: Callable[[], object]
+    ) -> None:
+        super().__init__(book, runs, show)
+        self._book = book
+        self._write = write
+        self._over = book.cells_over
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """A run is over."""
+        super().on_trial_complete(iteration, trials, trial, **info)
+        if self._book.cells_over > self._over:
+            self._over = self._book.cells_over
+            self._write()
 
 
 def run_one(config: Mapping[str, Any], chooser: str, metric: str) -> None:

@@ -8,11 +8,14 @@ from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
+from pretended_runs import end
 
+from fedray.tables.book import Book
 from fedray.tables.command import cell_metrics, main, write_page
 from fedray.tables.latex import escaped, latex
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
+from fedray.tables.spec import plan_table
 
 ROWS = {
     "mine": {"algorithm": "fedproto", "label": "Mine & all_of_it"},
@@ -83,6 +86,17 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
     assert "failed" in text
     assert "no runs" in text
     assert not (here / "out" / "figure.png").exists()
+
+
+def test_a_page_that_is_written_in_between_says_so(here, write):
+    write(**CHANGES)
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    (here / "out").mkdir()
+    while book.cells_over < 2:
+        end(book, book.next(), curve)
+    text = write_page(book, outcome(book))
+    assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
+    assert "no runs" in text
 
 
 def test_the_json_holds_every_number(written, here):
