@@ -21,6 +21,7 @@ _BASE: dict[str, Any] = {
     "lr": 0.05,
     "participation": 0.5,
     "join": {"clients": 1, "round": 4},
+    "report": {"select": "test"},
     "faults": {"late": 0.3},
     "data": {"clients": 5, "samples": 240, "partition": {"name": "dirichlet", "alpha": 0.5}},
     "model": {"group": "mlp", "feature_dim": 16},

@@ -149,7 +149,8 @@ def draw(ledger: Ledger, path: Path) -> None:
         for trial in ledger.through
         if trial.test is not None
     ]
-    title = f"{plan.sweep} [{plan.scale} scale], {plan.how if plan.at == 'best' else 'final'} round"
+    when = f"round {plan.how}" if plan.at == "best" else "last round"
+    title = f"{plan.sweep} [{plan.scale} scale], {when}"
     axes = [axis.key for axis in plan.axes]
     figure_sweep(rows, axes, path, _metric(ledger), title=title)
 

@@ -51,7 +51,14 @@ def environment(tmp_path, monkeypatch) -> Iterator[dict[str, str]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-SMALL = {"rounds": 1, "workers": 1, "cpus": 1, "data.clients": 3, "data.samples": 300}
+SMALL = {
+    "rounds": 1,
+    "workers": 1,
+    "cpus": 1,
+    "data.clients": 3,
+    "data.samples": 300,
+    "report.select": "test",
+}
 RUN = ["-m", "fedray.run", "fedavg_digits", *(f"{k}={v}" for k, v in SMALL.items()), "--no-track"]
 SWEEP = ["-m", "fedray.sweep", "tiny", "--no-track"]
 

@@ -104,10 +104,12 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
         assert record["seconds"] > 0
     assert rounds[1]["up_bytes_by_kind"].keys() == {"prototypes", "statistics"}
     accuracies = [record["metrics"]["local_accuracy"] for record in rounds]
-    best = max(accuracies[1:])
+    held = [record["metrics"]["validation/local_accuracy"] for record in rounds]
+    chosen = held.index(max(held[1:]), 1)
+    best = accuracies[chosen]
     assert result["best"]["local_accuracy"] == best
-    assert result["best"]["round"] == accuracies.index(best, 1)
-    assert result["best"]["chosen"] == "best on test"
+    assert result["best"]["round"] == chosen
+    assert result["best"]["chosen"] == "best on validation"
     assert (result["final"]["round"], result["final"]["local_accuracy"]) == (3, accuracies[3])
 
     printed = capsys.readouterr().out
@@ -118,7 +120,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     lines = [line for line in printed.splitlines() if line.startswith("round ")]
     assert [line.split()[1] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
     assert f"accuracy {accuracies[2]:.4f}" in lines[2]
-    assert f"best on test {best:.4f} in round {result['best']['round']}, last" in printed
+    assert f"best on validation {best:.4f} in round {result['best']['round']}, last" in printed
     assert f"results: {out}\n" in printed
 
 

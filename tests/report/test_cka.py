@@ -27,6 +27,7 @@ RUN = [
     "model.feature_dim=16",
 ]
 RUN += [
+    "data.validation_fraction=null",
     "data.clients=4",
     "data.partition=iid",
     "data.samples=240",

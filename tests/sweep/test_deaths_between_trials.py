@@ -24,6 +24,7 @@ EXPERIMENT = {
     "workers": 1,
     "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
     "faults": {"max_failures": 10},
+    "report": {"select": "test"},
 }
 SWEEP = {
     "answers": "nothing",
