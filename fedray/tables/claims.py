@@ -81,7 +81,8 @@ class Claim:
     @property
     def question(self) -> str:
         """The inequality with its columns, and the metric."""
-        margin = f" {self.margin:+g}" if self.margin else ""
+        sign = "-" if self.margin < 0 else "+"
+        margin = f" {sign} {abs(self.margin):g}" if self.margin else ""
         return f"{self.better} > {self.worse}{margin}"
 
 
