@@ -1,6 +1,8 @@
-"""`python -m fedray`: listings, and the pages that are written from them."""
+"""`python -m fedray`: listings, the pages that are written from them, and tables."""
 
 from __future__ import annotations
+
+import sys
 
 from fedray.cli import cost, docs, ls, new, papers, show
 from fedray.command import CommandLine, run_command
@@ -31,12 +33,18 @@ def parser() -> CommandLine:
     new.add_arguments(
         commands.add_parser("new", help="write a method, model, source or project to begin with")
     )
+    commands.add_parser("table", add_help=False, help="methods by settings, as fedray.table")
     cli.add_debug()
     return cli
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["table"]:  # whose flags may stand between its words
+        from fedray.tables.command import main as compare
+
+        return compare(list(words[1:]))
     return run_command(parser(), lambda args: COMMANDS[args.command](args), argv)
 
 

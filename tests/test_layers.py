@@ -36,7 +36,8 @@ LAYERS = [
     ["tracking"],
     ["runtime"],
     ["report", "sweep", "pretrain"],
-    ["cli", "run", "__main__"],
+    ["tables"],
+    ["cli", "run", "table", "__main__"],
 ]
 """The parts from below; a part imports those of the layers below it, and `BESIDE` itself."""
 

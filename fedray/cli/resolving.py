@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
-RUN, SWEEP, PLAIN = "fedray.run", "fedray.sweep", "fedray"
+RUN, SWEEP, TABLE, PLAIN = "fedray.run", "fedray.sweep", "fedray.table", "fedray"
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
@@ -79,6 +79,8 @@ def check_command(command: str) -> list[Asked]:
         return _asked_by_run(args)
     if module == SWEEP:
         return _asked_by_sweep(args)
+    if module == TABLE:
+        return _asked_by_table(args)
     if module == PLAIN and args.command == "cost":
         return _resolved(args.experiment, args.set)
     return []
@@ -121,6 +123,22 @@ def _resolved(name: str, pairs: Sequence[str]) -> list[Asked]:
     from fedray.runtime.resolve import resolve
 
     return [Asked("", resolve(name, pairs))]
+
+
+def _asked_by_table(args: argparse.Namespace) -> list[Asked]:
+    from fedray.sweep.spec import words
+    from fedray.tables.agenda import Cell
+    from fedray.tables.spec import plan_table
+
+    if args.table is None:
+        raise UserError("name a table")
+    plan = plan_table(args.table, args.set, args.scale)
+    seed = plan.tuning.seeds[0]
+    return [
+        Asked(f"{place} {words(config)}", plan.experiment_of(place, config, "tuning", seed))
+        for place in plan.places
+        for config in Cell(plan, place).first
+    ]
 
 
 def _asked_by_sweep(args: argparse.Namespace) -> list[Asked]:

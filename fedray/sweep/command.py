@@ -10,11 +10,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -36,7 +36,6 @@ from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.sweep.ledger import Ledger, Trial, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
-    Config,
     SweepPlan,
     check_configurations,
     folders,
@@ -98,8 +97,13 @@ def _main(args: argparse.Namespace) -> int:
     ledger = begin_or_resume(args)
     configs = check_configurations(ledger.plan)
     print(headline(ledger), flush=True)
-    concurrent = connect_cluster(ledger, configs, tracks=not args.no_track)
-    prepare(ledger.plan, configs)  # meanwhile Ray's processes get ready
+    plan = ledger.plan
+    asked = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
+    concurrent = connect_cluster(
+        ledger.home, asked, ledger.left, plan.max_concurrent, tracks=not args.no_track
+    )
+    every = itertools.product(configs, plan.seeds)
+    prepare((words(c), plan.experiment_of(c, seed)) for c, seed in every)  # as Ray gets ready
     with full_disk_said(ledger.home), hold(ledger.home), mirrored(ledger.home):
         keep_file(args.sweep, ledger)
         return run(ledger, concurrent, tracks=not args.no_track)
@@ -173,7 +177,7 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     try:
         lock.acquire(timeout=wait_seconds)
     except Timeout:
-        raise UserError(f"{home} belongs to a sweep that is still running") from None
+        raise UserError(f"{home} belongs to a command that is still running") from None
     remove_torn(home)
     try:
         yield
@@ -193,25 +197,27 @@ def keep_file(name: str, ledger: Ledger) -> None:
 # --- before anything starts ----------------------------------------------------------------------
 
 
-def prepare(plan: SweepPlan, configs: Sequence[Config]) -> None:
+def prepare(experiments: Iterable[tuple[str, Experiment]]) -> None:
     """Look once at what trials will read: images into this node's cache, partitions, texts.
+
+    Args:
+        experiments: of all trials, each with what it is called in an error.
 
     Raises:
         UserError: when something is missing, or a configuration's partition cannot be made.
     """
     seen = set()
-    for config, seed in itertools.product(configs, plan.seeds):
-        experiment = plan.experiment_of(config, seed)
+    for name, experiment in experiments:
         parts = experiment.data, experiment.text, experiment.algorithm.name
         size = experiment.model.feature_dim, experiment.batch_size, experiment.drop_last
-        what = (*map(str, parts), seed, *size)
+        what = (*map(str, parts), experiment.seed, *size)
         if what in seen:
             continue
         seen.add(what)
         try:
             _look_at_inputs(experiment)
         except UserError as error:
-            raise UserError(f"{words(config)}: {error}") from None
+            raise UserError(f"{name}: {error}") from None
 
 
 def _look_at_inputs(experiment: Experiment) -> None:
@@ -244,8 +250,17 @@ def headline(ledger: Ledger) -> str:
     )
 
 
-def connect_cluster(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) -> int:
+def connect_cluster(
+    home: Path, experiments: Sequence[Experiment], left: int, most: int | None, *, tracks: bool
+) -> int:
     """Connect to the cluster and print the resources that the trials need.
+
+    Args:
+        home: where results are written.
+        experiments: what is going to be run, each kind once.
+        left: how many trials there are.
+        most: run at a time, at the most; None: as many as the cluster holds.
+        tracks: whether they are logged to MLflow.
 
     Returns:
         How many trials run at a time, at the most.
@@ -258,22 +273,19 @@ def connect_cluster(ledger: Ledger, configs: Sequence[Config], *, tracks: bool) 
     from fedray.runtime.cluster import check_storage, connect, drivers_node
     from fedray.runtime.resources import at_a_time, preflight, server_bundle
 
-    plan = ledger.plan
     nodes = connect()
-    for config in configs:
-        server = server_bundle(plan.experiment_of(config, plan.seeds[0]))
-        check_storage(ledger.home, len(nodes), server)
+    for experiment in experiments:
+        check_storage(home, len(nodes), server_bundle(experiment))
     if drivers_node() is not None:
         print("trials' servers run on this node, where results are written (FEDRAY_RESULTS)")
     if tracks:
         check_tracking(len(nodes))
-    experiments = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
     lines = [preflight(experiment, nodes) for experiment in experiments]
     fit = max(at_a_time(experiment, nodes) for experiment in experiments)  # Ray packs unequal ones
-    concurrent = max(1, min(fit, plan.max_concurrent or fit, ledger.left))
+    concurrent = max(1, min(fit, most or fit, left))
     for line in dict.fromkeys(lines):
         print(line)
-    print(f"{ledger.left} trials, {concurrent} at a time", flush=True)
+    print(f"{left} trials, {concurrent} at a time", flush=True)
     return concurrent
 
 
@@ -337,40 +349,63 @@ def how_to_go_on(ledger: Ledger) -> str:
 
 def fit(ledger: Ledger, watcher: Watcher, order: Sequence[Trial], concurrent: int) -> None:
     """Let Ray Tune run the trials that are left, a grid's in this order."""
-    from ray import tune
-
-    from fedray.runtime.cluster import drivers_node
-    from fedray.runtime.resources import trial_bundles
     from fedray.sweep.search import tune_config
     from fedray.sweep.trial import run_trial
 
     if not ledger.left:
         return
+    plan = ledger.plan
+
+    def asked(trial: Mapping[str, Any]) -> Experiment:
+        return plan.experiment_of(trial["values"], plan.seeds[0])
+
+    trainable = functools.partial(run_trial, plan=plan, home=ledger.home)
+    tune_trials(trainable, asked, tune_config(ledger, order, concurrent), ledger.home, watcher)
+
+
+def tune_trials(
+    trainable: Callable[..., None],
+    asked: Callable[[Mapping[str, Any]], Experiment],
+    how: tuple[dict[str, Any], Any],
+    home: Path,
+    watcher: Watcher,
+) -> None:
+    """Let Ray Tune run trials; each in a placement group of its own, in processes that stay warm.
+
+    Args:
+        trainable: gets a trial under "trial".
+        asked: a trial's experiment, which says what it asks of the cluster.
+        how: Ray Tune's parameter space and its configuration.
+        home: where Ray Tune keeps what it needs meanwhile.
+        watcher: sees trials begin, report and end.
+    """
+    from ray import tune
+
+    from fedray.runtime.cluster import drivers_node
+    from fedray.runtime.resources import trial_bundles
+
     _count_nothing()
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
-    shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
-    space, config = tune_config(ledger, order, concurrent)
-    plan, node = ledger.plan, drivers_node()
-    trainable = tune.with_resources(
-        functools.partial(run_trial, plan=plan, home=ledger.home),
-        lambda given: tune.PlacementGroupFactory(
-            trial_bundles(plan.experiment_of(given["trial"]["values"], plan.seeds[0]), node)
-        ),
+    shutil.rmtree(home / TUNE_FOLDER, ignore_errors=True)
+    (space, config), node = how, drivers_node()
+    placed = tune.with_resources(
+        trainable,
+        lambda given: tune.PlacementGroupFactory(trial_bundles(asked(given["trial"]), node)),
     )
     tune.Tuner(
-        trainable,
+        placed,
         param_space=space,
         tune_config=config,
         run_config=tune.RunConfig(
             name=TUNE_FOLDER,
-            storage_path=str(ledger.home),
+            storage_path=str(home),
             verbose=0,
             callbacks=[watcher],
             failure_config=tune.FailureConfig(max_failures=-1),  # the watcher counts them
         ),
     ).fit()
-    shutil.rmtree(ledger.home / TUNE_FOLDER, ignore_errors=True)
+    shutil.rmtree(home / TUNE_FOLDER, ignore_errors=True)
 
 
 def _count_nothing() -> None:

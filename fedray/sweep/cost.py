@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedray.sweep.ledger import Trial
-from fedray.sweep.spec import SweepPlan
+from fedray.sweep.ledger import Trial, TrialBook
 
 if TYPE_CHECKING:
     from fedray.config import Experiment
@@ -30,14 +29,14 @@ TEXT_SECONDS = 1e-2
 
 
 class Costs:
-    """The estimates for a sweep's trials; configurations that cost the same are looked at once.
+    """The estimates for trials; configurations that cost the same are looked at once.
 
     Args:
-        plan: the sweep.
+        book: the trials.
     """
 
-    def __init__(self, plan: SweepPlan) -> None:
-        self._plan = plan
+    def __init__(self, book: TrialBook) -> None:
+        self._book = book
         self._known: dict[str, float] = {}
 
     def round(self, trial: Trial) -> float:
@@ -46,7 +45,7 @@ class Costs:
         Of an experiment that cannot be looked at, as of the others: the trial will say what is
         wrong with it.
         """
-        experiment = self._plan.experiment_of(trial.config, self._plan.seeds[0])
+        experiment = self._book.experiment_of(trial)
         method = experiment.algorithm
         key = f"{method.name} {method.params.get('server_epochs')} " + experiment.model_dump_json(
             include=_DECIDES, by_alias=True
@@ -56,12 +55,12 @@ class Costs:
                 self._known[key] = round_seconds(experiment)
             except Exception as error:
                 log.debug("trial %d cannot be estimated: %s", trial.number, error)
-                return fmean(self._known.values() or [1.0]) * len(self._plan.seeds)
-        return self._known[key] * len(self._plan.seeds)
+                return fmean(self._known.values() or [1.0]) * self._book.seeds_of_a_trial
+        return self._known[key] * self._book.seeds_of_a_trial
 
     def rounds(self, trial: Trial) -> int:
         """How many rounds it has, the one before training apart."""
-        return self._plan.experiment_of(trial.config, self._plan.seeds[0]).rounds
+        return self._book.experiment_of(trial).rounds
 
     def whole(self, trial: Trial) -> float:
         """Seconds of all its rounds; roughly."""

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from fedray.config import Tree, validate
+from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError, named
 from fedray.files import write_json
-from fedray.sweep.seeds import MergedRound, objective_of
+from fedray.sweep.seeds import MergedRound, objective_of, read_merged, read_seeds
 from fedray.sweep.spec import Config, SweepPlan, folder_name
 
 FORMAT = 3
@@ -94,6 +94,76 @@ class Trial:
             self.final = curve[-1][plan.metric]
 
 
+class TrialBook(Protocol):
+    """The trials that the driver watches, of a sweep or of a table.
+
+    Attributes:
+        trials: by number.
+    """
+
+    trials: dict[int, Trial]
+
+    @property
+    def ordered(self) -> list[Trial]:
+        """All trials by number."""
+        ...
+
+    @property
+    def open(self) -> list[Trial]:
+        """The trials that are still to be run, or run on."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """How many trials there will be, as far as is known."""
+        ...
+
+    @property
+    def leading(self) -> Trial | None:
+        """The best trial so far; None where that says nothing."""
+        ...
+
+    @property
+    def seeds_of_a_trial(self) -> int:
+        """How many runs a trial is."""
+        ...
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether trials may be ended before their last round."""
+        ...
+
+    @property
+    def usual_rounds(self) -> int:
+        """Rounds of a trial whose configuration is not known yet."""
+        ...
+
+    @property
+    def how(self) -> str:
+        """What marks a trial's number: "best on validation"."""
+        ...
+
+    def experiment_of(self, trial: Trial) -> Experiment:
+        """A trial's experiment, with its first seed."""
+        ...
+
+    def rounds_of(self, trial: Trial) -> list[MergedRound]:
+        """The rounds that a trial has finished, from its files."""
+        ...
+
+    def is_whole(self, trial: Trial) -> bool:
+        """Whether no round of a trial is left to do."""
+        ...
+
+    def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
+        """Record what these rounds came to."""
+        ...
+
+    def write(self) -> None:
+        """Keep on disk what is needed to go on."""
+        ...
+
+
 @dataclass
 class Ledger:
     """The state of one invocation of a sweep.
@@ -161,6 +231,42 @@ class Ledger:
             return None
         worth = [t for t in trials if t.status != "failed" and t.objective is not None]
         return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
+
+    @property
+    def seeds_of_a_trial(self) -> int:
+        """How many runs a trial is."""
+        return len(self.plan.seeds)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether trials may be ended before their last round."""
+        return self.plan.asha is not None
+
+    @property
+    def usual_rounds(self) -> int:
+        """Rounds of a trial whose configuration is not known yet."""
+        return self.plan.some_experiment().rounds
+
+    @property
+    def how(self) -> str:
+        """What marks a trial's number: "best on validation"."""
+        return self.plan.how
+
+    def experiment_of(self, trial: Trial) -> Experiment:
+        """A trial's experiment, with its first seed."""
+        return self.plan.experiment_of(trial.config, self.plan.seeds[0])
+
+    def rounds_of(self, trial: Trial) -> list[MergedRound]:
+        """The rounds that all seeds of a trial have finished, from their files."""
+        return read_merged(self.home / trial.name, self.plan)
+
+    def is_whole(self, trial: Trial) -> bool:
+        """Whether no round of a trial is left to do, of any seed."""
+        return all(run.is_finished for run in read_seeds(self.home / trial.name, self.plan))
+
+    def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
+        """Record what these rounds came to."""
+        trial.measure(rounds, self.plan)
 
     def write(self) -> None:
         """Replace sweep.json in one step."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 from fedray.config import Experiment
 from fedray.errors import Failure
@@ -22,6 +23,22 @@ log = logging.getLogger(__name__)
 ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
 """How a trial's run ends; a stopped or interrupted one is KILLED."""
 ARTIFACTS = ("sweep.json", "sweep.yaml", "trials.csv", "sweep.png", "best.yaml")
+
+
+class TrialRuns(Protocol):
+    """Trials as a tracker shows them; what the driver tells of them."""
+
+    def start(self, trial: Trial, ray_id: str | None = None) -> None:
+        """Open a trial's run, or the one that it had before an interruption."""
+        ...
+
+    def round(self, trial: Trial, mean: Round) -> None:
+        """Log a round of a trial; one that is there is skipped."""
+        ...
+
+    def finish(self, trial: Trial) -> None:
+        """Close a trial's run."""
+        ...
 
 
 class SweepRuns:
@@ -63,7 +80,7 @@ class SweepRuns:
         plan = self._ledger.plan
         experiment = plan.experiment_of(trial.config, plan.seeds[0])
         seeds = ",".join(str(seed) for seed in plan.seeds)
-        params, tags = describe_run(_info(experiment))
+        params, tags = describe_run(info_of(experiment))
         del tags[IDENTITY_TAG]  # the seeds' own are added at the end, with the data's hash
         tags |= {
             "seed": seeds,
@@ -139,7 +156,7 @@ def _logged(call: Callable[[], object]) -> None:
         log.warning("the tracker failed; results and sweep.json are complete\n%s", trace)
 
 
-def _info(experiment: Experiment) -> RunInfo:
+def info_of(experiment: Experiment) -> RunInfo:
     """What is known of a trial's runs before they begin."""
     return RunInfo(
         name=experiment.name,

@@ -165,5 +165,10 @@ def read_merged(folder: Path, plan: SweepPlan) -> list[MergedRound]:
 
 def read_seeds(folder: Path, plan: SweepPlan) -> list[Run]:
     """The runs of all seeds of a trial; none where one of them has not begun."""
-    seeds = seed_folders(folder, plan.seeds)
-    return [seed.read() for seed in seeds] if all(seed.has_result for seed in seeds) else []
+    return read_runs(seed_folders(folder, plan.seeds))
+
+
+def read_runs(folders: Sequence[RunFolder]) -> list[Run]:
+    """The runs of some folders; none where one of them has not begun."""
+    begun = all(folder.has_result for folder in folders)
+    return [folder.read() for folder in folders] if begun else []

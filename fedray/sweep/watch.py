@@ -24,9 +24,8 @@ from fedray.runtime.deaths import StatesLost, first_line, is_outage
 from fedray.runtime.pool import NoRoom
 from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
-from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.runs import SweepRuns, replay
-from fedray.sweep.seeds import MergedRound, read_merged, read_seeds
+from fedray.sweep.ledger import Trial, TrialBook
+from fedray.sweep.runs import TrialRuns, replay
 from fedray.sweep.spec import words
 
 __all__ = ["SweepProgress", "Watcher", "replay"]
@@ -40,11 +39,11 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
     Args:
         ledger: where the end of every trial is entered.
-        runs: the sweep in MLflow; None does not track.
+        runs: the trials in MLflow; None does not track.
         show: shows progress.
     """
 
-    def __init__(self, ledger: Ledger, runs: SweepRuns | None, show: SweepProgress) -> None:
+    def __init__(self, ledger: TrialBook, runs: TrialRuns | None, show: SweepProgress) -> None:
         self._ledger = ledger
         self._runs = runs
         self._show = show
@@ -72,7 +71,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         if self._runs is None:
             return
         self._runs.start(entry, trial.trial_id)
-        for merged in self._merged(entry):
+        for merged in self._ledger.rounds_of(entry):
             self._runs.round(entry, merged.mean)
 
     def on_trial_result(
@@ -109,7 +108,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             return None
         self._deaths[entry.number] += 1
         deaths = self._deaths[entry.number]
-        most = self._ledger.plan.some_experiment().faults.max_failures
+        most = self._ledger.experiment_of(entry).faults.max_failures
         if deaths <= most:
             return None
         return f"it died {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
@@ -141,9 +140,6 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def _entry(self, trial: Any) -> Trial:
         return self._ledger.trials[trial.config["trial"]["number"]]
 
-    def _merged(self, entry: Trial) -> list[MergedRound]:
-        return read_merged(self._ledger.home / entry.name, self._ledger.plan)
-
     def _account(self, entry: Trial) -> None:
         """Add the time since the last start, and start anew."""
         now = time.monotonic()
@@ -153,13 +149,12 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def _settle(self, entry: Trial, planned: int | None) -> None:
         """Enter how a trial ended, from what its folder holds."""
         self._account(entry)
-        rounds = self._merged(entry)
-        entry.measure(rounds, self._ledger.plan)
+        rounds = self._ledger.rounds_of(entry)
+        self._ledger.measure(entry, rounds)
         if entry.reason is not None:
             entry.status = "failed"
         else:
-            runs = read_seeds(self._ledger.home / entry.name, self._ledger.plan)
-            ended = entry.last_round == planned or all(run.is_finished for run in runs)
+            ended = entry.last_round == planned or self._ledger.is_whole(entry)
             entry.status = "finished" if ended else "stopped"
         self._ledger.write()
         if self._runs is not None:
@@ -190,15 +185,15 @@ class SweepProgress:
     """
 
     def __init__(
-        self, ledger: Ledger, places: int, clock: Callable[[], float] = time.monotonic
+        self, ledger: TrialBook, places: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ledger = ledger
-        self._costs = Costs(ledger.plan)
+        self._costs = Costs(ledger)
         self._clock = clock
         self._last_line = clock()
-        self._forecast = Forecast(places, stops=ledger.plan.asha is not None)
+        self._forecast = Forecast(places, stops=ledger.stops_early)
         self._courses: dict[int, Course] = {}
-        self._typical = Course(1.0, ledger.plan.some_experiment().rounds)
+        self._typical = Course(1.0, ledger.usual_rounds)
         for trial in self.order():
             self._course(trial)
         self._bar: Progress | None = None
@@ -244,7 +239,7 @@ class SweepProgress:
         if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
             self._print(
                 f"running  {words(trial.config)}  round {trial.last_round}/{course.rounds}  "
-                f"{self._ledger.plan.how} {trial.objective:.4f} so far"
+                f"{self._ledger.how} {trial.objective:.4f} so far"
             )
 
     def end(self, trial: Trial) -> None:
@@ -256,7 +251,7 @@ class SweepProgress:
         if trial.status == "failed":
             line += f"failed: {trial.reason}"
         else:
-            line += f"{self._ledger.plan.how} {trial.objective:.4f} (round {trial.when})"
+            line += f"{self._ledger.how} {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
         self._print(f"{line}  {trial.seconds:.0f} s")

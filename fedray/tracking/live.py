@@ -131,10 +131,26 @@ class MlflowTracker:
     # --- what runs call ---------------------------------------------------------------------------
 
     def start(
-        self, key: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+        self,
+        key: str,
+        name: str,
+        *,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        parent: str | None = None,
     ) -> str | None:
-        """Open the run of this key; its id, if it is known already."""
-        self._open(key, name, params, tags, self._parent, orphans=False)
+        """Open the run of this key; its id, if it is known already.
+
+        Args:
+            key: see `Tracker`.
+            name: see `Tracker`.
+            params: see `Tracker`.
+            tags: see `Tracker`.
+            parent: the key of another run that this one is a child of; None: the tracker's parent,
+                if it has one.
+        """
+        above = self._parent if parent is None else f"{DEFERRED}{parent}"
+        self._open(key, name, params, tags, above, orphans=False)
         return self._ids.get(key)
 
     def round(self, key: str, done: Round) -> None:

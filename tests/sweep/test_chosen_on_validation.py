@@ -21,7 +21,7 @@ from fedray.sweep.ledger import Ledger
 from fedray.sweep.seeds import read_merged
 from fedray.sweep.show import draw, table
 from fedray.sweep.spec import check_configurations, grid, plan_sweep
-from fedray.sweep.trial import reports
+from fedray.sweep.trial import of_sweep, reports
 
 TEST = {0.1: [100, 20, 60, 30, 30], 0.2: [100, 40, 90, 50, 50]}
 """Right answers of 100 on the test, by learning rate and round: best are lr 0.2 and round 2."""
@@ -71,7 +71,7 @@ def swept(here, *keys, **changes) -> Ledger:
     ledger = Ledger(here / "sweep", plan)
     for number, config in enumerate(grid(plan.axes)):
         trial = ledger.add(number, config)
-        trial.reports = list(reports(plan, config, ledger.home / trial.name))
+        trial.reports = list(reports(of_sweep(plan, config, ledger.home / trial.name)))
         trial.measure(read_merged(ledger.home / trial.name, plan), plan)
         trial.status = "finished"
     return ledger
@@ -186,7 +186,7 @@ def test_seeds_that_stop_early_wait_for_the_others(here, monkeypatch):
     assert [trial.last_round for trial in ledger.ordered] == [2, 2]
     assert [trial.objective for trial in ledger.ordered] == [0.9, 0.5]
     plan, trial = ledger.plan, ledger.ordered[0]
-    again = list(reports(plan, trial.config, ledger.home / trial.name))
+    again = list(reports(of_sweep(plan, trial.config, ledger.home / trial.name)))
     assert [each["round"] for each in again] == [2], "its last round is reported again"
 
 

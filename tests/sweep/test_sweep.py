@@ -186,7 +186,7 @@ def test_a_folder_is_used_by_one_sweep_at_a_time(here, capsys):
 
     with (
         hold(here / "home"),
-        pytest.raises(UserError, match="belongs to a sweep that is still running"),
+        pytest.raises(UserError, match="belongs to a command that is still running"),
         hold(here / "home", wait_seconds=0.1),
     ):
         pass

@@ -7,7 +7,7 @@ import pytest
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.sweep.command import prepare
-from fedray.sweep.spec import check_configurations, plan_sweep
+from fedray.sweep.spec import check_configurations, plan_sweep, words
 
 STYLES = {"grid": ["plain", "name", "ensemble"]}
 
@@ -26,7 +26,7 @@ def look(tmp_path, monkeypatch, tiny_bert):
         (tmp_path / "tune" / "texts.yaml").write_text(dump_yaml(sweep))
         plan = plan_sweep("texts")
         configs = check_configurations(plan)
-        prepare(plan, configs)
+        prepare((words(c), plan.experiment_of(c, plan.seeds[0])) for c in configs)
         return configs
 
     return look

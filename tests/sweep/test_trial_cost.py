@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedray.runtime.resolve import resolve
 from fedray.sweep.cost import Costs, round_seconds
-from fedray.sweep.ledger import Trial
+from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.spec import grid, plan_sweep
 
 
@@ -25,7 +27,10 @@ def test_what_takes_longer_is_said_to(more):
 
 def test_what_trains_texts_at_the_server_takes_longer_by_its_epochs():
     plan = plan_sweep("fedtsp_server_epochs", ["text.encoder=random"], "laptop", None)
-    costs, trials = Costs(plan), [Trial(i, c) for i, c in enumerate(grid(plan.axes))]
+    costs, trials = (
+        Costs(Ledger(Path(), plan)),
+        [Trial(i, c) for i, c in enumerate(grid(plan.axes))],
+    )
     estimates = [costs.round(trial) for trial in trials]
     assert estimates == sorted(estimates)
     assert estimates[0] < estimates[-1]
@@ -35,9 +40,9 @@ def test_what_trains_texts_at_the_server_takes_longer_by_its_epochs():
 def test_equal_trials_stay_in_order():
     plan = plan_sweep("fedproto_lambda", [], "laptop", None)
     trials = [Trial(i, config) for i, config in enumerate(grid(plan.axes))]
-    assert Costs(plan).in_order(trials) == trials
+    assert Costs(Ledger(Path(), plan)).in_order(trials) == trials
 
 
 def test_a_trial_that_cannot_be_looked_at_counts_as_the_others():
     plan = plan_sweep("fedproto_lambda", ["data.clients=4000"], "laptop", None)
-    assert Costs(plan).round(Trial(0, grid(plan.axes)[0])) == len(plan.seeds)
+    assert Costs(Ledger(Path(), plan)).round(Trial(0, grid(plan.axes)[0])) == len(plan.seeds)

@@ -1,0 +1,322 @@
+"""The runs of a table: which are over, which come next, and where they lie.
+
+    <results>/tables/runs/<key>/result.json ...    a run, the same for every table that needs it
+    <results>/tables/<table>/<invocation>/plan.json, table.md, table.tex, ...
+
+A run's folder is the truth: whether it is over is read from it. plan.json has the plan, which runs
+failed, and what was spent on them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.config import Experiment, Tree, validate
+from fedray.errors import UserError, named
+from fedray.files import results_home, write_json
+from fedray.records import BEST, RunFolder
+from fedray.sweep.ledger import Trial
+from fedray.sweep.seeds import MergedRound, merge
+from fedray.sweep.spec import words
+from fedray.tables.agenda import Cell, Ended, Standing, Wanted
+from fedray.tables.measured import Measured, measured
+from fedray.tables.plan import TablePlan
+
+FORMAT = 1
+
+
+def tables_home() -> Path:
+    """Where tables and their runs are."""
+    return results_home() / "tables"
+
+
+@dataclass
+class RunTrial(Trial):
+    """A run as a trial of Ray Tune.
+
+    Attributes:
+        wanted: by the first cell that needs it.
+        folder: where it lies.
+    """
+
+    wanted: Wanted | None = None
+    folder: Path = field(default_factory=Path)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the tracker."""
+        assert self.wanted is not None
+        return f"{self.wanted.place}, {self.wanted.phase}: {words(self.config)}"
+
+
+@dataclass
+class Book:
+    """The state of one invocation of a table; what Ray Tune's watcher enters the trials in.
+
+    Attributes:
+        home: the invocation's folder.
+        plan: what is run.
+        store: where runs are.
+        command: what was typed first.
+        status: running until every cell is over.
+        began: local time.
+        seconds: of the trials of this table's invocation, start-up included.
+        failures: why runs failed, by key.
+        trials: by number, in the order in which they were asked for.
+    """
+
+    home: Path
+    plan: TablePlan
+    store: Path
+    command: str = ""
+    status: Literal["running", "finished"] = "running"
+    began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    trials: dict[int, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cells = [Cell(self.plan, place) for place in self.plan.places]
+        self._numbers: dict[str, int] = {}
+        self._measured: dict[str, Measured] = {}
+        self._ended: dict[str, Ended] = {}
+        self._standings: list[tuple[Cell, Standing]] | None = None
+
+    # --- which runs -------------------------------------------------------------------------------
+
+    def folder(self, key: str) -> Path:
+        """Where a run lies."""
+        return self.store / key
+
+    def measured(self, key: str) -> Measured | None:
+        """What a run came to; None while it is not over, or where it failed.
+
+        Raises:
+            UserError: when it did not measure what the table is about.
+        """
+        if key in self._measured:
+            return self._measured[key]
+        number = self._numbers.get(key)
+        if number is not None and not self.trials[number].is_over:
+            return None
+        if not is_whole(self.folder(key)):
+            return None
+        self._measured[key] = measured(self.folder(key), self.plan)
+        return self._measured[key]
+
+    def lookup(self, key: str) -> Ended | None:
+        """How a run ended."""
+        if key in self.failures:
+            return Ended(None)
+        if key not in self._ended and (found := self.measured(key)) is not None:
+            self._ended[key] = Ended(found.score)
+        return self._ended.get(key)
+
+    def standings(self) -> list[tuple[Cell, Standing]]:
+        """Where every cell stands; the runs that have become ready are entered."""
+        if self._standings is None:
+            self._standings = [(cell, cell.standing(self.lookup)) for cell in self.cells]
+            for _, standing in self._standings:
+                for wanted in standing.wanted:
+                    self._enter(wanted)
+        return self._standings
+
+    def next(self) -> RunTrial | None:
+        """The run to begin now, tuning before reports; None when nothing is ready."""
+        self.standings()
+        ready = [trial for trial in self.ordered if trial.status == "pending"]
+        runs = [trial for trial in ready if isinstance(trial, RunTrial)]
+        return min(runs, key=_urgency, default=None)
+
+    @property
+    def cells_over(self) -> int:
+        """How many cells are over."""
+        return sum(standing.phase in ("over", "failed") for _, standing in self.standings())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell is over."""
+        return self.cells_over == len(self.cells)
+
+    def _enter(self, wanted: Wanted) -> None:
+        if wanted.key in self._numbers:
+            return
+        number = self._numbers[wanted.key] = len(self.trials)
+        place, columns = wanted.place, len(self.plan.columns)
+        config = {"row": place.row} | ({"column": place.column} if columns > 1 else {})
+        config |= wanted.config | {"seed": wanted.seed}
+        folder = self.folder(wanted.key)
+        self.trials[number] = RunTrial(number, config, wanted=wanted, folder=folder)
+
+    # --- what the watcher asks --------------------------------------------------------------------
+
+    @property
+    def ordered(self) -> list[Trial]:
+        """All trials by number."""
+        return [self.trials[number] for number in sorted(self.trials)]
+
+    @property
+    def open(self) -> list[Trial]:
+        """The runs that are ready or running."""
+        return [trial for trial in self.ordered if not trial.is_over]
+
+    @property
+    def total(self) -> int:
+        """How many runs there will be, as far as is known."""
+        to_come = sum(cell.to_come(at) for cell, at in self.standings())
+        return len(self.trials) + to_come
+
+    @property
+    def leading(self) -> Trial | None:
+        """None: which run has the highest number says nothing."""
+        return None
+
+    @property
+    def seeds_of_a_trial(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def stops_early(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def usual_rounds(self) -> int:
+        """Rounds of a reported run."""
+        cell = self.cells[0]
+        return cell.wanted(cell.first[0], "report", self.plan.report.seeds[0]).experiment.rounds
+
+    @property
+    def how(self) -> str:
+        """What marks a run's number."""
+        return BEST[self.plan.select].replace("best", self.plan.at)
+
+    def experiment_of(self, trial: Trial) -> Experiment:
+        """A run's experiment."""
+        return wanted_of(trial).experiment
+
+    def rounds_of(self, trial: Trial) -> list[MergedRound]:
+        """The rounds that a run has finished, from its folder."""
+        rounds = RunFolder(folder_of(trial)).rounds()
+        return [merge([done], self.plan.chosen_by, self.plan.metrics[0]) for done in rounds]
+
+    def is_whole(self, trial: Trial) -> bool:
+        """Whether a run has done all its rounds."""
+        return is_whole(folder_of(trial))
+
+    def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
+        """Record what a run came to; a failure for good, so that nobody waits for it."""
+        key = wanted_of(trial).key
+        self.seconds[key] = self.seconds.get(key, 0.0) + trial.seconds
+        self._standings = None
+        if trial.reason is None:
+            trial.reason = self._take(trial)
+        if trial.reason is not None:
+            self.failures[key] = trial.reason
+        elif rounds:
+            trial.last_round = rounds[-1].round
+            shutil.rmtree(folder_of(trial) / "checkpoints", ignore_errors=True)  # nobody goes on
+
+    def _take(self, trial: Trial) -> str | None:
+        """Take a run's numbers; why that cannot be, otherwise."""
+        try:
+            found = measured(folder_of(trial), self.plan)
+        except UserError as error:
+            return str(error)
+        self._measured[wanted_of(trial).key] = found
+        trial.objective, trial.best_rounds = found.choice, [found.round]
+        return None
+
+    # --- the file ---------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Replace plan.json in one step."""
+        tree = {
+            "format": FORMAT,
+            "table": self.plan.table,
+            "status": self.status,
+            "began": self.began,
+            "command": self.command,
+            "store": str(self.store),
+            "seconds": self.seconds,
+            "failures": self.failures,
+            "plan": self.plan.model_dump(mode="json"),
+        }
+        self.home.mkdir(parents=True, exist_ok=True)
+        write_json(self.home / "plan.json", tree)
+
+    @classmethod
+    def read(cls, home: Path) -> Book:
+        """Read what `write` wrote.
+
+        Raises:
+            UserError: when it cannot be read.
+        """
+        path = home / "plan.json"
+        try:
+            return cls._of(home, json.loads(path.read_text(encoding="utf-8")))
+        except UserError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(f"{path} cannot be read: {named(error)}; start anew") from None
+
+    @classmethod
+    def _of(cls, home: Path, tree: Tree) -> Book:
+        path = home / "plan.json"
+        if tree["format"] != FORMAT:
+            raise UserError(
+                f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
+            )
+        return cls(
+            home=home,
+            plan=validate(TablePlan, tree["plan"], str(path)),
+            store=Path(tree["store"]),
+            command=tree["command"],
+            status=tree["status"],
+            began=tree["began"],
+            seconds=dict(tree["seconds"]),
+            failures=dict(tree["failures"]),
+        )
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a run's folder holds all of its rounds, written to their end."""
+    kept = RunFolder(folder)
+    if not kept.has_result or kept.rounds_file.exists():
+        return False
+    return kept.read().is_finished
+
+
+def wanted_of(trial: Trial) -> Wanted:
+    """What a trial of a table runs."""
+    assert isinstance(trial, RunTrial)
+    assert trial.wanted is not None
+    return trial.wanted
+
+
+def folder_of(trial: Trial) -> Path:
+    """Where a trial of a table runs."""
+    assert isinstance(trial, RunTrial)
+    return trial.folder
+
+
+def _urgency(trial: RunTrial) -> tuple[bool, int]:
+    """Tuning first: reports wait for it."""
+    return wanted_of(trial).phase == "report", trial.number
+
+
+def entry(trial: RunTrial) -> Mapping[str, Any]:
+    """What the trainable gets as its config."""
+    experiment = wanted_of(trial).experiment
+    return {
+        "number": trial.number,
+        "folder": str(trial.folder),
+        "experiment": experiment.model_dump_json(by_alias=True),
+    }

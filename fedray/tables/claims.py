@@ -1,0 +1,157 @@
+"""A claim: an inequality between two cells of a table, or between the means of two rows.
+
+fedtsp > fedproto                    rows, by the mean over all columns
+fedtsp @ Dir(0.1) > fedproto @ Dir(0.1)
+fedtsp > local + 1.5                 by more than 1.5 points (of a share: per cent)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedray.config import Frozen, validate
+from fedray.errors import UserError, nearest, shown
+
+EXAMPLE = "for example: fedtsp > fedproto + 0.5"
+ALL = "all"
+"""The column of a table that has no settings."""
+MEAN = "mean"
+EACH = "each"
+_FORM = re.compile(
+    r"^(?P<left>[^<>]+?)\s*(?P<sign>[<>])\s*(?P<right>[^<>]+?)"
+    r"(?:\s+(?P<plus>[+-])\s*(?P<margin>\d+(?:\.\d*)?))?$"
+)
+
+
+class ClaimEntry(Frozen):
+    """A claim as a file writes it, where it says more than its inequality."""
+
+    claim: str
+    """The inequality."""
+    on: str = MEAN
+    """Where it is asked, for sides that name no column: `mean` over the columns, `each` of them (a
+    claim for every column), or a column."""
+    metric: str | None = None
+    """Another metric than the table's first."""
+    source: str = Field("", max_length=300)
+    """Who says it, and where."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of an inequality.
+
+    Attributes:
+        row: the row's name.
+        column: the column's; None for the mean over all columns.
+    """
+
+    row: str
+    column: str | None
+
+    def __str__(self) -> str:
+        return self.row if self.column in (None, ALL) else f"{self.row} @ {self.column}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """left > right + margin, of a metric.
+
+    Attributes:
+        better: the side that is said to be larger.
+        worse: the other one.
+        margin: by how much more, in the unit that the table shows (points of a share).
+        metric: what is compared.
+        source: who says it.
+        text: the inequality as written.
+    """
+
+    better: Side
+    worse: Side
+    margin: float
+    metric: str
+    source: str
+    text: str
+
+    @property
+    def question(self) -> str:
+        """The inequality with its columns, and the metric."""
+        sign = "-" if self.margin < 0 else "+"
+        margin = f" {sign} {abs(self.margin):g}" if self.margin else ""
+        return f"{self.better} > {self.worse}{margin}"
+
+
+def parse_claims(
+    entries: Sequence[Any], rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
+) -> list[Claim]:
+    """The claims of a file, one that is asked of each column as several.
+
+    Raises:
+        UserError: for an inequality that is none, or names a row, column or metric that is not
+            there.
+    """
+    found: list[Claim] = []
+    for entry in entries:
+        tree = {"claim": entry} if isinstance(entry, str) else entry
+        if not isinstance(tree, Mapping):
+            raise UserError(f"claims: {shown(entry)} is no inequality; {EXAMPLE}")
+        given = validate(ClaimEntry, tree, "claims")
+        metric = given.metric or metrics[0]
+        if metric not in metrics:
+            raise UserError(
+                f"claims: metric {shown(metric)} is none of the table's metrics."
+                f"{nearest(metric, metrics)}"
+            )
+        claim = _parsed(given, metric, rows, columns)
+        asked = columns if given.on == EACH else [given.on]
+        found += [_at(claim, None if at == MEAN else at, columns) for at in asked]
+    return list(dict.fromkeys(found))
+
+
+def _parsed(given: ClaimEntry, metric: str, rows: Sequence[str], columns: Sequence[str]) -> Claim:
+    match = _FORM.match(given.claim.strip())
+    if match is None:
+        raise UserError(f"claims: {shown(given.claim)} is no inequality between rows; {EXAMPLE}")
+    left, right = (_side(match[name], rows, columns, given.claim) for name in ("left", "right"))
+    margin = float(match["margin"] or 0) * (-1 if match["plus"] == "-" else 1)
+    better, worse = left, right
+    if match["sign"] == "<":  # a < b + m is b > a - m
+        better, worse, margin = right, left, -margin
+    if better == worse:
+        raise UserError(f"claims: {shown(given.claim)} compares a row with itself")
+    return Claim(better, worse, margin, metric, given.source, given.claim.strip())
+
+
+def _side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) -> Side:
+    row, sign, column = (part.strip() for part in text.partition("@"))
+    if row not in rows:
+        raise UserError(
+            f"claims: {shown(claim)}: there is no row {shown(row)}.{nearest(row, rows)}"
+        )
+    if sign and column not in columns:
+        raise UserError(
+            f"claims: {shown(claim)}: there is no column {shown(column)}.{nearest(column, columns)}"
+        )
+    return Side(row, column if sign else None)
+
+
+def _at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
+    """The claim at a column, for sides that name none."""
+    if column is not None and column not in columns:
+        ways = f"expected {MEAN}, {EACH} or a column"
+        raise UserError(f"claims: on: {shown(column)}, {ways}.{nearest(column, columns)}")
+    if column is None and len(columns) == 1:
+        column = columns[0]
+    better, worse = (
+        side if side.column is not None else Side(side.row, column)
+        for side in (claim.better, claim.worse)
+    )
+    return replace(claim, better=better, worse=worse)
+
+
+Verdict = Literal["holds", "refuted", "undecided", "not asked"]

@@ -1,0 +1,299 @@
+"""`python -m fedray.table NAME [key=value ...]`: methods by settings, tuned alike, and verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from fedray.command import INTERRUPTED, RUN_ERROR, CommandLine, as_path, run_command, say_stopped
+from fedray.config import Experiment, find_yaml
+from fedray.errors import UserError
+from fedray.files import full_disk_said, write_atomic, write_json
+from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.sweep.command import connect_cluster, hold, prepare
+from fedray.tables.agenda import Cell
+from fedray.tables.book import Book, tables_home
+from fedray.tables.outcome import Outcome, outcome
+from fedray.tables.plan import Place, TablePlan
+from fedray.tables.spec import SCALES, folders, plan_table, shipped
+from fedray.tracking import tracker_for, ui_hint
+
+PAGE = "table.md"
+
+
+def parser(prog: str = "python -m fedray.table") -> CommandLine:
+    """The command line of `python -m fedray.table`."""
+    cli = CommandLine(
+        prog=prog,
+        description="Compare methods: each tuned with the same effort, several seeds, verdicts.",
+        epilog=f"Tables that can be found from here: {', '.join(shipped())}.",
+    )
+    cli.add_argument(
+        "table", nargs="?", metavar="NAME", help="a table in tune/tables/, or a YAML file"
+    )
+    cli.add_argument(
+        "set",
+        nargs="*",
+        metavar="key=value",
+        help="for every cell's experiment: rounds=5; of the table: report.seeds=[0,1]",
+    )
+    cli.add_argument("--scale", choices=SCALES, help="default: the first that the file has")
+    cli.add_argument(
+        "--resume", action="store_true", help="go on with this table's latest unfinished invocation"
+    )
+    cli.add_argument(
+        "--out", type=as_path, metavar="DIR", help="the folder of this invocation's page"
+    )
+    cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    cli.add_debug()
+    return cli
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(), _main, argv)
+
+
+def _main(args: argparse.Namespace) -> int:
+    book = begin_or_resume(args)
+    cells = {cell.place: cell for cell in book.cells}
+    first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
+    print(headline(book), flush=True)
+    fetch_missing(book.store)
+    book.store.mkdir(parents=True, exist_ok=True)
+    with (
+        full_disk_said(book.home),
+        hold(book.home),
+        mirrored(book.home),
+        mirrored(book.store),
+    ):
+        keep_file(args.table, book.home)
+        if book.is_complete:
+            return finish(book)
+        concurrent = connect_cluster(
+            book.home,
+            list(first.values()),
+            book.total,
+            book.plan.max_concurrent,
+            tracks=not args.no_track,
+        )
+        prepare(_inputs(book))  # as Ray gets ready
+        return run(book, concurrent, tracks=not args.no_track)
+
+
+def _first(cell: Cell) -> Experiment:
+    """A cell's first experiment; every configuration is checked.
+
+    Raises:
+        UserError: naming the cell.
+    """
+    try:
+        for config in cell.first:
+            cell.wanted(config, "tuning", cell.plan.tuning.seeds[0])
+        return cell.wanted(cell.first[0], "report", cell.plan.report.seeds[0]).experiment
+    except UserError as error:
+        raise UserError(f"{cell.place}: {error}") from None
+
+
+def _inputs(book: Book) -> Iterator[tuple[str, Experiment]]:
+    """What runs will read: of every cell the first configuration, with all seeds."""
+    plan = book.plan
+    for cell in book.cells:
+        for seed in plan.tuning.seeds if cell.is_tuned else []:
+            yield str(cell.place), cell.wanted(cell.first[0], "tuning", seed).experiment
+        for seed in plan.report.seeds:
+            yield str(cell.place), cell.wanted(cell.first[0], "report", seed).experiment
+
+
+# --- which invocation ----------------------------------------------------------------------------
+
+
+def begin_or_resume(args: argparse.Namespace) -> Book:
+    """The book of a new invocation, not yet on disk, or of the one to go on with.
+
+    Raises:
+        UserError: when the command line contradicts itself or what is resumed.
+    """
+    if args.table is None:
+        raise UserError(f"name a table: {', '.join(shipped()) or 'there is none in ./tune/tables'}")
+    if args.resume:
+        return _resume(args)
+    plan = plan_table(args.table, args.set, args.scale)
+    home = _new_home(args, plan)
+    return Book(home, plan, tables_home() / "runs", command=_command(args))
+
+
+def _new_home(args: argparse.Namespace, plan: TablePlan) -> Path:
+    if args.out is not None:
+        home: Path = args.out.resolve()
+        fetch_missing(home)
+        if (home / "plan.json").exists():
+            raise UserError(f"{home} already holds a table; go on with --resume, or name another")
+        return home
+    home = tables_home() / plan.table / datetime.now().strftime("%Y%m%d-%H%M%S")
+    while home.exists():
+        home = home.with_name(f"{home.name}-2")
+    return home
+
+
+def _command(args: argparse.Namespace) -> str:
+    words = [args.table, *args.set]
+    if args.scale:
+        words += ["--scale", args.scale]
+    return " ".join(["python -m fedray.table", *map(shlex.quote, words)])
+
+
+def _resume(args: argparse.Namespace) -> Book:
+    name = Path(args.table).stem
+    below = tables_home() / name
+    fetch_missing(below if args.out is None else args.out.resolve())
+    home = args.out.resolve() if args.out is not None else unfinished(below)
+    book = Book.read(home)
+    if book.plan.table != name:
+        raise UserError(f"{home} holds table {book.plan.table}, not {name}")
+    if book.status == "finished":
+        raise UserError(f"{home} is finished; start without --resume")
+    if args.set or args.scale:
+        now = plan_table(args.table, args.set, args.scale or book.plan.scale)
+        if now != book.plan:
+            raise UserError(
+                f"--resume: {home} was started with another plan; pass what it was started with "
+                f"({book.command}), or nothing but --resume"
+            )
+    return book
+
+
+def unfinished(folder: Path) -> Path:
+    """The latest invocation below a table's folder that is not finished.
+
+    Raises:
+        UserError: when there is none.
+    """
+    for path in sorted(folder.glob("*/plan.json"), reverse=True):
+        if json.loads(path.read_text(encoding="utf-8")).get("status") == "running":
+            return path.parent
+    raise UserError(f"--resume: no table below {folder} is unfinished; start without --resume")
+
+
+def keep_file(name: str, home: Path) -> None:
+    """Keep the table's file, comments and all, with its first results."""
+    if not (home / "table.yaml").exists():
+        text = find_yaml(name, folders(), "table").read_text(encoding="utf-8")
+        write_atomic(home / "table.yaml", text)
+
+
+def headline(book: Book) -> str:
+    """What is going to be compared, in three lines."""
+    plan = book.plan
+    tuning, report = plan.tuning, plan.report
+    first = book.cells[0]
+    rounds = book.usual_rounds
+    tuned = first.wanted(first.first[0], "tuning", tuning.seeds[0]).experiment.rounds
+    return (
+        f"{plan.table} [{plan.scale} scale]: {plan.answers}\n"
+        f"{len(plan.rows)} rows x {len(plan.columns)} columns; each cell: at most "
+        f"{tuning.configurations} configurations x {len(tuning.seeds)} tuning seed(s) x {tuned} "
+        f"rounds, chosen on {plan.select} images; then {len(report.seeds)} report seeds x {rounds} "
+        f"rounds\n{len(plan.parsed_claims())} claims, "
+        f"{sum(row.control is not None for row in plan.rows.values())} controls"
+    )
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def run(book: Book, concurrent: int, *, tracks: bool) -> int:
+    """Run what is left of a table and write its page; returns the exit code."""
+    from fedray.sweep.watch import SweepProgress
+    from fedray.tables.runner import TableWatcher, fit
+    from fedray.tables.runs import TableRuns
+
+    book.write()
+    tracker = tracker_for(book.plan.table, book.store) if tracks else None
+    runs = TableRuns(book, tracker) if tracker is not None else None
+    metrics: dict[Place, dict[str, float]] = {}
+    try:
+        with SweepProgress(book, concurrent) as show:
+            watcher = TableWatcher(book, runs, show, lambda: write_page(book, outcome(book)))
+            fit(book, watcher, concurrent)
+            while watcher.take_again():
+                fit(book, watcher, concurrent)
+        code = finish(book)
+        metrics = cell_metrics(outcome(book)) if code == 0 else {}
+        if tracker is not None:
+            print(f"compare: {ui_hint(tracker)}")
+        return code
+    except KeyboardInterrupt as stop:
+        say_stopped(stop, how_to_go_on(book))
+        raise
+    finally:
+        if runs is not None and tracker is not None:
+            runs.end(metrics)
+            tracker.close()
+
+
+def how_to_go_on(book: Book) -> str:
+    """The command that runs what is left of a table."""
+    table, home = book.plan.table, book.home
+    where = "" if home.parent == tables_home() / table else f" --out {shlex.quote(str(home))}"
+    return f"go on with: python -m fedray.table {shlex.quote(table)} --resume{where}"
+
+
+def finish(book: Book) -> int:
+    """Write and print what the table comes to; returns the exit code."""
+    whole = book.is_complete
+    found = outcome(book)
+    if whole:
+        book.status = "finished"
+    print(f"\n{write_page(book, found)}")
+    if not whole:
+        print(f"interrupted; {how_to_go_on(book)}", file=sys.stderr)
+        book.write()
+        return INTERRUPTED
+    print(f"page: {book.home / PAGE} (also .html, .tex, .json, figure.png)")
+    book.write()  # at last: a table that is killed while it concludes can be resumed
+    if all(cell.standing.phase == "failed" for cell in found.cells.values()):
+        reasons = dict.fromkeys(book.failures.values())
+        print(f"failed: no cell came through: {'; '.join(reasons)}", file=sys.stderr)
+        return RUN_ERROR
+    return 0
+
+
+def write_page(book: Book, found: Outcome) -> str:
+    """Write the table in every form; returns what is printed."""
+    from fedray.tables.figure import draw
+    from fedray.tables.html import html
+    from fedray.tables.latex import latex
+    from fedray.tables.page import markdown, page
+    from fedray.tables.record import made, table_json
+
+    how = made(book, found)
+    sections = page(found, how)
+    text = markdown(sections)
+    figure = book.home / "figure.png"
+    draw(found, figure)
+    write_atomic(book.home / PAGE, text)
+    write_atomic(book.home / "table.tex", latex(found))
+    write_atomic(book.home / "table.html", html(sections, figure))
+    write_json(book.home / "table.json", table_json(book, found, how))
+    return text
+
+
+def cell_metrics(found: Outcome) -> dict[Place, dict[str, float]]:
+    """What a tracker shows of each cell that is over: the mean over seeds, and its spread."""
+    metrics: dict[Place, dict[str, float]] = {}
+    for place, cell in found.cells.items():
+        if cell.standing.phase != "over":
+            continue
+        values = [one.measured.values for one in cell.seeds if one.measured is not None]
+        metrics[place] = {
+            name: sum(value[name] for value in values) / len(values)
+            for name in found.plan.metrics
+            if values
+        }
+    return metrics

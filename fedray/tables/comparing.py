@@ -1,0 +1,87 @@
+"""Paired comparisons, seed by seed, and what they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedray.tables.claims import Side, Verdict
+from fedray.tables.statistics import Interval, holm, p_value, seeds_needed, t_interval
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired comparison of two sides.
+
+    Attributes:
+        better: the side that is subtracted from.
+        worse: the one that is subtracted.
+        differences: by seed, the margin subtracted too.
+        interval: of their mean; None without a pair.
+        p: two-sided, not corrected; None for fewer than two pairs.
+    """
+
+    better: Side
+    worse: Side
+    differences: Mapping[int, float]
+    interval: Interval | None
+    p: float | None
+
+
+Compare = Callable[[Side, Side, float, str], Comparison]
+"""Compares two sides, with a margin, by a metric."""
+
+
+def compared(
+    better: Side, worse: Side, differences: Mapping[int, float], level: float, size: float = 1.0
+) -> Comparison:
+    """A comparison whose differences are known.
+
+    Args:
+        better: the side that was subtracted from.
+        worse: the one that was subtracted.
+        differences: by seed.
+        level: of the interval.
+        size: of the numbers that were subtracted; far smaller differences are rounding.
+    """
+    if not differences:
+        return Comparison(better, worse, {}, None, None)
+    values = list(differences.values())
+    return Comparison(better, worse, differences, t_interval(values, level), p_value(values, size))
+
+
+def corrected(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction of those that are there."""
+    there = [index for index, p in enumerate(ps) if p is not None]
+    found = dict(zip(there, holm([ps[index] or 0.0 for index in there]), strict=True))
+    return [found.get(index) for index in range(len(ps))]
+
+
+def verdict_of(comparison: Comparison, p: float | None, alpha: float) -> Verdict:
+    """Whether the mean difference is above 0.
+
+    Args:
+        comparison: the differences.
+        p: corrected.
+        alpha: below which it is decided.
+    """
+    if comparison.interval is None:
+        return "not asked"
+    if p is None or p > alpha:
+        return "undecided"
+    return "holds" if comparison.interval.mean > 0 else "refuted"
+
+
+def needed_of(comparison: Comparison, alpha: float) -> int | None:
+    """How many seeds would decide; more than there are.
+
+    Args:
+        comparison: the differences.
+        alpha: the level of a test; that of the first step of Holm's correction errs on the safe
+            side.
+    """
+    found = comparison.interval
+    if found is None or found.n < 2:
+        return None
+    needed = seeds_needed(found.mean, found.std, alpha)
+    return None if needed is None else max(needed, found.n + 1)

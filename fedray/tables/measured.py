@@ -1,0 +1,94 @@
+"""What one run of a table came to: its round, chosen where the plan says, and the numbers in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.errors import UserError, nearest
+from fedray.records import Metric, Round, Run, RunFolder, best_round
+from fedray.tables.plan import TablePlan
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run.
+
+    Attributes:
+        round: the chosen one, 1 or later.
+        choice: what it was chosen by, there.
+        score: likewise, larger is better.
+        values: the table's metrics, there.
+        seconds: of all rounds.
+        bytes: sent and received in all rounds.
+        partition: hash of who owns which image.
+        data: hash of images and labels.
+        versions: of the packages that made the numbers, and the commit.
+        metrics: what the table's numbers mean.
+    """
+
+    round: int
+    choice: float
+    score: float
+    values: dict[str, float]
+    seconds: float
+    bytes: int
+    partition: str | None
+    data: str | None
+    versions: dict[str, str]
+    metrics: list[Metric]
+
+
+def measured(folder: Path, plan: TablePlan) -> Measured:
+    """Read a finished run.
+
+    Raises:
+        UserError: when it has not measured what the table chooses by or shows, or is damaged.
+    """
+    run = RunFolder(folder).read()
+    metric = run.info.metric(plan.chosen_by)
+    chosen = chosen_round(run.rounds, plan, metric)
+    if chosen is None:
+        raise _missing(plan.chosen_by, run)
+    if gone := [name for name in plan.metrics if name not in chosen.metrics]:
+        raise _missing(gone[0], run)
+    return Measured(
+        round=chosen.round,
+        choice=chosen.metrics[plan.chosen_by],
+        score=sign_of(metric) * chosen.metrics[plan.chosen_by],
+        values={name: chosen.metrics[name] for name in plan.metrics},
+        seconds=run.costs.wall_seconds,
+        bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
+        partition=run.info.partition_sha256,
+        data=run.info.data_sha256,
+        versions=dict(run.info.versions),
+        metrics=[run.info.metric(name) for name in plan.metrics],
+    )
+
+
+def chosen_round(rounds: Sequence[Round], plan: TablePlan, metric: Metric) -> Round | None:
+    """The best or the last round by what the plan chooses by, the first of equal ones.
+
+    The untrained model, round 0, is no candidate.
+    """
+    there = {done.round: done for done in rounds if done.round > 0}
+    curve = {
+        number: done.metrics[plan.chosen_by]
+        for number, done in there.items()
+        if plan.chosen_by in done.metrics
+    }
+    best = best_round(curve, metric.direction)
+    if plan.at == "final":
+        best = max(curve, default=None)
+    return None if best is None else there[best]
+
+
+def sign_of(metric: Metric) -> int:
+    """1 where more is better, -1 where less is."""
+    return -1 if metric.direction == "min" else 1
+
+
+def _missing(name: str, run: Run) -> UserError:
+    there = {found for done in run.rounds for found in done.metrics}
+    return UserError(f"metric: no round has '{name}'.{nearest(name, there)}")

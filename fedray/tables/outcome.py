@@ -1,0 +1,234 @@
+"""What a table says: cells with their spread, paired differences, verdicts on claims and controls.
+
+Numbers are in the unit that is shown: shares in per cent.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedray.records import Metric
+from fedray.tables.agenda import Standing
+from fedray.tables.book import Book
+from fedray.tables.claims import Claim, Side, Verdict
+from fedray.tables.comparing import (
+    Compare,
+    Comparison,
+    compared,
+    corrected,
+    needed_of,
+    verdict_of,
+)
+from fedray.tables.controls import ControlRead, ask, read
+from fedray.tables.fairness import notes_of
+from fedray.tables.measured import Measured
+from fedray.tables.plan import Place, TablePlan
+from fedray.tables.statistics import Interval, bootstrap_iqm, t_interval
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """A reported run.
+
+    Attributes:
+        seed: of every random stream.
+        key: names its folder.
+        measured: what it came to; None where it failed or is not over.
+        reason: why it failed.
+    """
+
+    seed: int
+    key: str
+    measured: Measured | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell.
+
+    Attributes:
+        place: which.
+        standing: how far it is, what was tried and chosen.
+        seeds: the reported runs; none before a configuration is chosen.
+        tuning_keys: the runs of the choice.
+    """
+
+    place: Place
+    standing: Standing
+    seeds: Sequence[SeedResult]
+    tuning_keys: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What became of a claim.
+
+    Attributes:
+        claim: the claim.
+        comparison: its sides.
+        corrected: p, corrected for the number of claims and controls.
+        verdict: see there.
+        needed: how many seeds would decide it; None where it is decided, or no number would.
+    """
+
+    claim: Claim
+    comparison: Comparison
+    corrected: float | None
+    verdict: Verdict
+    needed: int | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A whole table.
+
+    Attributes:
+        plan: what was asked.
+        cells: by place.
+        metrics: what is shown, with units.
+        claims: verdicts.
+        controls: readings.
+        against: the first row against each other one, by column and on the mean.
+        aggregates: by row, the interquartile mean over columns and seeds; for several columns.
+        notes: what makes cells hard to compare.
+    """
+
+    plan: TablePlan
+    cells: Mapping[Place, CellResult]
+    metrics: Sequence[Metric]
+    claims: Sequence[Decided]
+    controls: Sequence[ControlRead]
+    against: Sequence[Comparison]
+    aggregates: Mapping[str, Interval]
+    notes: Sequence[str] = field(default_factory=list)
+
+    def metric(self, name: str) -> Metric:
+        """What a number means."""
+        return next(metric for metric in self.metrics if metric.name == name)
+
+    def by_seed(self, side: Side, metric: str) -> dict[int, float]:
+        """A side's numbers, in the unit that is shown."""
+        return by_seed(self.cells, self.plan, side, self.metric(metric))
+
+    def interval(self, side: Side, metric: str) -> Interval | None:
+        """A side's mean over seeds; None where it has none."""
+        values = list(self.by_seed(side, metric).values())
+        return t_interval(values, self.plan.confidence) if values else None
+
+
+def by_seed(
+    cells: Mapping[Place, CellResult], plan: TablePlan, side: Side, metric: Metric
+) -> dict[int, float]:
+    """The numbers of a cell, or the mean over all columns where each has the seed."""
+    scale = 100.0 if metric.is_share else 1.0
+    columns = list(plan.columns) if side.column is None else [side.column]
+    found = [
+        {each.seed: scale * each.measured.values[metric.name]
+         for each in cells[Place(side.row, column)].seeds if each.measured is not None}
+        for column in columns
+    ]  # fmt: skip
+    seeds = [seed for seed in found[0] if all(seed in column for column in found)]
+    return {seed: statistics.fmean(column[seed] for column in found) for seed in seeds}
+
+
+def outcome(book: Book) -> Outcome:
+    """What the runs that are over come to."""
+    plan = book.plan
+    cells = {cell.place: _cell(book, cell.place, at) for cell, at in book.standings()}
+    metrics = _metrics(cells, plan)
+    known = {metric.name: metric for metric in metrics}
+
+    def compare(better: Side, worse: Side, margin: float, metric: str) -> Comparison:
+        a, b = (by_seed(cells, plan, side, known[metric]) for side in (better, worse))
+        differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
+        size = max(map(abs, a.values()), default=1.0)
+        return compared(better, worse, differences, plan.confidence, size)
+
+    decided, controls = _verdicts(plan, compare)
+    return Outcome(
+        plan=plan,
+        cells=cells,
+        metrics=metrics,
+        claims=decided,
+        controls=controls,
+        against=_against_first(plan, compare),
+        aggregates=_aggregates(cells, plan, metrics[0]),
+        notes=notes_of(book, cells),
+    )
+
+
+def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
+    """All claims decided and controls read, corrected together."""
+    claims = plan.parsed_claims()
+    asked = [compare(c.better, c.worse, c.margin, c.metric) for c in claims]
+    questions = ask(plan, claims, compare)
+    near = [None if each.middle is None else each.middle.p for each in questions]
+    family = [each.p for each in asked] + [each.comparison.p for each in questions] + near
+    ps = corrected(family)
+    of_claims, rest = ps[: len(asked)], ps[len(asked) :]
+    below, middle = rest[: len(questions)], rest[len(questions) :]
+    alpha = (1 - plan.confidence) / max(1, sum(p is not None for p in family))
+    decided = []
+    for claim, comparison, p in zip(claims, asked, of_claims, strict=True):
+        verdict = verdict_of(comparison, p, 1 - plan.confidence)
+        needed = needed_of(comparison, alpha) if verdict == "undecided" else None
+        decided.append(Decided(claim, comparison, p, verdict, needed))
+    readings = [
+        read(each, p, p_middle, plan.confidence, alpha)
+        for each, p, p_middle in zip(questions, below, middle, strict=True)
+    ]
+    return decided, readings
+
+
+def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
+    cell = next(cell for cell in book.cells if cell.place == place)
+    seeds = []
+    for seed in book.plan.report.seeds if standing.chosen is not None else []:
+        wanted = cell.wanted(standing.chosen or {}, "report", seed)
+        reason = book.failures.get(wanted.key)
+        found = None if reason is not None else book.measured(wanted.key)
+        seeds.append(SeedResult(seed, wanted.key, found, reason))
+    tuning = [
+        cell.wanted(tried.config, "tuning", seed).key
+        for tried in standing.tried
+        for seed in book.plan.tuning.seeds
+    ]
+    return CellResult(place, standing, seeds, tuning)
+
+
+def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]:
+    """What the numbers mean, as a run declares it."""
+    for cell in cells.values():
+        for each in cell.seeds:
+            if each.measured is not None:
+                return each.measured.metrics
+    return [Metric(name) for name in plan.metrics]
+
+
+def _against_first(plan: TablePlan, compare: Compare) -> list[Comparison]:
+    """The first row against each other one, by column and, for several, on the mean."""
+    first, *others = plan.rows
+    columns: list[str | None] = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
+    return [
+        compare(Side(first, column), Side(other, column), 0.0, plan.metrics[0])
+        for other in others
+        for column in columns
+    ]
+
+
+def _aggregates(
+    cells: Mapping[Place, CellResult], plan: TablePlan, metric: Metric
+) -> dict[str, Interval]:
+    """The interquartile mean over columns and seeds of each row, for several columns."""
+    found = {}
+    for row in plan.rows if len(plan.columns) > 1 else ():
+        strata = [
+            list(by_seed(cells, plan, Side(row, column), metric).values())
+            for column in plan.columns
+        ]
+        if all(strata):
+            found[row] = bootstrap_iqm(strata, plan.confidence)
+    return found

@@ -1,0 +1,350 @@
+"""A table as a page: sections of text and cells, which Markdown and HTML write each in its way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedray.records import Metric, megabytes
+from fedray.sweep.spec import words
+from fedray.tables.claims import Side
+from fedray.tables.comparing import Comparison
+from fedray.tables.controls import ControlRead
+from fedray.tables.outcome import Decided, Outcome
+from fedray.tables.plan import Place
+from fedray.tables.record import Made
+from fedray.tables.statistics import MOST_SEEDS, Interval
+
+MARK = "†"
+"""Of numbers that were chosen on test images."""
+NOTHING = "–"
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        title: its heading; empty for none.
+        text: paragraphs above the cells.
+        header: names of the columns; empty without cells.
+        rows: texts of the cells.
+        below: paragraphs below the cells.
+        items: a list, after everything.
+    """
+
+    title: str
+    text: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    below: Sequence[str] = ()
+    items: Sequence[str] = field(default_factory=list)
+
+
+def page(found: Outcome, made: Made) -> list[Section]:
+    """Everything that is said of a table, the main thing first."""
+    plan = found.plan
+    end = "" if plan.answers.endswith(("?", ".")) else "."
+    head = Section(f"{plan.table} [{plan.scale} scale]", [f"{plan.answers}{end}"])
+    sections = [head, *(_main(found, metric) for metric in found.metrics)]
+    sections += [_claims(found), _controls(found), _differences(found), _aggregates(found)]
+    sections += [_chosen(found, made), _notes(found), _made(found, made)]
+    return [each for each in sections if each.text or each.rows or each.items]
+
+
+def name_of(metric: Metric) -> str:
+    """A metric for people, with its unit."""
+    return metric.name.replace("_", " ") + (", %" if metric.is_share else "")
+
+
+def number(value: float, metric: Metric) -> str:
+    """A number in the unit that is shown."""
+    return f"{value:.1f}" if metric.is_share else f"{value:.4g}"
+
+
+def spread_of(interval: Interval, metric: Metric) -> str:
+    """A mean with half of its interval: "23.5 ± 0.4"; of one seed the mean alone."""
+    mean = number(interval.mean, metric)
+    return mean if math.isinf(interval.half) else f"{mean} ± {number(interval.half, metric)}"
+
+
+def cell_text(found: Outcome, row: str, column: str | None, metric: Metric) -> str:
+    """Our number of a cell, marked where it was chosen on test images."""
+    if column is not None:
+        cell = found.cells[Place(row, column)]
+        if cell.standing.phase == "failed":
+            return "failed"
+        lost = sum(each.reason is not None for each in cell.seeds)
+    else:
+        lost = 0
+    interval = found.interval(Side(row, column), metric.name)
+    if interval is None:
+        return "failed" if lost else NOTHING
+    mark = MARK if found.plan.select == "test" else ""
+    return spread_of(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
+
+
+def paper_text(found: Outcome, row: str, column: str) -> str:
+    """The paper's number of a cell."""
+    paper = found.plan.paper
+    entry = None if paper is None else paper.of(row, column)
+    if entry is None:
+        return NOTHING
+    mean, spread = entry
+    return f"{mean:g}" if spread is None else f"{mean:g} ± {spread:g}"
+
+
+def row_text(found: Outcome, row: str) -> str:
+    """A row's label; of a control that it is one."""
+    plan = found.plan.rows[row]
+    label = row if plan.label == row else f"{row}: {plan.label}"
+    return f"{label} (control)" if plan.control else label
+
+
+def main_cells(found: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of the table itself, the paper's numbers beside ours."""
+    plan = found.plan
+    columns, several = list(plan.columns), len(plan.columns) > 1
+    papers = plan.paper is not None and metric is found.metrics[0]
+    header = [""]
+    for column in columns:
+        header += [column if several else "ours", *(["paper"] if papers else [])]
+    header += [MEAN] if several else []
+    rows = []
+    for row in plan.rows:
+        cells = [row_text(found, row)]
+        for column in columns:
+            cells.append(cell_text(found, row, column, metric))
+            cells += [paper_text(found, row, column)] if papers else []
+        cells += [cell_text(found, row, None, metric)] if several else []
+        rows.append(cells)
+    return header, rows
+
+
+def caption(found: Outcome, metric: Metric) -> str:
+    """What the numbers of the table are."""
+    plan = found.plan
+    seeds = plan.report.seeds
+    where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
+    which = "best round" if plan.at == "best" else "last round"
+    text = (
+        f"{name_of(metric)}: mean over seeds {', '.join(map(str, seeds))} ± half of its "
+        f"{100 * plan.confidence:g} % t interval; configuration and {which} chosen on {where}"
+    )
+    if plan.paper is not None and metric is found.metrics[0]:
+        text += f"; paper: {plan.paper.source}"
+    return text + "."
+
+
+def _main(found: Outcome, metric: Metric) -> Section:
+    header, rows = main_cells(found, metric)
+    title = "" if metric is found.metrics[0] else name_of(metric)
+    left = [f"Not at this scale: {found.plan.left_out}"] if found.plan.left_out else []
+    return Section(title, (), header, rows, [caption(found, metric), *left])
+
+
+def interval_text(interval: Interval | None, metric: Metric) -> str:
+    """A difference with its interval: "+1.2 [0.3, 2.1]"."""
+    if interval is None:
+        return NOTHING
+    sign = "+" if interval.mean >= 0 else ""
+    text = f"{sign}{number(interval.mean, metric)}"
+    if math.isinf(interval.half):
+        return text
+    return f"{text} [{number(interval.low, metric)}, {number(interval.high, metric)}]"
+
+
+def needed_text(needed: int | None, comparison: Comparison) -> str:
+    """How many seeds would decide."""
+    if needed is not None:
+        return f"{needed} seeds would decide"
+    interval = comparison.interval
+    if interval is None or interval.n < 2:
+        return "needs two seeds at least"
+    return f"no {MOST_SEEDS} seeds would decide"
+
+
+def verdict_text(each: Decided) -> str:
+    """A verdict, with what would decide it where it is open."""
+    if each.verdict == "undecided":
+        return f"undecided: {needed_text(each.needed, each.comparison)}"
+    return each.verdict if each.verdict != "not asked" else "no runs"
+
+
+def _p_text(p: float | None) -> str:
+    return NOTHING if p is None else f"{p:.2g}"
+
+
+def _claims(found: Outcome) -> Section:
+    rows = [
+        [
+            each.claim.question,
+            interval_text(each.comparison.interval, found.metric(each.claim.metric)),
+            _p_text(each.corrected),
+            f"**{verdict_text(each)}**",
+            each.claim.source,
+        ]
+        for each in found.claims
+    ]
+    if not any(row[-1] for row in rows):
+        rows = [row[:-1] for row in rows]
+    decided = sum(each.verdict in ("holds", "refuted") for each in found.claims)
+    family = len(found.claims) + sum(1 + (each.asked.middle is not None) for each in found.controls)
+    alpha = 1 - found.plan.confidence
+    return Section(
+        "Claims",
+        (),
+        ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0]) if rows else 0],
+        rows,
+        [
+            f"{decided} of {len(rows)} claims are decided. Differences seed by seed, less what is "
+            f"claimed, with their {100 * found.plan.confidence:g} % interval; p of the two-sided "
+            f"paired t-test, corrected for {family} comparisons; decided below {alpha:.2g}."
+        ]
+        if rows
+        else (),
+    )
+
+
+def control_text(each: ControlRead) -> str:
+    """A reading in words."""
+    if each.reading == "open":
+        return f"open: {needed_text(each.needed, each.asked.comparison)}"
+    return each.reading
+
+
+def _controls(found: Outcome) -> Section:
+    metric = found.metrics[0]
+    rows = []
+    for each in found.controls:
+        asked = each.asked
+        share = NOTHING if asked.share is None else f"{100 * asked.share:.0f} %"
+        rows.append(
+            [
+                f"{asked.row} for {asked.of}",
+                asked.refutes,
+                f"{interval_text(asked.comparison.interval, metric)} ({_p_text(each.corrected)})",
+                share if asked.baseline is None else f"{share} over {asked.baseline}",
+                _p_text(each.corrected_middle),
+                f"**{control_text(each)}**",
+            ]
+        )
+    header = [
+        "control",
+        "would refute",
+        "method minus control (p)",
+        "it has of the gain",
+        "p of half of it",
+        "reading",
+    ]
+    below = [
+        "A control explains a gain away where it has more than half of it, that is, lies above the "
+        "middle between method and baseline; it does not where the method is better than it; most "
+        "of it, where both are so. Paired t-tests, corrected with the claims."
+    ]
+    return Section("Controls", (), header if rows else (), rows, below if rows else ())
+
+
+def _differences(found: Outcome) -> Section:
+    metric, plan = found.metrics[0], found.plan
+    first, columns = next(iter(plan.rows)), [*plan.columns]
+    whole = [*columns, None] if len(columns) > 1 else columns
+    cells = {
+        (each.worse.row, each.worse.column): interval_text(each.interval, metric)
+        for each in found.against
+    }
+    rows = [
+        [row_text(found, row), *(cells[row, column] for column in whole)]
+        for row in list(plan.rows)[1:]
+    ]
+    names = [column or MEAN for column in whole] if len(columns) > 1 else ["difference"]
+    below = [f"Paired by seed, with {100 * plan.confidence:g} % t intervals, not corrected."]
+    return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
+
+
+def _aggregates(found: Outcome) -> Section:
+    metric = found.metrics[0]
+    rows = [
+        [row_text(found, row), interval_text(each, metric).lstrip("+")]
+        for row, each in found.aggregates.items()
+    ]
+    text = (
+        "Interquartile mean over columns and seeds, with a stratified bootstrap interval "
+        "(Agarwal et al., 2021)."
+    )
+    return Section(
+        "Over all columns", (), ["", "IQM"] if rows else (), rows, [text] if rows else ()
+    )
+
+
+def _chosen(found: Outcome, made: Made) -> Section:
+    plan = found.plan
+    rows = []
+    for place, cell in found.cells.items():
+        standing = cell.standing
+        rounds = sorted({each.measured.round for each in cell.seeds if each.measured})
+        leader, added = plan.leader(place), sum(each.added for each in standing.tried)
+        tried = f"{len(standing.tried) or 1}" + (f", {added} beyond its grid" if added else "")
+        edges = ", ".join(f"{edge.key.rsplit('.', 1)[-1]} ({edge.end})" for edge in standing.edges)
+        rows.append(
+            [
+                str(place) if len(plan.columns) > 1 else place.row,
+                words(standing.chosen) or "as given" if standing.chosen is not None else NOTHING,
+                tried if leader == place else f"as {leader}",
+                edges or "no",
+                "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
+            ]
+        )
+    tuning = plan.tuning
+    text = (
+        f"Every row, in every column: at most {tuning.configurations} configurations by "
+        f"{tuning.search} search, {len(tuning.seeds)} tuning seed(s) "
+        f"({', '.join(map(str, tuning.seeds))}), {made.rounds('tuning')} rounds; then "
+        f"{len(plan.report.seeds)} report seeds, {made.rounds('report')} rounds."
+    )
+    return Section("What was chosen", [text], ["", "chosen", "tried", "at an edge", "round"], rows)
+
+
+def _notes(found: Outcome) -> Section:
+    return Section("Before you compare", items=[f"{note}." for note in found.notes])
+
+
+def _made(found: Outcome, made: Made) -> Section:
+    hours, traffic = made.seconds / 3600, made.bytes
+    items = [
+        f"command: `{made.command}`",
+        f"{made.runs} runs ({made.shared} of them were there already), "
+        f"{hours:.2f} hours of computing, {megabytes(traffic)} sent and received",
+        f"report seeds {', '.join(map(str, found.plan.report.seeds))}; tuning seeds "
+        f"{', '.join(map(str, found.plan.tuning.seeds))}",
+        f"commit {made.commit}; {made.versions}",
+        f"machine: {made.machine}",
+        f"made {made.when}",
+    ]
+    return Section("How it was made", items=items)
+
+
+# --- Markdown -------------------------------------------------------------------------------------
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """The page in Markdown."""
+    parts: list[str] = []
+    for index, section in enumerate(sections):
+        if section.title:
+            parts.append(f"{'#' if index == 0 else '##'} {section.title}")
+        parts += section.text
+        if section.header:
+            parts.append("\n".join(_markdown_table(section.header, section.rows)))
+        parts += section.below
+        if section.items:
+            parts.append("\n".join(f"- {item}" for item in section.items))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    head, *rest = [f"| {line} |" for line in lines]
+    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]

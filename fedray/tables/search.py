@@ -1,0 +1,179 @@
+"""Which configurations of a method are tried: a grid, or random draws; and how a grid is continued.
+
+A choice at the edge of a grid says that the grid ended too early. It is continued there, with the
+factor (or, where a value is not positive, the step) of its last two values, while the budget lasts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedray.streams import Streams
+from fedray.sweep.spec import Axis, Config, grid
+
+Search = Literal["grid", "random"]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A configuration and what it came to while tuning.
+
+    Attributes:
+        config: the searched keys' values.
+        objective: the mean over tuning seeds of what is chosen by; larger is better; None where a
+            run failed.
+        added: whether the grid was continued for it.
+    """
+
+    config: Config
+    objective: float | None
+    added: bool = False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A choice at the end of what was tried on an axis.
+
+    Attributes:
+        key: the axis.
+        value: the chosen value.
+        end: which end it is.
+        why: why the grid does not go on there: "budget" or "bound", or "off" where continuing is
+            switched off.
+    """
+
+    key: str
+    value: float
+    end: Literal["lowest", "highest"]
+    why: Literal["budget", "bound", "off"]
+
+
+def configurations(axes: Sequence[Axis], search: Search, budget: int, seed: int) -> list[Config]:
+    """What is tried first, at most `budget` configurations; one without axes.
+
+    Random draws of the same axis are the same for all methods: a point of the unit interval for
+    each (axis, number of the draw).
+
+    Args:
+        axes: what is searched.
+        search: grid: every combination; random: independent draws, of a list uniform.
+        budget: how many at the most.
+        seed: of the draws.
+    """
+    if search == "grid" or not axes:
+        return grid(axes)
+    streams = Streams(seed)
+    points = {
+        axis.key: np.random.default_rng(streams.entropy(f"table search {axis.key}")).random(budget)
+        for axis in axes
+    }
+    drawn: list[Config] = []
+    for number in range(budget):
+        config: Config = {}
+        for axis in axes:
+            config |= _draw(axis, float(points[axis.key][number]))
+        if config not in drawn:
+            drawn.append(config)
+    return drawn
+
+
+def _draw(axis: Axis, point: float) -> Config:
+    """The value of an axis at a point of [0, 1)."""
+    if axis.is_listed:
+        return axis.configs[int(point * len(axis.values))]
+    low, high = axis.values
+    if axis.distribution == "randint":
+        return {axis.key: int(low + math.floor(point * (high - low + 1)))}
+    if axis.distribution == "loguniform":
+        return {axis.key: rounded(math.exp(math.log(low) + point * math.log(high / low)))}
+    return {axis.key: rounded(low + point * (high - low))}
+
+
+def rounded(value: float) -> float:
+    """A value with six digits that count: 0.3, not 0.30000000000000004."""
+    return float(f"{value:.6g}")
+
+
+def best_of(tried: Sequence[Tried]) -> Tried | None:
+    """The best configuration, the first of equal ones; None where all failed."""
+    worth = [each for each in tried if each.objective is not None]
+    return max(worth, key=lambda each: each.objective or 0.0, default=None)
+
+
+def continued(
+    tried: Sequence[Tried],
+    axes: Sequence[Axis],
+    budget: int,
+    is_valid: Callable[[Config], bool],
+    *,
+    extend: bool = True,
+) -> tuple[list[Config], list[Edge]]:
+    """What to try next because the best lies at an edge, and the edges where nothing comes next.
+
+    Args:
+        tried: all configurations so far.
+        axes: what is searched; those of numbers in a grid have edges.
+        budget: how many configurations there may be in all.
+        is_valid: whether an experiment can have a configuration.
+        extend: whether grids are continued at all.
+    """
+    best = best_of(tried)
+    wanted: list[Config] = []
+    edges: list[Edge] = []
+    known = [each.config for each in tried]
+    for axis in axes if best is not None else ():
+        assert best is not None
+        found = _beyond(best.config, axis, known)
+        if found is None:
+            continue
+        end, beyond = found
+        value = best.config[axis.key]
+        if not extend:
+            edges.append(Edge(axis.key, value, end, "off"))
+        elif not is_valid(beyond):
+            edges.append(Edge(axis.key, value, end, "bound"))
+        elif len(known) + len(wanted) >= budget:
+            edges.append(Edge(axis.key, value, end, "budget"))
+        else:
+            wanted.append(beyond)
+    return wanted, edges
+
+
+def _beyond(
+    best: Config, axis: Axis, known: Sequence[Config]
+) -> tuple[Literal["lowest", "highest"], Config] | None:
+    """The configuration beyond the best one on an axis, if it is at an end there."""
+    if axis.distribution != "grid" or len(axis.keys) > 1 or not all(map(_is_number, axis.values)):
+        return None
+    line = sorted({c[axis.key] for c in known if _equal_besides(c, best, axis.key)})
+    value = best[axis.key]
+    if len(line) < 2 or value not in (line[0], line[-1]):
+        return None
+    end: Literal["lowest", "highest"] = "lowest" if value == line[0] else "highest"
+    before = line[1] if end == "lowest" else line[-2]
+    return end, {**best, axis.key: next_value(before, value)}
+
+
+def next_value(before: float, last: float) -> float:
+    """What continues numbers: by their factor, or by their step where one is not positive.
+
+    Whole numbers stay whole, and move by one at least.
+    """
+    value = last * last / before if before > 0 and last > 0 else 2 * last - before
+    if isinstance(before, int) and isinstance(last, int):
+        whole = round(value)
+        return whole if whole != last else last + (1 if last > before else -1)
+    return rounded(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _equal_besides(a: Mapping[str, Any], b: Mapping[str, Any], key: str) -> bool:
+    return all(a[other] == b[other] for other in b if other != key)

@@ -1,0 +1,409 @@
+"""A table as written in tune/tables/: methods by settings, tuned alike; what a paper says.
+
+Everything but `rows` has a default, so that a file of five lines compares a new method with three
+baselines on digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+import fedray
+from fedray.config import (
+    Frozen,
+    Tree,
+    check_agreement,
+    find_yaml,
+    is_key,
+    parse_assignments,
+    read_experiment,
+    read_mapping,
+    validate,
+)
+from fedray.errors import UserError, nearest, shown
+from fedray.files import check_name
+from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
+from fedray.tables.claims import ALL, parse_claims
+from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
+
+SCALES = ("laptop", "desktop", "paper")
+BASELINES = ("local", "fedavg", "fedproto")
+"""The methods that a file is compared with that names none."""
+M = TypeVar("M", bound=BaseModel)
+
+
+class Row(Frozen):
+    """A method, or a control."""
+
+    algorithm: Any = None
+    """The method, with its hyper-parameters or without; None: the experiment's."""
+    experiment: str | None = None
+    """An experiment of its own, in place of the table's."""
+    set: Tree = Field(default_factory=dict)
+    """Keys of its experiment."""
+    space: Tree = Field(default_factory=dict)
+    """What is tuned besides the table's space; null takes an axis of that away."""
+    tuned_as: str | None = None
+    """The row whose choice it takes over, instead of tuning; for controls, and for figures of a
+    hyper-parameter."""
+    label: str = Field("", max_length=100)
+    """What the table calls it; empty: its name."""
+    control: str | None = Field(None, min_length=3, max_length=300)
+    """Makes the row a control, and says what it would refute if it did as well."""
+    of: str | None = None
+    """The row that a control is to explain; None: the table's first row."""
+    over: str | None = None
+    """The row over which that one's gain is to be explained; None: the nearest one that it is
+    claimed to be better than."""
+
+
+class Scale(Frozen):
+    """What is different at one scale; everything has the table's value by default."""
+
+    experiment: str | None = None
+    set: Tree = Field(default_factory=dict)
+    """Laid on the table's."""
+    rows: Tree = Field(default_factory=dict)
+    """Keys of rows, laid on the table's; null leaves a row out."""
+    columns: Tree | None = None
+    space: Tree | None = None
+    tuning: Tree = Field(default_factory=dict)
+    report: Tree = Field(default_factory=dict)
+    max_concurrent: int | None = Field(None, ge=1, le=100_000)
+    """Runs at a time; None: as many as the cluster holds."""
+    hours: float | None = Field(None, gt=0, le=1e6)
+    """About how long it takes, and on what, as a comment says."""
+    left_out: str = Field("", max_length=1000)
+    """What of the paper's table this scale does not have."""
+
+
+class Table(Frozen):
+    """A file in tune/tables/."""
+
+    answers: str = Field("", max_length=500)
+    """The table or question that it answers; empty: how the methods compare."""
+    experiment: str = "fedavg_digits"
+    """A shipped experiment, or a YAML file: what rows and columns change."""
+    set: Tree = Field(default_factory=dict)
+    """Keys of the experiment, for every cell."""
+    rows: Tree
+    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one
+    without a value is the algorithm of that name."""
+    baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
+    """Algorithms that are rows too, below those of `rows`."""
+    columns: Tree = Field(default_factory=dict)
+    """Settings by name, each with the experiment's keys that it sets; empty: one column."""
+    metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
+    """What is shown; claims are about the first one, unless they name another."""
+    choose: str | None = None
+    """By which metric configurations and rounds are chosen; None: by the first one of `metrics`."""
+    select: Literal["validation", "test"] = "validation"
+    """On which images it is chosen; `test` is the papers' habit, and marks every number."""
+    validation_fraction: float | None = Field(0.2, gt=0, lt=1)
+    """What clients hold out where the experiment does not say; null where its partition does."""
+    at: Literal["best", "final"] = "best"
+    """Which round counts: the best one where it is chosen, never round 0, or the last."""
+    space: Tree = Field(default_factory=lambda: {"lr": {"grid": [0.02, 0.06, 0.2]}})
+    """What is tuned for every row, in every column."""
+    tuning: Tree = Field(default_factory=dict)
+    """`seeds`, `configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
+    report: Tree = Field(default_factory=dict)
+    """`seeds`, `rounds`: see `Reporting`."""
+    claims: list[Any] = Field(default_factory=list)
+    """Inequalities between cells, see `fedray.tables.claims`; empty: each method of `rows` is
+    better than each baseline."""
+    paper: Tree | None = None
+    """`source` and `numbers`: see `PaperNumbers`."""
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    """Of the intervals; a claim is decided where it errs with at most one minus this."""
+    scales: Tree = Field(default_factory=lambda: {"laptop": {}})
+    """laptop: minutes; desktop: a night on a few cores; paper: GPUs."""
+
+
+def folders() -> list[Path]:
+    """Where tables are looked for: here, in the checkout, in the installed package."""
+    package = Path(fedray.__file__).parent
+    places = (Path.cwd() / "tune", package.parent / "tune", package / "sweeps")
+    return [place / "tables" for place in places]
+
+
+def shipped() -> list[str]:
+    """The names of the tables that can be found."""
+    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
+
+
+def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = None) -> TablePlan:
+    """Find a table, take one scale of it, and lay the command line's keys on its experiments.
+
+    `report.seeds=[0,1]`, `tuning.configurations=2`, `select=test` and the like change the table;
+    `rounds=5` is that of both tuning and report.
+
+    Args:
+        name: a table's name or file.
+        assignments: "key=value" for the experiment of every cell.
+        scale: laptop, desktop or paper; None: the first one that the file has.
+
+    Raises:
+        UserError: with one sentence about the first thing that is wrong.
+    """
+    path = find_yaml(name, folders(), "table")
+    where = f"table {check_name(path.stem)}"
+    table = validate(Table, read_mapping(path), where)
+    scales = {label: _scale(label, tree, where) for label, tree in table.scales.items()}
+    if not scales:
+        raise UserError(f"{where}.scales is empty; leave it out, or give laptop: {{}}")
+    for label, each in scales.items():
+        _planned(table, path.stem, label, each, {})
+    scale = next(iter(scales)) if scale is None else scale
+    if scale not in scales:
+        raise UserError(f"{where} has no {scale} scale, only {', '.join(scales)}")
+    given = _assigned(assignments, where)
+    return _planned(table, path.stem, scale, scales[scale], given)
+
+
+def _scale(label: str, tree: Any, where: str) -> Scale:
+    if label not in SCALES:
+        raise UserError(
+            f"{where}.scales: {shown(label)} is none of {', '.join(SCALES)}."
+            f"{nearest(label, SCALES)}"
+        )
+    return validate(Scale, {} if tree is None else tree, f"{where}.scales.{label}")
+
+
+def _assigned(assignments: Iterable[str], where: str) -> Tree:
+    """What the command line sets: of the table `tuning.*` and `report.*`, else of experiments."""
+    given: Tree = {"set": {}, "tuning": {}, "report": {}, "select": {}}
+    for key, value in parse_assignments(assignments):
+        part, _, inner = key.partition(".")
+        if key == "seed":
+            raise UserError(f"{where}: seed= is chosen by phase; write report.seeds=[{value}]")
+        if key in ("select", "report.select"):
+            given["select"] = {"select": value}
+        elif part in ("tuning", "report") and inner:
+            given[part][inner] = value
+        elif key == "rounds":
+            given["tuning"].setdefault("rounds", value)
+            given["report"].setdefault("rounds", value)
+        else:
+            given["set"][key] = value
+    return given
+
+
+def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> TablePlan:
+    """One scale of a table, checked."""
+    where = f"table {name}"
+    table = validate(Table, {**table.model_dump(), **given.get("select", {})}, where)
+    at_scale = f"{where}.scales.{label}"
+    columns = _columns(table.columns if scale.columns is None else scale.columns, where)
+    space = table.space if scale.space is None else scale.space
+    tuning, report = _phases(table, scale, given, columns, where)
+    rows = _rows(table, scale, space, tuning, where)
+    _check_given(given.get("set", {}), rows, where)
+    known = list(_all_rows(table, where))
+    claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
+    parse_claims(claims, list(rows), list(columns), table.metrics)
+    experiment = scale.experiment or table.experiment
+    names = dict.fromkeys([experiment, *(row.experiment for row in rows.values())])
+    return TablePlan(
+        table=name,
+        scale=label,
+        answers=table.answers or f"how {', '.join(rows)} compare",
+        experiment=experiment,
+        bases={each: read_experiment(each) for each in names if each is not None},
+        set=_keys({**table.set, **scale.set}, f"{at_scale}.set"),
+        given=_keys(given.get("set", {}), where),
+        rows=rows,
+        columns=columns,
+        metrics=table.metrics,
+        choose=table.choose or table.metrics[0],
+        select=table.select,
+        validation_fraction=table.validation_fraction if table.select == "validation" else None,
+        at=table.at,
+        tuning=tuning,
+        report=report,
+        claims=claims,
+        paper=_paper(table, known, where),
+        confidence=table.confidence,
+        max_concurrent=scale.max_concurrent,
+        left_out=scale.left_out,
+    )
+
+
+def _phases(
+    table: Table, scale: Scale, given: Tree, columns: Mapping[str, Tree], where: str
+) -> tuple[Tuning, Reporting]:
+    """What is spent on tuning and on the report."""
+    tuning = _laid(Tuning, table.tuning, scale.tuning, given.get("tuning", {}), f"{where}.tuning")
+    report = _laid(
+        Reporting, table.report, scale.report, given.get("report", {}), f"{where}.report"
+    )
+    check_seeds(tuning.seeds, f"{where}.tuning")
+    check_seeds(report.seeds, f"{where}.report")
+    if tuning.at is not None and tuning.at not in columns:
+        raise UserError(
+            f"{where}.tuning.at: there is no column {shown(tuning.at)}."
+            f"{nearest(tuning.at, columns)}"
+        )
+    return tuning, report
+
+
+def _paper(table: Table, rows: Sequence[str], where: str) -> PaperNumbers | None:
+    if table.paper is None:
+        return None
+    paper = validate(PaperNumbers, table.paper, f"{where}.paper")
+    paper.check(rows, where)
+    return paper
+
+
+def _laid(model: type[M], table: Tree, scale: Tree, given: Tree, where: str) -> M:
+    return validate(model, {**table, **scale, **given}, where)
+
+
+def _columns(columns: Tree, where: str) -> dict[str, Tree]:
+    """The settings by name; one that sets nothing where there are none."""
+    for name, keys in columns.items():
+        if not isinstance(keys, dict):
+            raise UserError(
+                f"{where}.columns.{name} is {shown(keys)}, expected the keys that it sets, for "
+                "example {data.partition.alpha: 0.1}"
+            )
+        _keys(keys, f"{where}.columns.{name}")
+    return dict(columns) or {ALL: {}}
+
+
+def _keys(keys: Tree, where: str) -> Tree:
+    if wrong := [key for key in keys if not is_key(key)]:
+        raise UserError(f"{where}: {shown(wrong[0])} is no key")
+    if "seed" in keys:
+        raise UserError(f"{where}: seed is chosen by phase; write report: {{seeds: [...]}}")
+    check_agreement(keys.items())
+    return keys
+
+
+def _all_rows(table: Table, where: str) -> dict[str, Row]:
+    """The file's rows and its baselines, as written."""
+    if not table.rows:
+        raise UserError(f"{where}.rows is empty; name a method, for example rows: {{fedtsp: }}")
+    found = {name: _row(name, tree, f"{where}.rows.{name}") for name, tree in table.rows.items()}
+    for name in table.baselines:
+        found.setdefault(name, Row(algorithm=name))
+    return found
+
+
+def _row(name: str, tree: Any, where: str) -> Row:
+    if tree is None:
+        return Row(algorithm=name)
+    if isinstance(tree, str):
+        return Row(algorithm=tree)
+    if not isinstance(tree, Mapping):
+        raise UserError(f"{where} is {shown(tree)}, expected a method, or its keys")
+    row = validate(Row, tree, where)
+    if row.algorithm is not None and not isinstance(row.algorithm, str | Mapping):
+        raise UserError(f"{where}.algorithm is {shown(row.algorithm)}, expected a method")
+    _keys(row.set, f"{where}.set")
+    return row
+
+
+def _rows(
+    table: Table, scale: Scale, space: Tree, tuning: Tuning, where: str
+) -> dict[str, RowPlan]:
+    """The rows of a scale, each with its whole space."""
+    written = _all_rows(table, where)
+    for name, over in scale.rows.items():
+        if name not in written:
+            raise UserError(
+                f"{where}: a scale changes row {shown(name)}, which is not there."
+                f"{nearest(name, written)}"
+            )
+        if over is None:
+            del written[name]
+        else:
+            written[name] = _row(name, {**written[name].model_dump(), **over}, f"{where}.{name}")
+    first = next(iter(written), None)
+    found = {}
+    for name, row in written.items():
+        for key, other in (("of", row.of), ("over", row.over), ("tuned_as", row.tuned_as)):
+            if other is not None and other not in written:
+                raise UserError(
+                    f"{where}.rows.{name}.{key}: there is no row {shown(other)}."
+                    f"{nearest(other, written)}"
+                )
+        axes = _axes(name, written, space, where)
+        _check_effort(axes, tuning, f"{where}.rows.{name}")
+        explained = (row.of or first) if row.control else None
+        if explained == name:
+            raise UserError(f"{where}.rows.{name}: a control explains another row; name it in of:")
+        found[name] = RowPlan(
+            algorithm=row.algorithm,
+            experiment=row.experiment,
+            set=row.set,
+            space=axes,
+            label=row.label or name,
+            control=row.control,
+            of=explained,
+            over=row.over,
+            tuned_as=row.tuned_as,
+        )
+    return found
+
+
+def _axes(name: str, rows: Mapping[str, Row], space: Tree, where: str) -> Tree:
+    """What is tuned for a row: the table's space and its own, or those of the row it follows."""
+    row = rows[name]
+    if row.tuned_as is not None:
+        leader = rows[row.tuned_as]
+        if row.space or leader.tuned_as is not None:
+            raise UserError(
+                f"{where}.rows.{name}.tuned_as takes over what row {row.tuned_as} tunes; that row "
+                "must tune by itself, and this one has no space of its own"
+            )
+        row = leader
+    return {key: tree for key, tree in {**space, **row.space}.items() if tree is not None}
+
+
+def _check_effort(space: Tree, tuning: Tuning, where: str) -> None:
+    """Refuse a space that the search cannot walk, or not within the budget of all rows."""
+    if not space:
+        return
+    check_space(space, tuning.search, where)
+    axes = [parse_axis(key, tree) for key, tree in space.items()]
+    if tuning.search == "grid" and (points := len(grid(axes))) > tuning.configurations:
+        raise UserError(
+            f"{where}.space is a grid of {points} configurations, and tuning.configurations="
+            f"{tuning.configurations} is the budget of every row; raise it, list fewer values, or "
+            "use tuning.search: random"
+        )
+
+
+def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
+    """Refuse to set on the command line what is tuned."""
+    for name, row in rows.items():
+        for key in (key for axis in row.axes for key in axis.keys if key in given):
+            raise UserError(
+                f"{where}: {key} is tuned for row {name}; leave {key}={given[key]} out, or change "
+                "the space in the file"
+            )
+
+
+def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:
+    """Each method of the file is better than each baseline."""
+    ours = [name for name in rows if name in table.rows and rows[name].control is None]
+    others = [name for name in rows if name not in table.rows]
+    return [f"{name} > {other}" for name in ours for other in others]
+
+
+def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], known: Sequence[str]) -> list[Any]:
+    """The claims whose rows this scale has."""
+    gone = [name for name in known if name not in rows]
+
+    def is_asked(claim: Any) -> bool:
+        text = str(claim.get("claim", "")) if isinstance(claim, Mapping) else str(claim)
+        sides = text.replace("<", ">").split(">")
+        named = {side.partition("@")[0].split("+")[0].strip() for side in sides}
+        return not named & set(gone)
+
+    return [claim for claim in claims if is_asked(claim)]

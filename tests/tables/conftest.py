@@ -1,0 +1,73 @@
+"""A working directory with a folder of tables and a tiny experiment."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pretended_runs import Curve, pretend
+
+from fedray.config import dump_yaml
+from fedray.tables.book import Book
+from fedray.tables.spec import plan_table
+
+TINY = {
+    "name": "tiny",
+    "algorithm": "fedproto",
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 16,
+    "lr": 0.05,
+    "workers": 1,
+    "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"feature_dim": 16},
+}
+TABLE = {
+    "experiment": "tiny.yaml",
+    "rows": {"mine": {"algorithm": {"name": "fedproto", "lambda": 2}}},
+    "baselines": ["local"],
+    "space": {"lr": {"grid": [0.02, 0.1]}},
+    "tuning": {"configurations": 3},
+    "report": {"seeds": [0, 1]},
+}
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The working directory; results and MLflow are in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tune" / "tables").mkdir(parents=True)
+    (tmp_path / "tiny.yaml").write_text(dump_yaml(TINY))
+    return tmp_path
+
+
+@pytest.fixture
+def write(here) -> Write:
+    """`write(key=...)` writes the table tiny with other keys; None takes one away."""
+
+    def write(**changes: object) -> Path:
+        tree = {key: value for key, value in {**TABLE, **changes}.items() if value is not None}
+        path: Path = here / "tune" / "tables" / "tiny.yaml"
+        path.write_text(dump_yaml(tree))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def play(here, write) -> Callable[..., Book]:
+    """`play(curve, key=...)` writes the table tiny and has its runs happen as `curve` says."""
+
+    def play(curve: Curve, words: Sequence[str] = (), **changes: object) -> Book:
+        write(**changes)
+        shutil.rmtree(here / "runs", ignore_errors=True)
+        book = Book(here / "out", plan_table("tiny", words), here / "runs", command="the command")
+        pretend(book, curve)
+        return book
+
+    return play

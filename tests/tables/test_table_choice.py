@@ -1,0 +1,270 @@
+"""What a table runs and what it chooses, with runs that only pretend to train."""
+
+from __future__ import annotations
+
+import pytest
+from pretended_runs import end, pretend
+
+from fedray.sweep.seeds import MergedRound
+from fedray.tables.agenda import Wanted
+from fedray.tables.book import Book, is_whole
+from fedray.tables.outcome import outcome
+from fedray.tables.plan import Place
+from fedray.tables.search import Edge
+from fedray.tables.spec import plan_table
+
+MINE, LOCAL = Place("mine", "all"), Place("local", "all")
+
+
+def standing(book: Book, place: Place = MINE):
+    return next(at for cell, at in book.standings() if cell.place == place)
+
+
+def flat(wanted: Wanted) -> list[tuple[float, float]]:
+    """Better with a lower rate, whatever is measured, and all of it at the end."""
+    return [(0.1, 0.1), (0.2, 0.2), (0.9 - wanted.experiment.lr, 0.9 - wanted.experiment.lr)]
+
+
+def planted(wanted: Wanted) -> list[tuple[float, float]]:
+    """On validation round 2 and lr 0.02 are best, on test round 1 and lr 0.1, and round 0."""
+    if wanted.experiment.lr == 0.02:
+        return [(0.99, 0.99), (0.5, 0.6), (0.7, 0.3)]
+    return [(0.99, 0.99), (0.6, 0.98), (0.4, 0.2)]
+
+
+def test_configuration_and_round_are_chosen_on_validation_and_reported_on_test(play):
+    book = play(planted, tuning={"configurations": 2})
+    assert standing(book).chosen == {"lr": 0.02}
+    cell = outcome(book).cells[MINE]
+    assert [each.measured.round for each in cell.seeds] == [2, 2]
+    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.3, 0.3]
+    assert [each.measured.choice for each in cell.seeds] == [0.7, 0.7]
+
+
+def test_the_papers_habit_chooses_on_test_and_says_so(play):
+    book = play(planted, tuning={"configurations": 2}, select="test")
+    assert standing(book).chosen == {"lr": 0.1}
+    found = outcome(book)
+    assert [each.measured.round for each in found.cells[MINE].seeds] == [1, 1]
+    assert [each.measured.values["local_accuracy"] for each in found.cells[MINE].seeds] == [
+        0.98
+    ] * 2
+    assert any("chosen on the TEST images" in note for note in found.notes)
+
+
+def test_the_last_round_counts_where_it_is_asked_for(play):
+    def falling(wanted):
+        return [(0.1, 0.1), (0.9, 0.9), (0.3, 0.4)]
+
+    book = play(falling, at="final")
+    (seed, _) = outcome(book).cells[MINE].seeds
+    assert (seed.measured.round, seed.measured.values["local_accuracy"]) == (2, 0.4)
+
+
+def test_tuning_seeds_choose_and_report_seeds_are_reported(play):
+    def lucky(wanted):
+        if wanted.seed == 100:
+            return [(0, 0), (0.5 + wanted.experiment.lr, 0.0)]
+        return [(0, 0), (0.9 - wanted.experiment.lr, 0.9 - wanted.experiment.lr)]
+
+    book = play(lucky, tuning={"configurations": 2})
+    assert standing(book).chosen == {"lr": 0.1}
+    assert {trial.wanted.phase: trial.wanted.seed for trial in book.ordered} == {
+        "tuning": 100,
+        "report": 1,
+    }
+    assert outcome(book).by_seed(outcome(book).against[0].better, "local_accuracy") == {
+        0: pytest.approx(80.0),
+        1: pytest.approx(80.0),
+    }
+
+
+def test_no_cell_waits_for_another(here, write):
+    write()
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    for _ in range(2):
+        trial = next(t for t in [book.next()] if t.wanted.place == MINE)
+        end(book, trial, flat)
+    assert [t.wanted.place for t in book.ordered if t.is_over] == [MINE, MINE]
+    assert standing(book, LOCAL).phase == "tuning"
+    assert len(standing(book).tried) == 2
+    assert standing(book).wanted[0].config == {"lr": 0.004}
+
+
+# --- edges ----------------------------------------------------------------------------------------
+
+
+def test_a_choice_at_the_edge_extends_its_grid_and_is_named_where_the_budget_ends(play):
+    book = play(flat, tuning={"configurations": 3})
+    at = standing(book)
+    assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.004]
+    assert [each.added for each in at.tried] == [False, False, True]
+    assert at.chosen == {"lr": 0.004}
+    assert at.edges == [Edge("lr", 0.004, "lowest", "budget")]
+    assert any("lr=0.004 is the lowest that was tried" in note for note in outcome(book).notes)
+
+
+def test_a_grid_is_not_extended_where_that_is_switched_off(play):
+    book = play(flat, tuning={"configurations": 9, "extend": False})
+    assert len(standing(book).tried) == 2
+    assert standing(book).edges == [Edge("lr", 0.02, "lowest", "off")]
+
+
+def test_a_bound_of_the_experiment_ends_a_grid(play):
+    def more(wanted):
+        value = wanted.experiment.participation / 2
+        return [(0.0, 0.0), (value, value)]
+
+    space = {"participation": {"grid": [0.5, 1.0]}}
+    book = play(more, space=space, tuning={"configurations": 9})
+    assert standing(book).edges == [Edge("participation", 1.0, "highest", "bound")]
+
+
+# --- the same run ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_two_cells_need_is_run_once(play):
+    rows = {"mine": "local", "yours": "local"}
+    book = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
+    keys = [trial.wanted.key for trial in book.ordered]
+    assert len(keys) == len(set(keys)) == 5
+    first, second = outcome(book).cells.values()
+    assert [each.key for each in first.seeds] == [each.key for each in second.seeds]
+
+
+def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
+    book = play(flat, tuning={"configurations": 2, "seeds": [0]}, report={"seeds": [0, 1]})
+    mine = [trial.wanted for trial in book.ordered if trial.wanted.place == MINE]
+    assert [(each.seed, each.phase) for each in mine] == [
+        (0, "tuning"),
+        (0, "tuning"),
+        (1, "report"),
+    ]
+    assert any("reported were tuned on, too: 0" in note for note in outcome(book).notes)
+
+
+def test_another_table_finds_the_runs_that_are_there(here, play):
+    book = play(flat)
+    again = Book(here / "again", book.plan, here / "runs")
+    assert again.is_complete
+    assert again.trials == {}
+    assert outcome(again).claims == outcome(book).claims
+    longer = Book(
+        here / "longer",
+        plan_table("tiny", ["report.seeds=[0,1,2]"]),
+        here / "runs",
+    )
+    assert [(w.seed, w.phase) for w in pretend(longer, flat)] == [(2, "report"), (2, "report")]
+
+
+def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
+    book = play(flat)
+    key = book.ordered[0].wanted.key
+    assert is_whole(here / "runs" / key)
+    (here / "runs" / key / "rounds.jsonl").write_text("")
+    assert not is_whole(here / "runs" / key)
+    again = Book(here / "again", book.plan, here / "runs")
+    assert [trial.wanted.key for trial in again.open or [again.next()]] == [key]
+
+
+def test_a_row_takes_over_the_choice_of_another(play):
+    rows = {
+        "mine": {"algorithm": "fedproto"},
+        "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
+    }
+
+    def other(wanted):  # alone, the control would choose the lower rate
+        lr = wanted.experiment.lr
+        value = lr if wanted.place.row == "mine" else 0.5 - lr
+        return [(0.0, 0.0), (value, value)]
+
+    book = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
+    assert standing(book, Place("null", "all")).chosen == {"lr": 0.1}
+    tuned = [t.wanted.place for t in book.ordered if t.wanted.phase == "tuning"]
+    assert tuned == [MINE, MINE]
+    assert not any("different numbers" in note for note in outcome(book).notes)
+
+
+def test_one_column_tunes_for_all(play):
+    columns = {"x": {}, "y": {"batch_size": 8}}
+    book = play(flat, columns=columns, tuning={"at": "y", "configurations": 2})
+    tuned = {t.wanted.place.column for t in book.ordered if t.wanted.phase == "tuning"}
+    assert tuned == {"y"}
+    assert standing(book, Place("mine", "x")).chosen == {"lr": 0.02}
+    assert len(outcome(book).cells[Place("mine", "x")].seeds) == 2
+
+
+def test_what_chooses_may_be_another_metric_than_what_is_shown(play):
+    book = play(planted, metrics=["local_accuracy_weighted"], choose="local_accuracy",
+                tuning={"configurations": 2})  # fmt: skip
+    assert standing(book).chosen == {"lr": 0.02}
+    (seed, _) = outcome(book).cells[MINE].seeds
+    assert seed.measured.values == {"local_accuracy_weighted": 0.3}
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_a_configuration_that_fails_is_not_chosen(play):
+    def diverging(wanted):
+        return None if wanted.experiment.lr < 0.1 else flat(wanted)
+
+    book = play(diverging, tuning={"configurations": 2})
+    assert standing(book).chosen == {"lr": 0.1}
+    assert "mine: 1 of 2 configurations failed" in outcome(book).notes
+
+
+def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
+    book = play(lambda wanted: None if wanted.place == MINE else flat(wanted))
+    assert book.is_complete
+    assert standing(book).phase == "failed"
+    found = outcome(book)
+    assert [each.verdict for each in found.claims] == ["not asked"]
+    assert found.interval(found.against[0].worse, "local_accuracy") is not None
+
+
+def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
+    def one_lost(wanted):
+        lost = wanted.phase == "report" and wanted.seed == 0 and wanted.place == MINE
+        return None if lost else flat(wanted)
+
+    found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
+    assert sorted(found.claims[0].comparison.differences) == [1, 2]
+    assert "mine, seed 0 failed: its loss is no number" in found.notes
+
+
+def test_a_run_that_lacks_the_metric_says_so(play):
+    book = play(flat, metrics=["local_acuracy"])
+    assert standing(book).phase == "failed"
+    (reason, *_) = book.failures.values()
+    assert "no round has 'validation/local_acuracy'" in reason
+
+
+# --- the book -------------------------------------------------------------------------------------
+
+
+def test_a_book_goes_on_where_it_was(here, write):
+    write()
+    book = Book(here / "out", plan_table("tiny"), here / "runs", command="as typed")
+    trial = book.next()
+    trial.status, trial.reason, trial.seconds = "running", "it died", 3.0
+    book.measure(trial, [])
+    trial.status = "failed"
+    book.write()
+    again = Book.read(here / "out")
+    assert again.plan == book.plan
+    assert (again.command, again.store) == ("as typed", here / "runs")
+    assert again.failures == {trial.wanted.key: "it died"}
+    assert again.seconds == {trial.wanted.key: 3.0}
+    assert trial.wanted.key not in [each.wanted.key for each in again.open or [again.next()]]
+
+
+def test_the_watcher_sees_one_seed_a_trial(play):
+    book = play(flat)
+    trial = book.ordered[0]
+    rounds = book.rounds_of(trial)
+    assert [type(each) for each in rounds] == [MergedRound] * 3
+    assert rounds[-1].by_seed == [pytest.approx(0.9 - trial.wanted.experiment.lr)]
+    assert book.experiment_of(trial).seed == trial.wanted.seed
+    assert (book.seeds_of_a_trial, book.stops_early, book.leading) == (1, False, None)
+    assert trial.config["row"] == "mine"

@@ -1,0 +1,113 @@
+"""Whole small tables through Ray and MLflow: once undisturbed, once killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedray.tables.command import main
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"report": {"seeds": [0, 1]}, "tuning": {"configurations": 3, "rounds": 1}}
+MADE = ("when", "command", "shared", "seconds")
+"""What two invocations of a table may differ in."""
+
+
+def told(home: Path) -> dict:
+    """table.json without what depends on when and how fast it was made."""
+    tree = json.loads((home / "table.json").read_text())
+    tree["made"] = {key: value for key, value in tree["made"].items() if key not in MADE}
+    for cell in tree["cells"]:
+        del cell["seconds"]
+        for seed in cell["seeds"]:
+            del seed["seconds"]
+    return tree
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_table_is_run_tracked_and_found_again(here, write, empty_database, capsys):
+    from mlflow import MlflowClient
+
+    write(**SMALL)
+    (here / "results").mkdir()
+    shutil.copy(empty_database, here / "results" / "mlflow.db")
+    assert main(["tiny", "--out", "first"]) == 0
+    tree = told(here / "first")
+    assert [cell["phase"] for cell in tree["cells"]] == ["over", "over"]
+    assert all(len(cell["tried"]) in (2, 3) for cell in tree["cells"])
+    assert all(seed["round"] in (1, 2) for cell in tree["cells"] for seed in cell["seeds"])
+    assert not list((here / "results" / "tables" / "runs").glob("*/checkpoints"))
+    assert json.loads((here / "first" / "plan.json").read_text())["status"] == "finished"
+    assert not (here / "first" / "tune").exists()
+
+    client = MlflowClient(f"sqlite:///{here / 'results' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("tiny")
+    runs = client.search_runs([experiment.experiment_id], max_results=100)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    cells = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}
+    assert {run.info.run_name for run in cells.values()} == {"mine", "local"}
+    children = [run for run in runs if run.info.run_id not in cells]
+    assert len(children) == tree["made"]["runs"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == set(cells)
+    for cell in tree["cells"]:
+        (run,) = (r for r in cells.values() if r.data.tags["row"] == cell["row"])
+        mean = cell["metrics"]["local_accuracy"]["mean"] / 100
+        assert run.data.metrics["local_accuracy"] == pytest.approx(mean)
+
+    capsys.readouterr()
+    assert main(["tiny", "--out", "again", "--no-track"]) == 0
+    assert told(here / "again") == tree
+    assert "of them were there already" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_table_that_is_killed_again_and_again_is_the_undisturbed_one(here, write):
+    write(**{**SMALL, "tuning": {"configurations": 3}}, set={"rounds": 4})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_worker_niceness": "0"}
+
+    def command(results: str, *words: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedray.table", "tiny", "--no-track", *words],
+            cwd=here,
+            env={**environment, "FEDRAY_RESULTS": str(here / results)},
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    assert command("undisturbed", "--out", "whole").wait(240) == 0
+    kills = 0
+    words: tuple[str, ...] = ()
+    while kills < 3:
+        process = command("killed", "--out", "cut", *words)
+        there = rounds_there(here)
+        deadline = time.monotonic() + 120
+        while rounds_there(here) < there + 5 and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills, words = kills + 1, ("--resume",)
+    assert kills
+    assert command("killed", "--out", "cut", "--resume").wait(240) == 0
+    assert told(here / "cut") == told(here / "whole")
+
+
+def rounds_there(here: Path) -> int:
+    """How many rounds the runs have done so far."""
+    return sum(
+        len(file.read_bytes().splitlines())
+        for file in (here / "killed").glob("tables/runs/*/rounds.jsonl")
+    ) + 5 * len(list((here / "killed").glob("tables/runs/*/result.json")))

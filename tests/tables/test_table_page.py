@@ -1,0 +1,230 @@
+"""The page in all its forms, of runs whose numbers are given."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+from pretended_runs import end
+
+from fedray.tables.book import Book
+from fedray.tables.command import cell_metrics, main, write_page
+from fedray.tables.latex import escaped, latex
+from fedray.tables.outcome import outcome
+from fedray.tables.plan import Place
+from fedray.tables.spec import plan_table
+
+ROWS = {
+    "mine": {"algorithm": "fedproto", "label": "Mine & all_of_it"},
+    "base": {"algorithm": "fedavg"},
+    "null": {"algorithm": "local", "control": "that prototypes help", "space": {"lr": None}},
+}
+CHANGES = {
+    "rows": ROWS,
+    "baselines": [],
+    "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
+    "claims": [{"claim": "mine > base", "source": "Table 1"}, "mine @ Dir(1) < base"],
+    "report": {"seeds": [0, 1, 2]},
+    "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5], "*": 50.25}}},
+}
+
+
+def curve(wanted):
+    value = {"mine": 0.7, "base": 0.6, "null": 0.65}[wanted.place.row] + wanted.seed / 1000
+    value += wanted.experiment.lr / 10 + (wanted.seed % 2) * {"mine": 0.002}.get(
+        wanted.place.row, 0
+    )
+    return [(0.0, 0.0), (value, value)]
+
+
+@pytest.fixture
+def written(play, here):
+    """The book, what it comes to, and its page in Markdown."""
+    book = play(curve, **CHANGES)
+    found = outcome(book)
+    (here / "out").mkdir()
+    return book, found, write_page(book, found)
+
+
+def test_the_page_says_it_all(written, here):
+    _, _, text = written
+    assert text == (here / "out" / "table.md").read_text()
+    assert "|  | Dir(0.1) | paper | Dir(1) | paper | mean |" in text
+    (line,) = (
+        line for line in text.splitlines() if line.startswith("| mine: Mine") and "70" in line
+    )
+    ours = r"\d\d\.\d ± \d+\.\d"
+    assert re.search(rf"\| {ours} \| 70 ± 0\.5 \| {ours} \| 50\.25 \| {ours} \|", line)
+    (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
+    assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds\*\* \| Table 1 \|", line)
+    assert "2 of 2 claims are decided" in text
+    assert "null for mine | that prototypes help" in text
+    assert "lr=0.5 is the highest that was tried (the budget is spent)" in text
+    assert "rows tried different numbers of configurations, all at most 3" in text
+    assert "`the command`" in text
+    assert "runs (0 of them were there already)" in text
+    assert "†" not in text
+
+
+def test_numbers_that_were_chosen_on_test_are_marked(play, here):
+    book = play(curve, **CHANGES, select="test")
+    (here / "out").mkdir()
+    text = write_page(book, outcome(book))
+    (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
+    assert line.count("†") == 3
+    assert "chosen on TEST images (†)" in text
+    assert r"$^\dagger$" in latex(outcome(book))
+
+
+def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
+    book = play(lambda wanted: None, **CHANGES)
+    (here / "out").mkdir()
+    text = write_page(book, outcome(book))
+    assert "failed" in text
+    assert "no runs" in text
+    assert not (here / "out" / "figure.png").exists()
+
+
+def test_a_page_that_is_written_in_between_says_so(here, write):
+    write(**CHANGES)
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    (here / "out").mkdir()
+    while book.cells_over < 2:
+        end(book, book.next(), curve)
+    text = write_page(book, outcome(book))
+    assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
+    assert "no runs" in text
+
+
+def test_the_json_holds_every_number(written, here):
+    book, found, _ = written
+    tree = json.loads((here / "out" / "table.json").read_text())
+    assert len(tree["cells"]) == 6
+    cell = tree["cells"][0]
+    assert (cell["row"], cell["column"], cell["paper"]) == ("mine", "Dir(0.1)", [70.0, 0.5])
+    assert [seed["seed"] for seed in cell["seeds"]] == [0, 1, 2]
+    assert cell["metrics"]["local_accuracy"]["by_seed"] == {
+        str(seed): pytest.approx(value)
+        for seed, value in found.by_seed(found.against[0].better, "local_accuracy").items()
+    }
+    assert len(cell["tried"]) == 3
+    assert cell["seeds"][0]["partition"] == "p0"
+    assert tree["claims"][0]["verdict"] == "holds"
+    assert tree["controls"][0]["would_refute"] == "that prototypes help"
+    assert tree["made"]["command"] == "the command"
+    assert tree["made"]["runs"] == len(book.trials)
+    assert tree["made"]["bytes"] == 2 * 40 * len(book.trials)
+
+
+class Balanced(HTMLParser):
+    """Counts what is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.add(tag)
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_html_stands_alone(written, here):
+    text = (here / "out" / "table.html").read_text()
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    assert {"table", "img", "h1", "ul"} <= parser.found
+    assert "data:image/png;base64," in text
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert "Mine &amp; all_of_it" in text
+    assert '<strong class="holds">holds</strong>' in text
+
+
+def test_the_latex_is_escaped_and_whole(written, here):
+    text = (here / "out" / "table.tex").read_text()
+    assert r"Mine \& all\_of\_it" in text
+    for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\label{tab:tiny}"):
+        assert text.count(word) == 1
+    columns = re.search(r"\\begin{tabular}{(l(r+))}", text)
+    assert len(columns[1]) == 6
+    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+    assert all(
+        line.replace(r"\&", "").count("&") == 5 for line in body.splitlines() if r"\\" in line
+    )
+    assert escaped("50 % of #1_a ± {x}") == r"50 \% of \#1\_a $\pm$ \{x\}"
+
+
+def test_the_figure_is_drawn(written, here):
+    with Image.open(here / "out" / "figure.png") as image:
+        assert image.width > 800
+        assert len(image.convert("P").getcolors(256)) > 10
+
+
+def test_a_tracker_is_told_the_mean_of_each_cell(written):
+    _, found, _ = written
+    metrics = cell_metrics(found)
+    assert len(metrics) == 6
+    place = Place("base", "Dir(1)")
+    values = found.by_seed(found.claims[1].claim.better, "local_accuracy")
+    assert values
+    assert 0.6 < metrics[place]["local_accuracy"] < 0.7
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_what_the_command_refuses(here, write, capsys):
+    write()
+    assert main([]) == 2
+    assert "name a table: " in capsys.readouterr().err
+    assert main(["tiny", "batch_size=-1"]) == 2
+    assert "mine: batch_size: " in capsys.readouterr().err
+    assert main(["tiny", "--resume"]) == 2
+    assert "no table below" in capsys.readouterr().err
+    assert main(["tiny", "--scale", "paper"]) == 2
+    assert "has no paper scale, only laptop" in capsys.readouterr().err
+
+
+def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys):
+    book = play(curve, **CHANGES)
+    (here / "results" / "tables").mkdir(parents=True)
+    (here / "runs").rename(here / "results" / "tables" / "runs")
+    assert main(["tiny", "--out", "again", "--no-track"]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(book.trials)} runs ({len(book.trials)} of them were there already)" in out
+    assert (here / "again" / "table.md").exists()
+    assert (here / "again" / "table.yaml").read_text()
+    assert main(["tiny", "--out", "again", "--no-track"]) == 2
+    assert "already holds a table" in capsys.readouterr().err
+    assert main(["tiny", "--out", "again", "--resume"]) == 2
+    assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_fedray_table_is_the_same_command(here, write, capsys):
+    from fedray.__main__ import main as plain
+
+    write(rows={})
+    assert plain(["table", "tiny"]) == 2
+    assert "table tiny.rows is empty" in capsys.readouterr().err
+
+
+def test_a_tables_command_resolves_without_running_it(here, write):
+    from fedray.cli.resolving import check_command
+
+    write()
+    asked = check_command("python -m fedray.table tiny rounds=3")
+    assert [each.label for each in asked] == [
+        "mine lr=0.02",
+        "mine lr=0.1",
+        "local lr=0.02",
+        "local lr=0.1",
+    ]
+    assert {each.experiment.rounds for each in asked} == {3}

@@ -1,0 +1,121 @@
+"""Which configurations are tried, and how a grid goes on where the choice lies at its edge."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedray.sweep.spec import parse_axis
+from fedray.tables.search import Edge, Tried, best_of, configurations, continued, next_value
+
+
+def axes(**space):
+    return [parse_axis(key, tree) for key, tree in space.items()]
+
+
+LR = axes(lr={"grid": [0.01, 0.03, 0.1]})
+
+
+def tried(*pairs):
+    return [Tried({"lr": lr}, value) for lr, value in pairs]
+
+
+def always(config):
+    return True
+
+
+def test_a_grid_is_tried_whole_and_no_axes_are_one_configuration():
+    two = axes(lr={"grid": [1, 2]}, batch_size={"grid": [8, 16]})
+    assert len(configurations(two, "grid", 10, 0)) == 4
+    assert configurations([], "random", 10, 0) == [{}]
+
+
+def test_random_draws_are_the_same_for_every_method_that_has_the_axis():
+    alone = axes(lr={"loguniform": [0.001, 1.0]})
+    beside = axes(rounds={"randint": [1, 9]}, lr={"loguniform": [0.001, 1.0]})
+    first = [config["lr"] for config in configurations(alone, "random", 6, 3)]
+    assert first == [config["lr"] for config in configurations(beside, "random", 6, 3)]
+    assert len(set(first)) == 6
+    assert all(0.001 <= lr <= 1.0 for lr in first)
+    assert first != [config["lr"] for config in configurations(alone, "random", 6, 4)]
+
+
+@given(st.integers(0, 1000))
+def test_random_whole_numbers_stay_within_both_ends(seed):
+    found = configurations(axes(rounds={"randint": [2, 4]}), "random", 20, seed)
+    assert {config["rounds"] for config in found} <= {2, 3, 4}
+    assert [config["rounds"] for config in found] == list({c["rounds"]: 0 for c in found})
+
+
+def test_a_choice_inside_ends_the_search():
+    found = continued(tried((0.01, 0.2), (0.03, 0.9), (0.1, 0.3)), LR, 9, always)
+    assert found == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("best", "beyond"), [(0.1, 0.333333), (0.01, 0.00333333)], ids=["highest", "lowest"]
+)
+def test_a_choice_at_the_edge_goes_on_by_the_same_factor(best, beyond):
+    pairs = [(lr, 0.9 if lr == best else 0.1) for lr in (0.01, 0.03, 0.1)]
+    assert continued(tried(*pairs), LR, 9, always) == ([{"lr": beyond}], [])
+
+
+def test_a_grid_that_was_continued_goes_on_until_it_gets_worse():
+    pairs = [(0.01, 0.1), (0.03, 0.2), (0.1, 0.3), (0.333333, 0.4)]
+    (wanted,), edges = continued(tried(*pairs), LR, 9, always)
+    assert wanted["lr"] == pytest.approx(1.11111, rel=1e-5)
+    assert edges == []
+    assert continued(tried(*pairs, (1.11111, 0.0)), LR, 9, always) == ([], [])
+
+
+def test_where_the_budget_or_a_bound_ends_the_search_the_edge_is_named():
+    at_end = tried((0.01, 0.1), (0.03, 0.2), (0.1, 0.3))
+    assert continued(at_end, LR, 3, always) == ([], [Edge("lr", 0.1, "highest", "budget")])
+    edge = [Edge("lr", 0.1, "highest", "bound")]
+    assert continued(at_end, LR, 9, lambda config: config["lr"] <= 0.1) == ([], edge)
+    edge = [Edge("lr", 0.1, "highest", "off")]
+    assert continued(at_end, LR, 9, always, extend=False) == ([], edge)
+
+
+def test_a_corner_of_a_grid_goes_on_along_both_axes():
+    two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2]})
+    results = [
+        Tried({"lr": lr, "local_epochs": epochs}, lr + epochs)
+        for lr in (0.1, 0.2)
+        for epochs in (1, 2)
+    ]
+    wanted, edges = continued(results, two, 6, always)
+    assert wanted == [{"lr": 0.4, "local_epochs": 2}, {"lr": 0.2, "local_epochs": 4}]
+    assert edges == []
+    wanted, edges = continued(results, two, 5, always)
+    assert wanted == [{"lr": 0.4, "local_epochs": 2}]
+    assert edges == [Edge("local_epochs", 2, "highest", "budget")]
+
+
+def test_what_failed_is_no_choice_and_names_have_no_edges():
+    names = axes(optimizer={"grid": ["sgd", "adam"]})
+    found = [Tried({"optimizer": "sgd"}, None), Tried({"optimizer": "adam"}, 0.1)]
+    assert best_of(found) == found[1]
+    assert continued(found, names, 9, always) == ([], [])
+    assert best_of(found[:1]) is None
+    assert continued(found[:1], names, 9, always) == ([], [])
+
+
+def test_of_equals_the_first_is_chosen():
+    assert best_of(tried((0.01, 0.5), (0.03, 0.5))).config == {"lr": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "following"),
+    [(1, 10, 100), (5, 4, 3), (0, 1, 2), (1.0, 0.0, -1.0), (2, 3, 4), (0.3, 0.1, 1 / 30)],
+)
+def test_what_continues_numbers(before, last, following):
+    found = next_value(before, last)
+    assert found == pytest.approx(following, rel=1e-5)
+    assert isinstance(found, type(last))
+
+
+def test_whole_numbers_move_by_one_at_least():
+    assert next_value(10, 1) == 0
+    assert next_value(2, 1) == 0

@@ -1,0 +1,279 @@
+"""Tables as files: what is left out has a default, what is wrong is said in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.config import dump_yaml
+from fedray.errors import UserError
+from fedray.tables.claims import Side, parse_claims
+from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
+from fedray.tables.spec import plan_table, shipped
+
+
+@pytest.fixture
+def five_lines(here):
+    """The shortest file: a method of one's own."""
+    path = here / "tune" / "tables" / "mine.yaml"
+    path.write_text("rows:\n  mine: {algorithm: {name: fedproto, lambda: 3}}\n")
+    return path
+
+
+def test_a_method_alone_is_compared_with_three_baselines(five_lines):
+    plan = plan_table("mine")
+    assert list(plan.rows) == ["mine", "local", "fedavg", "fedproto"]
+    assert plan.scale == "laptop"
+    assert list(plan.columns) == ["all"]
+    assert plan.select == "validation"
+    assert plan.chosen_by == "validation/local_accuracy"
+    assert not {*plan.tuning.seeds} & {*plan.report.seeds}
+    spaces = [row.space for row in plan.rows.values()]
+    assert all(space == spaces[0] for space in spaces)
+    assert [claim.question for claim in plan.parsed_claims()] == [
+        "mine > local",
+        "mine > fedavg",
+        "mine > fedproto",
+    ]
+
+
+def test_all_rows_have_the_same_data_models_and_steps(five_lines):
+    plan = plan_table("mine")
+    experiments = [
+        plan.experiment_of(Place(row, "all"), {"lr": 0.1}, "report", 1) for row in plan.rows
+    ]
+    trees = [experiment.tree() for experiment in experiments]
+    for tree in trees:
+        assert tree.pop("algorithm")["name"] in ("fedproto", "local", "fedavg")
+    assert all(tree == trees[0] for tree in trees)
+    assert trees[0]["data"]["validation_fraction"] == 0.2
+    assert trees[0]["seed"] == 1
+    assert len({run_key(experiment) for experiment in experiments}) == 4
+
+
+def test_layers_are_laid_on_each_other(write, here):
+    write(
+        set={"local_epochs": 2, "batch_size": 8},
+        rows={"mine": {"algorithm": "fedproto", "set": {"batch_size": 4}}},
+        columns={"a": {"data.partition.alpha": 0.3, "batch_size": 32}, "b": {}},
+        tuning={"rounds": 1},
+        report={"rounds": 5, "seeds": [7]},
+        scales={"laptop": {}, "desktop": {"set": {"local_epochs": 3}, "columns": {"c": {}}}},
+    )
+    plan = plan_table("tiny", [], "desktop")
+    assert list(plan.columns) == ["c"]
+    at = plan.experiment_of(Place("mine", "c"), {"lr": 0.5}, "tuning", 3)
+    assert (at.local_epochs, at.batch_size, at.rounds, at.lr, at.seed) == (3, 4, 1, 0.5, 3)
+    plan = plan_table("tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
+    at = plan.experiment_of(Place("mine", "a"), {}, "report", 7)
+    assert (at.batch_size, at.rounds, at.local_epochs) == (2, 4, 2)
+    assert at.data.partition.params["alpha"] == 0.3
+    assert plan.report.seeds == [1, 2]
+    assert plan.tuning.rounds == 4
+    at = plan.experiment_of(Place("local", "a"), {}, "report", 7)
+    assert at.algorithm.name == "local"
+
+
+def test_a_plan_survives_its_file(write):
+    write(paper={"source": "a paper", "numbers": {"mine": [12.5, 0.5]}}, claims=["mine > local"])
+    plan = plan_table("tiny")
+    assert TablePlan.model_validate_json(plan.model_dump_json()) == plan
+    assert plan.paper.of("mine", "all") == (12.5, 0.5)
+    assert plan.paper.of("local", "all") is None
+
+
+def test_validation_images_are_held_out_where_the_experiment_does_not_say(write, here):
+    write()
+    assert plan_table("tiny").experiment_of(
+        Place("mine", "all"), {}, "report", 0
+    ).data.validation_fraction == pytest.approx(0.2)
+    write(set={FRACTION: 0.4})
+    plan = plan_table("tiny")
+    found = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
+    assert found.data.validation_fraction == 0.4
+    write(select="test")
+    plan = plan_table("tiny")
+    found = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
+    assert found.data.validation_fraction is None
+    assert plan.chosen_by == "local_accuracy"
+    assert found.report.select == "test"
+    write()
+    assert plan_table("tiny", ["select=test"]) == plan
+
+
+def test_a_scale_leaves_rows_out_and_their_claims(write):
+    rows = {"mine": None, "other": "fedavg"}
+    rows["mine"] = {"algorithm": "fedproto"}
+    write(
+        rows=rows,
+        claims=["mine > other + 1", "mine > local"],
+        scales={"laptop": {"rows": {"other": None, "mine": {"set": {"batch_size": 4}}}}},
+    )
+    plan = plan_table("tiny")
+    assert list(plan.rows) == ["mine", "local"]
+    assert plan.rows["mine"].set == {"batch_size": 4}
+    assert plan.rows["mine"].algorithm == "fedproto"
+    assert plan.claims == ["mine > local"]
+
+
+def test_a_row_has_axes_of_its_own_and_without_the_tables(write):
+    rows = {"mine": {"algorithm": "fedproto", "space": {"algorithm.lambda": {"grid": [1, 7]}}}}
+    rows["plain"] = {"algorithm": "local", "space": {"lr": None}}
+    write(rows=rows, tuning={"configurations": 4})
+    plan = plan_table("tiny")
+    assert set(plan.rows["mine"].space) == {"lr", "algorithm.lambda"}
+    assert plan.rows["plain"].space == {}
+
+
+def test_a_control_explains_the_first_row_unless_it_names_another(write):
+    rows = {
+        "mine": {"algorithm": "fedproto"},
+        "other": {"algorithm": "fedavg"},
+        "null": {"algorithm": "local", "control": "that prototypes help"},
+        "second": {"algorithm": "local", "control": "that means help", "of": "other"},
+    }
+    write(rows=rows)
+    plan = plan_table("tiny")
+    assert [plan.rows[name].of for name in rows] == [None, None, "mine", "other"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": {}}, r"table tiny\.rows is empty; name a method"),
+        ({"rows": {"mine": 3}}, r"table tiny\.rows\.mine is 3, expected a method"),
+        ({"rows": {"mine": {"algorithm": [1]}}}, r"rows\.mine\.algorithm is \[1\]"),
+        ({"rows": {"mine": {"lr": 1}}}, r"unknown key 'lr' in table tiny\.rows\.mine"),
+        ({"rows": {"mine": {"set": {"seed": 1}}}}, r"rows\.mine\.set: seed is chosen by phase"),
+        ({"colums": {}}, r"unknown key 'colums' in table tiny\. Did you mean 'columns'"),
+        ({"columns": {"a": 0.1}}, r"columns\.a is 0\.1, expected the keys that it sets"),
+        ({"columns": {"a": {"data alpha": 1}}}, r"columns\.a: 'data alpha' is no key"),
+        ({"select": "tests"}, r"table tiny\.select: input should be 'validation' or 'test'"),
+        ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
+        ({"scales": {}}, r"table tiny\.scales is empty"),
+        ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which is not"),
+        ({"tuning": {"seeds": []}}, r"table tiny\.tuning: seeds=\[\]"),
+        ({"report": {"seeds": [1, 1]}}, r"table tiny\.report: seeds=\[1, 1\]"),
+        ({"tuning": {"configuration": 3}}, r"unknown key 'configuration' in table tiny\.tuning"),
+        ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),
+        ({"space": {"lr": {"uniform": [0, 1]}}}, r"search: grid needs lists"),
+        ({"tuning": {"at": "b"}}, r"tuning\.at: there is no column 'b'"),
+        ({"rows": {"mine": {"tuned_as": "you"}}}, r"mine\.tuned_as: there is no row 'you'"),
+        (
+            {"rows": {"mine": {"tuned_as": "local", "space": {"lr": None}}}},
+            r"rows\.mine\.tuned_as takes over what row local tunes",
+        ),
+        ({"claims": ["mine better local"]}, r"'mine better local' is no inequality"),
+        ({"claims": ["mine > yours"]}, r"there is no row 'yours'"),
+        ({"claims": ["mine > local @ b"]}, r"there is no column 'b'"),
+        ({"claims": ["mine > mine"]}, r"compares a row with itself"),
+        ({"claims": [{"claim": "mine > local", "on": "b"}]}, r"on: 'b', expected mean, each"),
+        ({"claims": [{"claim": "mine > local", "metric": "x"}]}, r"'x' is none of the table's"),
+        ({"claims": [{"claim": "mine > local", "by": "us"}]}, r"unknown key 'by' in claims"),
+        ({"paper": {"numbers": {"mine": 1}}}, r"table tiny\.paper\.source: field required"),
+        ({"paper": {"source": "?", "numbers": {"your": 1}}}, r"paper\.numbers: there is no row"),
+        ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"numbers\.mine holds '1'"),
+        ({"paper": {"source": "?", "numbers": {"mine": [1, 2, 3]}}}, r"expected a mean or"),
+        ({"confidence": 95}, r"table tiny\.confidence"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(write, changes, message):
+    write(**changes)
+    with pytest.raises(UserError, match=message) as raised:
+        plan_table("tiny")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"control": "text helps", "of": "nobody"}, r"mine\.of: there is no row 'nobody'"),
+        ({"control": "text helps"}, r"a control explains another row"),
+    ],
+)
+def test_a_control_without_a_row_to_explain_is_refused(write, row, message):
+    write(rows={"mine": {"algorithm": "fedproto", **row}})
+    with pytest.raises(UserError, match=message):
+        plan_table("tiny")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=3"], r"seed= is chosen by phase; write report\.seeds=\[3\]"),
+        (["tuning.sedes=[1]"], r"unknown key 'sedes' in table tiny\.tuning"),
+        (["report.seeds=3"], r"table tiny\.report\.seeds"),
+        (["lr=0.3"], r"lr is tuned for row mine; leave lr=0\.3 out"),
+    ],
+)
+def test_what_the_command_line_may_not_set(write, words, message):
+    write()
+    with pytest.raises(UserError, match=message):
+        plan_table("tiny", words)
+
+
+def test_scales_are_checked_even_where_another_is_asked_for(write):
+    write(scales={"laptop": {}, "paper": {"report": {"seeds": [-1]}}})
+    with pytest.raises(UserError, match="report: seeds="):
+        plan_table("tiny", scale="laptop")
+    write(scales={"laptop": {}})
+    with pytest.raises(UserError, match="has no paper scale, only laptop"):
+        plan_table("tiny", scale="paper")
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def one(text, columns=("x", "y"), **more):
+    (claim,) = parse_claims([{"claim": text, **more}], ["a", "b-c"], columns, ["m", "n"])
+    return claim
+
+
+def test_a_claim_is_about_the_mean_unless_it_names_a_column():
+    claim = one("a > b-c + 1.5")
+    assert (claim.better, claim.worse, claim.margin) == (Side("a", None), Side("b-c", None), 1.5)
+    claim = one("a @ x > a @ y - 2", metric="n")
+    assert (claim.better, claim.worse) == (Side("a", "x"), Side("a", "y"))
+    assert (claim.margin, claim.metric) == (-2.0, "n")
+    assert one("a > b-c", columns=["x"]).better == Side("a", "x")
+
+
+def test_less_is_more_the_other_way_round():
+    claim = one("a < b-c + 1")  # b - a > -1
+    assert (claim.better.row, claim.worse.row, claim.margin) == ("b-c", "a", -1.0)
+
+
+def test_a_claim_of_each_column_is_as_many_claims():
+    found = parse_claims([{"claim": "a > b", "on": "each"}], ["a", "b"], ["x", "y"], ["m"])
+    assert [claim.better.column for claim in found] == ["x", "y"]
+    twice = parse_claims(["a > b", "a > b"], ["a", "b"], ["x", "y"], ["m"])
+    assert len(twice) == 1
+
+
+# --- what is shipped ------------------------------------------------------------------------------
+
+
+def test_every_shipped_table_can_be_planned(monkeypatch):
+    names = shipped()
+    assert "digits" in names
+    for name in names:
+        plan = plan_table(name)
+        assert plan.parsed_claims()
+
+
+def test_unknown_tables_are_said_with_the_nearest_name(here):
+    with pytest.raises(UserError, match=r"there is no table 'digit'.*digits"):
+        plan_table("digit")
+
+
+def test_data_in_another_place_is_another_run(write, here):
+    (here / "here.yaml").write_text(dump_yaml({"extends": "fedavg_digits"}))
+    write()
+    plan = plan_table("tiny")
+    experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
+    moved = experiment.model_copy(
+        update={"data": experiment.data.model_copy(update={"root": "/elsewhere"})}
+    )
+    assert experiment.identity() == moved.identity()
+    assert run_key(experiment) != run_key(moved)
+    other = experiment.model_copy(update={"workers": 3, "name": "other"})
+    assert run_key(experiment) == run_key(other)

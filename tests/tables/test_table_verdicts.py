@@ -1,0 +1,186 @@
+"""Verdicts on claims and controls, from runs whose numbers are given."""
+
+from __future__ import annotations
+
+import pytest
+from scipy import stats
+
+from fedray.tables.outcome import outcome
+
+ROWS = {
+    "mine": {"algorithm": "fedproto"},
+    "base": {"algorithm": "fedavg"},
+    "null": {"algorithm": "local", "control": "that prototypes help"},
+}
+ALONE = {"rows": ROWS, "baselines": [], "space": {}, "claims": ["mine > base"]}
+SEEDS = {"seeds": [0, 1, 2, 3]}
+
+
+def numbers(**by_row):
+    """A curve that gives each row, seed by seed, its accuracies; in a column by "row/column"."""
+
+    def curve(wanted):
+        place = wanted.place
+        values = by_row.get(f"{place.row}_{place.column}") or by_row[place.row]
+        value = values[wanted.seed]
+        return None if value is None else [(0.0, 0.0), (value, value)]
+
+    return curve
+
+
+CLEAR = {"mine": [0.52, 0.61, 0.43, 0.58], "base": [0.50, 0.60, 0.40, 0.57]}
+
+
+def verdict(play, *, null=(0.1, 0.1, 0.1, 0.1), **changes):
+    found = outcome(play(numbers(null=null, **CLEAR), **{**ALONE, "report": SEEDS, **changes}))
+    return found.claims[0]
+
+
+def test_differences_are_paired_by_seed_and_tested_as_scipy_does(play):
+    found = verdict(play)
+    assert found.comparison.differences == pytest.approx({0: 2.0, 1: 1.0, 2: 3.0, 3: 1.0})
+    expected = stats.ttest_rel(CLEAR["mine"], CLEAR["base"]).pvalue
+    assert found.comparison.p == pytest.approx(expected)
+    assert found.corrected == pytest.approx(expected)  # the control's p is smaller
+    assert found.verdict == "holds"
+    assert found.needed is None
+    interval = found.comparison.interval
+    assert interval.mean == pytest.approx(1.75)
+    assert interval.low > 0
+
+
+def test_the_other_way_round_it_is_refuted(play):
+    assert verdict(play, claims=["base > mine"]).verdict == "refuted"
+    assert verdict(play, claims=["mine < base"]).verdict == "refuted"
+
+
+def test_a_margin_is_part_of_the_claim(play):
+    found = verdict(play, claims=["mine > base + 1.5"])
+    assert found.comparison.interval.mean == pytest.approx(0.25)
+    assert found.verdict == "undecided"
+    assert found.needed > 4
+    assert verdict(play, claims=["mine > base + 5"]).verdict == "refuted"
+    assert verdict(play, claims=["mine > base - 1"]).verdict == "holds"
+
+
+def test_many_claims_need_more_evidence(play):
+    alone = verdict(play)
+    many = verdict(play, claims=["mine > base", *(f"mine > base - 0.{i}" for i in range(1, 9))])
+    assert many.comparison.p == alone.comparison.p
+    assert many.corrected > alone.corrected
+    assert many.verdict == "undecided"
+
+
+def test_one_seed_decides_nothing(play):
+    found = verdict(play, report={"seeds": [0]})
+    assert (found.verdict, found.corrected, found.needed) == ("undecided", None, None)
+
+
+def test_a_constant_in_all_numbers_changes_no_verdict(play):
+    """Claims are about differences."""
+    before = verdict(play)
+    shifted = {name: [value + 0.1 for value in values] for name, values in CLEAR.items()}
+    found = outcome(play(numbers(null=[0.2] * 4, **shifted), **{**ALONE, "report": SEEDS})).claims[
+        0
+    ]
+    assert found.comparison.p == pytest.approx(before.comparison.p)
+    assert found.verdict == before.verdict
+
+
+def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
+    columns = {"x": {}, "y": {"batch_size": 8}}
+    curve = numbers(
+        mine_x=[0.5, 0.6], mine_y=[0.7, 0.9], base_x=[0.4, 0.6], base_y=[0.6, 0.7], null=[0.1, 0.1]
+    )
+    claims = ["mine > base", {"claim": "mine > base", "on": "each"}, "mine @ y > mine @ x"]
+    changes = {**ALONE, "report": {"seeds": [0, 1]}, "columns": columns, "claims": claims}
+    found = outcome(play(curve, **changes))
+    differences = [list(each.comparison.differences.values()) for each in found.claims]
+    assert differences == [
+        pytest.approx([10.0, 10.0]),
+        pytest.approx([10.0, 0.0]),
+        pytest.approx([10.0, 20.0]),
+        pytest.approx([20.0, 30.0]),
+    ]
+    assert found.aggregates["mine"].mean == pytest.approx(65.0)  # the middle two of four
+    assert found.aggregates["mine"].low <= 65.0 <= found.aggregates["mine"].high
+
+
+# --- controls -------------------------------------------------------------------------------------
+
+
+def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0.53), **changes):
+    curve = numbers(mine=list(mine), base=list(base), null=list(null))
+    return outcome(play(curve, **{**ALONE, "report": SEEDS, **changes})).controls[0]
+
+
+def test_a_control_far_below_does_not_explain_the_gain(play):
+    found = control(play, null=(0.50, 0.515, 0.515, 0.53))
+    assert found.reading == "does not explain it away"
+    assert (found.asked.baseline, found.asked.gain) == ("base", pytest.approx(10.0))
+    assert found.asked.share == pytest.approx(0.0, abs=0.05)
+
+
+def test_a_control_that_is_surely_above_the_middle_explains_it_away(play):
+    assert control(play, null=(0.65, 0.66, 0.68, 0.68)).reading == "explains it away"
+    found = control(play, null=(0.59, 0.615, 0.625, 0.62))
+    assert found.asked.comparison.interval.low < 0 < found.asked.comparison.interval.high
+    assert found.reading == "explains it away"
+    assert found.asked.share > 0.9
+    assert found.needed is None
+
+
+def test_a_control_between_the_middle_and_the_method_explains_most_of_it(play):
+    found = control(play, null=(0.58, 0.591, 0.60, 0.61))
+    assert found.reading == "explains most of it"
+    assert found.asked.share == pytest.approx(0.8, abs=0.02)
+
+
+def test_the_middle_is_that_of_each_seed(play):
+    found = control(play, null=(0.56, 0.57, 0.57, 0.59))
+    # seeds' middles are 0.55, 0.565, 0.565, 0.58
+    expected = pytest.approx({0: 1.0, 1: 0.5, 2: 0.5, 3: 1.0})
+    assert found.asked.middle.differences == expected
+
+
+def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
+    found = control(play, null=(0.45, 0.70, 0.50, 0.75))
+    assert found.reading == "open"
+    assert found.needed > 4
+
+
+def test_without_a_gain_there_is_nothing_to_explain(play):
+    found = control(play, null=(0.59, 0.60, 0.61, 0.65), base=(0.70, 0.71, 0.73, 0.73))
+    assert found.asked.share is None
+    assert found.reading == "there is no gain to explain"
+
+
+def test_the_gain_is_over_the_row_that_is_named(play):
+    rows = {**ROWS, "low": {"algorithm": "fedprox"}}
+    rows["null"] = {**ROWS["null"], "over": "low"}
+    curve = numbers(mine=[0.6, 0.62], base=[0.5, 0.52], null=[0.5, 0.53], low=[0.1, 0.11])
+    book = play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]})
+    asked = outcome(book).controls[0].asked
+    assert (asked.baseline, asked.gain) == ("low", pytest.approx(50.5))
+
+
+# --- what is unfair -------------------------------------------------------------------------------
+
+
+def test_rows_that_differ_in_more_than_their_method_are_said_to(play):
+    rows = {**ROWS, "base": {"algorithm": "fedavg", "set": {"batch_size": 4, "local_epochs": 3}}}
+    notes = outcome(play(numbers(null=[0.1] * 4, **CLEAR), **{**ALONE, "rows": rows}, report=SEEDS))
+    assert [note for note in notes.notes if note.startswith("Rows differ in")] == [
+        "Rows differ in local_epochs (base: 3; else 1)",
+        "Rows differ in batch_size (base: 4; else 16)",
+    ]
+
+
+def test_rows_that_tried_more_are_said_to(play):
+    rows = {**ROWS, "mine": {"algorithm": "fedproto", "space": {"lr": {"grid": [0.1, 0.2]}}}}
+
+    def curve(wanted):
+        return [(0.0, 0.0), (0.5, 0.5 + wanted.seed / 1000)]
+
+    found = outcome(play(curve, **{**ALONE, "rows": rows}, report=SEEDS))
+    assert any("different numbers of configurations" in note for note in found.notes)
