@@ -65,14 +65,19 @@ class Scale(Frozen):
     """What is different at one scale; everything has the table's value by default."""
 
     experiment: str | None = None
+    """In place of the table's."""
     set: Tree = Field(default_factory=dict)
     """Laid on the table's."""
     rows: Tree = Field(default_factory=dict)
     """Keys of rows, laid on the table's; null leaves a row out."""
     columns: Tree | None = None
+    """In place of the table's."""
     space: Tree | None = None
+    """In place of the table's."""
     tuning: Tree = Field(default_factory=dict)
+    """Laid on the table's."""
     report: Tree = Field(default_factory=dict)
+    """Laid on the table's."""
     max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Runs at a time; None: as many as the cluster holds."""
     hours: float | None = Field(None, gt=0, le=1e6)

@@ -120,7 +120,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     lines = [line for line in printed.splitlines() if line.startswith("round ")]
     assert [line.split()[1] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
     assert f"accuracy {accuracies[2]:.4f}" in lines[2]
-    assert f"best on validation {best:.4f} in round {result['best']['round']}, last" in printed
+    assert f"{best:.4f} in round {chosen} (best on validation), last" in printed
     assert f"results: {out}\n" in printed
 
 

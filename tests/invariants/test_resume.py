@@ -66,7 +66,7 @@ def go_on(out) -> int:
 
 def test_killed_after_the_last_checkpoint_result_json_is_put_together(small, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "close", lambda self: None)  # what a kill leaves undone
+        patched.setattr(RunWriter, "close", lambda self, **_: None)  # what a kill leaves undone
         serially(small.experiment(), tmp_path)
     assert numbers(tmp_path)["rounds"] == []
     assert serially(small.experiment(), tmp_path) == []

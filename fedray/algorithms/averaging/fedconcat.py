@@ -66,6 +66,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
     payload_field,
+    total_of,
 )
 from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
@@ -241,8 +242,8 @@ class FedConcat(FedAvg):
         for g in range(self.hp.clusters):
             members = {c: upload for c, upload in uplinks.items() if state["assignment"][c] == g}
             if members:
-                weights = client_weights(members, self.hp.weights)
-                clusters[str(g)] = weighted_mean(weights, members)
+                model, total = {"model": clusters[str(g)]}, total_of(self.summand, members)
+                clusters[str(g)] = self.server_step(model, total, server)["model"]
         return {**state, "clusters": clusters}
 
     def has_global_model(self, state: ServerState) -> bool:
@@ -271,11 +272,11 @@ class FedConcat(FedAvg):
     ) -> tuple[Receipt, ClientState]:
         """Compute the features of all the client's images, once; the encoders are not stored."""
         head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
-        parts: dict[str, list[Tensor]] = {"train": [], "test": []}
+        parts: dict[str, list[Tensor]] = {split: [] for split in _splits(client)}
         for g, weights in down.weights.items():
             model = client.load({**weights, **down.buffers[g], **head})
-            parts["train"].append(client.features(model, client.train))
-            parts["test"].append(client.features(model, client.test))
+            for split, samples in _splits(client).items():
+                parts[split].append(client.features(model, samples))
         features = {split: torch.cat(found, dim=1).cpu() for split, found in parts.items()}
         images = sum(len(found) for found in features.values())
         memory = {**state.memory, "features": features}
@@ -306,18 +307,24 @@ def on_features(client: Client, features: Mapping[str, Tensor]) -> Client:
 
     Args:
         client: the client.
-        features: of its "train" [n, G d] and "test" [m, G d] images.
+        features: of its "train" [n, G d], "test" [m, G d] and, if it has some, "validation" images.
     """
     width = features["train"].shape[1]
     head = BackboneClassifier(nn.Identity(), width, width, client.setting.num_classes)
     setting = client.with_schedule(augment=NO_AUGMENTATION).setting
+    kept = {split: _in_place_of(own, features[split]) for split, own in _splits(client).items()}
     return replace(
         client,
-        train=_in_place_of(client.train, features["train"]),
-        test=_in_place_of(client.test, features["test"]),
+        **kept,
         setting=replace(setting, feature_dim=width),
         skeleton=Skeleton(head.to(client.device)),
     )
+
+
+def _splits(client: Client) -> dict[str, Samples]:
+    """The client's own images, by what `Client` calls them."""
+    found = {"train": client.train, "test": client.test}
+    return found if client.validation is None else {**found, "validation": client.validation}
 
 
 def _in_place_of(samples: Samples, features: Tensor) -> Samples:

@@ -76,7 +76,8 @@ def test_deep_prompts_replace_the_same_positions(clip):
     blocks = clip.text._tower.transformer.resblocks
     seen = []
     hooks = [
-        block.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for block in blocks
+        block.ln_1.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        for block in blocks
     ]
     clip.text.encode(inserted, texts.tokens, [second])
     for hook in hooks:
