@@ -315,7 +315,9 @@ def on_features(client: Client, features: Mapping[str, Tensor]) -> Client:
     kept = {split: _in_place_of(own, features[split]) for split, own in _splits(client).items()}
     return replace(
         client,
-        **kept,
+        train=kept["train"],
+        test=kept["test"],
+        validation=kept.get("validation"),
         setting=replace(setting, feature_dim=width),
         skeleton=Skeleton(head.to(client.device)),
     )
