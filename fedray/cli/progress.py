@@ -9,7 +9,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedray.records import HEADLINE, VALIDATION, Round, megabytes
+from fedray.records import HEADLINE, VALIDATION, Round
+from fedray.units import size_of, time_of
 
 
 def accuracy(done: Round) -> str:
@@ -28,7 +29,7 @@ def describe(done: Round) -> str:
         words.append(f"loss {done.metrics['train_loss']:.3f}")
     up, down = done.up.total_bytes, done.down.total_bytes
     if up or down:
-        words.append(f"up {megabytes(up)}, down {megabytes(down)}")
+        words.append(f"up {size_of(up)}, down {size_of(down)}")
     if done.events:
         words.append(f"{len(done.events)} fault(s)")
     return ", ".join(words)
@@ -70,12 +71,12 @@ class RoundProgress:
             text = accuracy(done) if HEADLINE in done.metrics else "training"
             self._bar.update(self._task, completed=number, description=text)
             return
-        line = f"round {number}/{self._rounds}  {describe(done)}  {done.seconds:.1f} s"
+        line = f"round {number}/{self._rounds}  {describe(done)}  {time_of(done.seconds)}"
         if self._first is None:
             self._first, self._started = number, time.monotonic()
         else:
             pace = (time.monotonic() - self._started) / (number - self._first)
-            line += f"  left {pace * (self._rounds - number):.0f} s"
+            line += f"  left {time_of(pace * (self._rounds - number))}"
         print(line, flush=True)
 
     def __exit__(

@@ -10,13 +10,22 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fedray.command import INTERRUPTED, RUN_ERROR, CommandLine, as_path, run_command, say_stopped
+from fedray.command import (
+    INTERRUPTED,
+    RUN_ERROR,
+    CommandLine,
+    as_path,
+    go_on_with,
+    run_command,
+    say_next,
+    say_stopped,
+)
 from fedray.config import Experiment, find_yaml
 from fedray.errors import UserError
 from fedray.files import full_disk_said, write_atomic, write_json
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
-from fedray.sweep.command import connect_cluster, hold, prepare
+from fedray.sweep.command import connect_cluster, hold, prepare, untracked
 from fedray.tables.agenda import Cell
 from fedray.tables.book import Book, tables_home
 from fedray.tables.outcome import Outcome, outcome
@@ -64,6 +73,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
+    say_next(f"reading the table {args.table}")
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
@@ -78,7 +88,7 @@ def _main(args: argparse.Namespace) -> int:
     ):
         keep_file(args.table, book.home)
         if book.is_complete:
-            return finish(book)
+            return finish(book, tracks=not args.no_track)
         concurrent = connect_cluster(
             book.home,
             list(first.values()),
@@ -86,6 +96,7 @@ def _main(args: argparse.Namespace) -> int:
             book.plan.max_concurrent,
             tracks=not args.no_track,
         )
+        say_next("reading images, partitions and texts")
         prepare(_inputs(book))  # as Ray gets ready
         return run(book, concurrent, tracks=not args.no_track)
 
@@ -229,13 +240,13 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
             fit(book, watcher, concurrent)
             while watcher.take_again():
                 fit(book, watcher, concurrent)
-        code = finish(book)
+        code = finish(book, tracks=tracks)
         metrics = cell_metrics(outcome(book)) if code == 0 else {}
         if tracker is not None:
             print(f"compare: {ui_hint(tracker)}")
         return code
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(book))
+        say_stopped(stop, how_to_go_on(book, tracks=tracks))
         raise
     finally:
         if runs is not None and tracker is not None:
@@ -243,14 +254,14 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
             tracker.close()
 
 
-def how_to_go_on(book: Book) -> str:
+def how_to_go_on(book: Book, *, tracks: bool) -> str:
     """The command that runs what is left of a table."""
     table, home = book.plan.table, book.home
-    where = "" if home.parent == tables_home() / table else f" --out {shlex.quote(str(home))}"
-    return f"go on with: python -m fedray.table {shlex.quote(table)} --resume{where}"
+    where = [] if home.parent == tables_home() / table else ["--out", home]
+    return go_on_with("fedray.table", table, "--resume", *where, *untracked(tracks=tracks))
 
 
-def finish(book: Book) -> int:
+def finish(book: Book, *, tracks: bool) -> int:
     """Write and print what the table comes to; returns the exit code."""
     whole = book.is_complete
     found = outcome(book)
@@ -258,7 +269,7 @@ def finish(book: Book) -> int:
         book.status = "finished"
     print(f"\n{write_page(book, found)}")
     if not whole:
-        print(f"interrupted; {how_to_go_on(book)}", file=sys.stderr)
+        print(f"interrupted; {how_to_go_on(book, tracks=tracks)}", file=sys.stderr)
         book.write()
         return INTERRUPTED
     print(f"page: {book.home / PAGE} (also .html, .tex, .json, figure.png)")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedray.records import Metric, megabytes
+from fedray.records import Metric
 from fedray.sweep.spec import words
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
@@ -15,6 +15,7 @@ from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
 from fedray.tables.statistics import MOST_SEEDS, Interval
+from fedray.units import size_of
 
 MARK = "†"
 """Of numbers that were chosen on test images."""
@@ -316,7 +317,7 @@ def _made(found: Outcome, made: Made) -> Section:
     items = [
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them were there already), "
-        f"{hours:.2f} hours of computing, {megabytes(traffic)} sent and received",
+        f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
         f"report seeds {', '.join(map(str, found.plan.report.seeds))}; tuning seeds "
         f"{', '.join(map(str, found.plan.tuning.seeds))}",
         f"commit {made.commit}; {made.versions}",

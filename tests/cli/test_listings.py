@@ -102,7 +102,7 @@ def test_every_method_sees_hyper_parameters_of_its_own_type():
         assert "hp" in owners[0].__annotations__, method.name
 
 
-# --- what is listed and shown without importing what defines it ------------------------------------
+# --- what is listed and shown without importing what defines it ----------------------------------
 
 
 def test_ls_alone_counts_every_kind(capsys):
