@@ -33,9 +33,9 @@ from fedray.tracking.store import (
     OpenRun,
     RunSpec,
     Store,
+    page_hint,
     reason,
     refused,
-    page_hint,
     resolve_uri,
 )
 
@@ -444,9 +444,7 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def tracker_for(
-    experiment: str, folder: Path | None = None, question: str = ""
-) -> MlflowTracker:
+def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> MlflowTracker:
     """The tracker of this installation: $MLFLOW_TRACKING_URI, or a database beside the results.
 
     Args:
