@@ -34,7 +34,7 @@ from fedray.records import (
     prove_writable,
 )
 from fedray.runtime.mirror import fetch_missing, mirrored
-from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
+from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 from fedray.units import size_of, time_of
 
 PROG = "python -m fedray.run"
@@ -128,7 +128,7 @@ def one_run(args: argparse.Namespace) -> Path:
     if args.resume:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
-    tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
+    tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
     rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
     with full_disk_said(out), mirrored(out), closing(rounds):
         run(experiment, out, rounds, tracker, how_to_go_on(out, args))
@@ -252,7 +252,7 @@ def _follow(
     show: RoundProgress,
     how_to_go_on: Callable[[], str],
 ) -> None:
-    from fedray.tracking import describe_run, run_key
+    from fedray.tracking import FOLDER_TAG, data_of, describe_run, run_key, run_name, run_note
 
     folder = RunFolder(out)
     before = folder.rounds()
@@ -260,7 +260,14 @@ def _follow(
     info = folder.read().info
     key = run_key(out, info.identity)
     params, tags = describe_run(info)
-    tracker.start(key, out.name, params=params, tags=tags)
+    data = data_of(info)
+    tracker.start(
+        key,
+        run_name(info),
+        params=params,
+        tags={**tags, FOLDER_TAG: out.name},
+        data=() if data is None else (data,),
+    )
     status: Status = "FAILED"
     try:
         for done in before:
@@ -274,7 +281,7 @@ def _follow(
         status = "KILLED"
         raise
     finally:
-        tracker.finish(key, status, folder.artifacts)
+        tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
         tracker.close()
 
 
