@@ -1,2 +1,1 @@
-def card(model):
-    return ""
+def card(model): return ""

@@ -141,11 +141,7 @@ def open_models(
 def _is_of_last_round(folder: Path, best: Path) -> bool:
     """Whether the best round was the last, which is kept once."""
     run = RunFolder(folder)
-    return (
-        run.has_result
-        and run.read().is_finished
-        and run.read().done == KeptModels(best).facts.round
-    )
+    return run.has_result and run.read().is_finished and run.read().done == KeptModels(best).facts.round
 
 
 def _why_there_are_none(folder: Path, which: str | None) -> str:
