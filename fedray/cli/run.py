@@ -21,7 +21,7 @@ from fedray.command import (
     say_next,
     say_stopped,
 )
-from fedray.config import EXPERIMENTS, Experiment
+from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.files import full_disk_said, results_home
 from fedray.records import (
@@ -42,11 +42,11 @@ PROG = "python -m fedray.run"
 
 def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.run`."""
-    shipped = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
     cli = CommandLine(
         prog=prog,
         description="Run one federated experiment.",
-        epilog=f"Shipped experiments: {shipped}.",
+        epilog="fedray ls experiments lists those that are shipped, fedray show NAME an "
+        "experiment's keys.",
     )
     cli.add_argument("experiment", nargs="?", help="a shipped name or a YAML file")
     cli.add_argument(

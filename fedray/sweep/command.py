@@ -66,7 +66,7 @@ def parser(prog: str = PROG) -> CommandLine:
     cli = CommandLine(
         prog=prog,
         description="Run one experiment in many configurations.",
-        epilog=f"Sweeps that can be found from here: {', '.join(names('sweeps'))}.",
+        epilog="fedray ls sweeps lists those that can be found from here.",
     )
     cli.add_argument("sweep", nargs="?", metavar="NAME", help="a sweep in tune/, or a YAML file")
     cli.add_argument(

@@ -44,7 +44,7 @@ def parser(prog: str = PROG) -> CommandLine:
     cli = CommandLine(
         prog=prog,
         description="Compare methods: each tuned with the same effort, several seeds, verdicts.",
-        epilog=f"Tables that can be found from here: {', '.join(names('tables'))}.",
+        epilog="fedray ls tables lists those that can be found from here.",
     )
     cli.add_argument(
         "table", nargs="?", metavar="NAME", help="a table in tune/tables/, or a YAML file"

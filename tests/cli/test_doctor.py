@@ -47,7 +47,7 @@ def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
     ("variable", "value", "check", "state", "said"),
     [
         ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "nobody answers at RAY_ADDRESS"),
-        ("FEDRAY_RESULTS", "/proc/fedray", folders, "missing", "cannot be written"),
+        ("FEDRAY_RESULTS", f"{__file__}/results", folders, "missing", "cannot be written"),
         ("FEDRAY_DATA", "/no/such/folder", folders, "note", "is no folder"),
         ("MLFLOW_TRACKING_URI", "http://127.0.0.1:1", tracker, "note", "nobody answers"),
         ("MLFLOW_TRACKING_URI", "file:///tmp/x", tracker, "missing", "is a folder"),

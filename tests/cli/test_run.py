@@ -55,7 +55,7 @@ class Notes(NullTracker):
 def notes(monkeypatch):
     """The tracker of runs that are tracked."""
     notes = Notes()
-    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
+    monkeypatch.setattr(run, "run_tracker", lambda *_: notes)
     return notes
 
 
@@ -114,6 +114,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
 
     printed = capsys.readouterr().out
     assert printed.startswith(
+        "reading fedproto_digits, and PyTorch ...\n"
         "fedproto_digits [laptop scale]: fedproto on digits, 3 clients, 3 rounds, seed 4, "
         "in this process\n"
     )
