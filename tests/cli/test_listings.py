@@ -127,6 +127,12 @@ def test_what_is_kept_is_what_the_registries_say():
     assert registered() == registered()
 
 
+def test_an_installed_package_brings_its_listing(monkeypatch):
+    monkeypatch.setattr("fedray.cli.listing.IN_A_CHECKOUT", False)
+    monkeypatch.setattr("fedray.cli.listing.kept", None)
+    assert registered() == {kind: entries(kind) for kind in KINDS}
+
+
 def test_what_was_listed_is_read_without_pytorch(tmp_path):
     """Of other files, of a damaged file and without one it is listed anew."""
     program = (
