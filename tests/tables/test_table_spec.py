@@ -51,6 +51,16 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
     assert len({run_key(experiment) for experiment in experiments}) == 4
 
 
+@pytest.mark.parametrize(
+    "row", [None, {}, {"label": "FedProx"}, "fedprox", {"algorithm": "fedprox"}]
+)
+def test_a_row_is_the_method_that_it_is_called_after(write, row):
+    write(rows={"fedprox": row, "mine": {}})
+    plan = plan_table("tiny")
+    assert plan.experiment_of(Place("fedprox", "all"), {}, "report", 0).algorithm.name == "fedprox"
+    assert plan.experiment_of(Place("mine", "all"), {}, "report", 0).algorithm.name == "fedproto"
+
+
 def test_layers_are_laid_on_each_other(write, here):
     write(
         set={"local_epochs": 2, "batch_size": 8},
