@@ -1,4 +1,4 @@
-"""The tables in tune/tables/: every scale resolves, has its command, and spends alike on all rows."""
+"""The tables in tune/tables/: every scale resolves, and no two of its cells run the same."""
 
 from __future__ import annotations
 
