@@ -10,8 +10,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedray.cli.catalogue import KINDS, Entry, Parameter, entries, family_heading
+from fedray.cli.catalogue import entries, family_heading
 from fedray.cli.links import linked
+from fedray.cli.listing import KINDS, Entry, Parameter
 from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.results_page import RESULTS, results_page, take
