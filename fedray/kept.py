@@ -130,9 +130,7 @@ class _Writing:
 
     folder: Path
     most: float
-    tree: dict[str, Any] = field(
-        default_factory=lambda: {"states": [], "downs": [], "payloads": []}
-    )
+    tree: dict[str, Any] = field(default_factory=lambda: {"states": [], "downs": [], "payloads": []})
 
     def __post_init__(self) -> None:
         numbers = count()

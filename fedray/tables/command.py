@@ -27,7 +27,7 @@ from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
 from fedray.sweep.command import connect_cluster, hold, prepare
 from fedray.sweep.ledger import unfinished
-from fedray.tables.agenda import Cell
+from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.book import FILE, Book, tables_home
 from fedray.tables.forecast import headline, planned_cells
 from fedray.tables.outcome import Outcome, outcome
@@ -82,6 +82,7 @@ def _main(args: argparse.Namespace) -> int:
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
+    check_rows_differ(book.cells)
     fetch_missing(book.store)
     print(headline(book), flush=True)
     if args.plan:

@@ -105,8 +105,8 @@ class Table(Frozen):
     set: Tree = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
     rows: Tree
-    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; a row
-    that names no algorithm is the one that it is called after."""
+    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one that
+    is called after an algorithm and names no other is that algorithm."""
     baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
     """Algorithms that are rows too, below those of `rows`."""
     columns: Tree = Field(default_factory=dict)

@@ -7,6 +7,7 @@ import pytest
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.shipped import names
+from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.claims import Side, parse_claims
 from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
 from fedray.tables.spec import plan_table
@@ -51,14 +52,25 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
     assert len({run_key(experiment) for experiment in experiments}) == 4
 
 
-@pytest.mark.parametrize(
-    "row", [None, {}, {"label": "FedProx"}, "fedprox", {"algorithm": "fedprox"}]
-)
-def test_a_row_is_the_method_that_it_is_called_after(write, row):
-    write(rows={"fedprox": row, "mine": {}})
+@pytest.mark.parametrize("tree", [None, {}, {"label": "FedAvg"}, {"set": {"batch_size": 4}}])
+def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
+    write(rows={"mine": {"algorithm": "fedproto"}, "fedavg": tree})
     plan = plan_table("tiny")
-    assert plan.experiment_of(Place("fedprox", "all"), {}, "report", 0).algorithm.name == "fedprox"
-    assert plan.experiment_of(Place("mine", "all"), {}, "report", 0).algorithm.name == "fedproto"
+    assert plan.experiment_of(Place("fedavg", "all"), {}, "report", 0).algorithm.name == "fedavg"
+
+
+def test_rows_that_run_the_same_are_refused(write):
+    write(rows={"mine": {"algorithm": "fedproto"}, "fedproto": None}, columns={"a": {}, "b": {}})
+    plan = plan_table("tiny")
+    with pytest.raises(UserError, match="rows mine and fedproto of table tiny"):
+        check_rows_differ(Cell(plan, place) for place in plan.places)
+    space = {"algorithm.lambda": {"grid": [1, 2]}}
+    write(
+        rows={"mine": {"algorithm": "fedproto", "space": space}, "fedproto": None},
+        tuning={"configurations": 4},
+    )
+    plan = plan_table("tiny")
+    check_rows_differ(Cell(plan, place) for place in plan.places)
 
 
 def test_layers_are_laid_on_each_other(write, here):
