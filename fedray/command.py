@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
@@ -47,7 +48,20 @@ class CommandLine(argparse.ArgumentParser):
         Raises:
             UserError: always.
         """
-        raise UserError(f"{message}; {self.prog} --help lists what there is")
+        raise UserError(f"{message}; {self._hint(message)}")
+
+    def _hint(self, message: str) -> str:
+        """What to do about wrong words; keys that are given as flags are the usual mistake."""
+        found = re.match(r"unrecognized arguments: --([\w.-]+)", message)
+        takes_keys = any(action.metavar == "key=value" for action in self._actions)
+        if found is None or not takes_keys:
+            return f"{self.prog} --help lists what there is"
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        near = get_close_matches(f"--{found[1]}", flags, n=1, cutoff=0.7)
+        if near:
+            return f"did you mean {near[0]}?"
+        key = found[1].replace("-", "_")
+        return f"keys of the experiment have no dashes: {key}=..."
 
     def add_debug(self) -> None:
         """Add the flag that `run_command` reads."""
@@ -128,7 +142,7 @@ def run_command(
             sys.stdout.flush()
             return code
     except UserError as error:
-        _say(f"error: {one_line(error)}")
+        say_wrong(error)
         return USER_ERROR
     except KeyboardInterrupt as stop:
         say_stopped(stop)
@@ -191,6 +205,11 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
     what = "terminated" if _is_terminated(stop) else "interrupted"
     _say("; ".join(filter(None, (what, one_line(how_to_go_on)))))
     stop.said = True  # type: ignore[attr-defined]
+
+
+def say_wrong(error: object) -> None:
+    """Say in one line what the user can mend."""
+    _say(f"error: {one_line(error)}")
 
 
 def _print_masked(
