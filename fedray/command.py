@@ -128,7 +128,7 @@ def run_command(
             sys.stdout.flush()
             return code
     except UserError as error:
-        _say(f"error: {one_line(error)}")
+        say_wrong(error)
         return USER_ERROR
     except KeyboardInterrupt as stop:
         say_stopped(stop)
@@ -191,6 +191,11 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
     what = "terminated" if _is_terminated(stop) else "interrupted"
     _say("; ".join(filter(None, (what, one_line(how_to_go_on)))))
     stop.said = True  # type: ignore[attr-defined]
+
+
+def say_wrong(error: object) -> None:
+    """Say in one line what the user can mend."""
+    _say(f"error: {one_line(error)}")
 
 
 def _print_masked(

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedray.cli.resolving import PLAIN, SWEEP, Asked, check_command, parser_of, words_of
+from fedray.cli.resolving import COST, SWEEP, Asked, check_command, parser_of, words_of
 from fedray.config import Experiment
 from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
@@ -83,7 +83,7 @@ class Tiny:
         for number, each in enumerate(asked):
             folder = out / f"trial_{number:05d}" if module == SWEEP else out
             try:
-                if module == PLAIN:
+                if module == COST:
                     self._count(each)
                 else:
                     self._run_one(each, folder)

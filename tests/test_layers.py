@@ -23,7 +23,17 @@ TREES = {
 }
 
 LAYERS = [
-    ["command", "errors", "files", "integrity", "masking", "plugins", "registry", "streams"],
+    [
+        "command",
+        "errors",
+        "files",
+        "integrity",
+        "masking",
+        "plugins",
+        "registry",
+        "shipped",
+        "streams",
+    ],
     ["config", "records"],
     ["data"],
     ["language"],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from fedray.command import add_plugin
+from fedray.command import CommandLine, add_plugin, run_command
 from fedray.report.parameters import Component, Cost, costs
 from fedray.runtime.resolve import resolve
 
@@ -14,12 +14,23 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 WIDE = 15
 
 
-def add_arguments(cli: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
+PROG = "fedray cost"
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray cost`."""
+    cli = CommandLine(prog=prog, description="Count what a method keeps, trains and sends.")
     cli.add_argument("experiment", help="a shipped name or a YAML file")
     cli.add_argument("set", nargs="*", metavar="key=value", help="for example algorithm=fedproto")
     cli.add_argument("--json", action="store_true", help="for programs")
     add_plugin(cli)
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), cost, argv)
 
 
 def cost(args: argparse.Namespace) -> int:

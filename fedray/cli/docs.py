@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedray.cli.catalogue import KINDS, Entry, Parameter, entries
@@ -17,7 +17,7 @@ from fedray.cli.method_pages import method_pages
 from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.settings_page import settings_page
-from fedray.command import add_plugin, as_path
+from fedray.command import CommandLine, add_plugin, as_path, run_command
 from fedray.config import read_plugins
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.errors import UserError
@@ -41,11 +41,22 @@ PAPERS = "docs/papers.md"
 SETTINGS = "docs/settings.md"
 
 
-def add_arguments(cli: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
+PROG = "fedray docs"
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray docs`."""
+    cli = CommandLine(prog=prog, description="Write the pages that follow from the code.")
     cli.add_argument("--check", action="store_true", help="write nothing; exit with 1 if outdated")
     cli.add_argument("--root", type=as_path, default=Path(), help="the checkout; default: here")
     add_plugin(cli)
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), docs, argv)
 
 
 def docs(args: argparse.Namespace) -> int:

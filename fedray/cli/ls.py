@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
 from fedray.cli.catalogue import KINDS, Entry, entries
-from fedray.command import add_plugin
+from fedray.command import CommandLine, add_plugin, run_command
 from fedray.config import read_plugins
 from fedray.plugins import use
 
+PROG = "fedray ls"
 
-def add_arguments(cli: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
-    cli.add_argument("kind", choices=list(KINDS), help="what to list")
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray ls`."""
+    cli = CommandLine(prog=prog, description="List what can be chosen by name.")
+    cli.add_argument("kind", choices=list(KINDS), metavar="KIND", help=f"one of {', '.join(KINDS)}")
     cli.add_argument("--json", action="store_true", help="with all parameters, for programs")
     add_plugin(cli)
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), ls, argv)
 
 
 def ls(args: argparse.Namespace) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import keyword
+from collections.abc import Sequence
 from pathlib import Path
 
+from fedray.command import CommandLine, run_command
 from fedray.errors import UserError, shown
 from fedray.files import write_atomic
 from fedray.plugins import check_module_name
@@ -24,10 +26,21 @@ PROJECT = {
 LONGEST = 40
 
 
-def add_arguments(cli: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
+PROG = "fedray new"
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray new`."""
+    cli = CommandLine(prog=prog, description="Write something of your own to begin with.")
     cli.add_argument("kind", choices=[*KINDS, "project"], help="what to write")
     cli.add_argument("name", help="what it is called: letters, digits and underscores")
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), new, argv)
 
 
 def new(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from pydantic import Field
 import fedray
 from fedray.cli.links import linked
 from fedray.cli.resolving import check_command, words_of
-from fedray.command import as_word
+from fedray.command import CommandLine, as_word, run_command
 from fedray.config import Frozen, MissingRoot, read_mapping, validate
 from fedray.errors import UserError, nearest
 
@@ -117,12 +117,23 @@ def every_command(papers: dict[str, Paper]) -> list[Command]:
 # --- the command ---------------------------------------------------------------------------------
 
 
-def add_arguments(cli: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
+PROG = "fedray papers"
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray papers`."""
+    cli = CommandLine(prog=prog, description="The papers' tables and figures, with their commands.")
     cli.add_argument("paper", nargs="?", type=as_word, help="fedtsp, fedglcl, dp2fl or fedmgp")
     cli.add_argument("item", nargs="?", type=as_word, help='for example "Table 4"')
     cli.add_argument("--check", action="store_true", help="resolve the commands, run nothing")
     cli.add_argument("--json", action="store_true", help="for programs")
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), papers, argv)
 
 
 def papers(args: argparse.Namespace) -> int:

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedray.cli.words import WORDS
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
-RUN, SWEEP, TABLE, PLAIN = "fedray.run", "fedray.sweep", "fedray.table", "fedray"
+RUN, SWEEP, TABLE, COST = (WORDS[word].module for word in ("run", "sweep", "table", "cost"))
+PYTHON_M = {"fedray.run": RUN, "fedray.sweep": SWEEP, "fedray.table": TABLE}
+"""Modules that stand for those that read their words."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
@@ -21,7 +24,7 @@ class Words(NamedTuple):
     """A command of this package.
 
     Attributes:
-        module: what `python -m` runs.
+        module: what reads and runs it.
         given: the words behind it.
     """
 
@@ -54,13 +57,17 @@ def words_of(command: str, where: str = "") -> Words:
         raise UserError(f"{prefix}{shown(command)} cannot be read ({error})") from None
     while words and _VARIABLE.match(words[0]):
         words.pop(0)
-    ours = words[2:3] and re.fullmatch(r"fedray(\.\w+)*", words[2])
-    if words[:2] != ["python", "-m"] or not ours:
+    if words[:2] == ["python", "-m"]:
+        words = words[2:]
+    if words[:1] == ["fedray"] and len(words) > 1 and words[1] in WORDS:
+        word = WORDS[words[1]]
+        return Words(word.module, [*word.before, *words[2:]])
+    if not words or not re.fullmatch(r"fedray(\.\w+)+", words[0]):
         raise UserError(
             f"{prefix}{shown(command)} is no command of fedray; write python -m fedray.run ..., "
             "python -m fedray.sweep ... or another module of the package"
         )
-    return Words(words[2], words[3:])
+    return Words(PYTHON_M.get(words[0], words[0]), words[1:])
 
 
 def check_command(command: str) -> list[Asked]:
@@ -81,7 +88,7 @@ def check_command(command: str) -> list[Asked]:
         return _asked_by_sweep(args)
     if module == TABLE:
         return _asked_by_table(args)
-    if module == PLAIN and args.command == "cost":
+    if module == COST:
         return _resolved(args.experiment, args.set)
     return []
 
@@ -102,10 +109,6 @@ def parser_of(module: str) -> argparse.ArgumentParser:
         if hasattr(found, "parser"):
             parser: argparse.ArgumentParser = found.parser()
             return parser
-    if module == RUN:
-        from fedray.cli import run
-
-        return run.parser()
     raise UserError(f"python -m {module}: there is no such command")
 
 

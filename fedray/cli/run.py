@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from itertools import chain
@@ -29,12 +29,14 @@ from fedray.records import (
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
+PROG = "python -m fedray.run"
 
-def parser() -> CommandLine:
+
+def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.run`."""
     shipped = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
     cli = CommandLine(
-        prog="python -m fedray.run",
+        prog=prog,
         description="Run one federated experiment.",
         epilog=f"Shipped experiments: {shipped}.",
     )
@@ -58,9 +60,9 @@ def parser() -> CommandLine:
     return cli
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(), _main, argv)
+    return run_command(parser(prog), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:

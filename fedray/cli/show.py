@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fedray.command import add_plugin
+from fedray.command import CommandLine, add_plugin, run_command
 from fedray.config import (
     flatten,
     load_experiment,
@@ -41,12 +41,23 @@ class Setting:
     source: str
 
 
-def add_arguments(cli: argparse.ArgumentParser) -> None:
-    """Add the command's words."""
+PROG = "fedray show"
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray show`."""
+    cli = CommandLine(prog=prog, description="Show an experiment's values and where each is from.")
     cli.add_argument("experiment", help="a shipped experiment or a YAML file")
     cli.add_argument("assignments", nargs="*", metavar="key=value", help="keys to set")
     cli.add_argument("--json", action="store_true", help="for programs")
     add_plugin(cli)
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), show, argv)
 
 
 def show(args: argparse.Namespace) -> int:

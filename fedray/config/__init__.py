@@ -27,7 +27,6 @@ from fedray.config.experiment import (
 )
 from fedray.config.files import (
     COMPONENTS,
-    EXPERIMENTS,
     check_agreement,
     dump_yaml,
     find_yaml,
@@ -68,6 +67,7 @@ from fedray.config.typed import (
     named,
     validate,
 )
+from fedray.shipped import EXPERIMENTS
 
 __all__ = [
     "COMPONENTS",

@@ -17,9 +17,7 @@ from fedray.config.listed import with_located_plugins
 from fedray.config.typed import Tree
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_path, read_text
-
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-"""The shipped experiments."""
+from fedray.shipped import EXPERIMENTS
 
 COMPONENTS: Mapping[str, str] = MappingProxyType(
     {

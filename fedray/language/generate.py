@@ -324,9 +324,12 @@ def _classes_in(path: Path) -> list[str]:
     return names
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+PROG = "python -m fedray.language.generate"
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """The command; returns its exit code, 2 for what the user can mend."""
-    return run_command(_parser(), _main, arguments)
+    return run_command(parser(prog), _main, arguments)
 
 
 def _main(chosen: argparse.Namespace) -> int:
@@ -348,17 +351,18 @@ def _main(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> CommandLine:
-    parser = CommandLine(
-        prog="python -m fedray.language.generate",
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `python -m fedray.language.generate`."""
+    cli = CommandLine(
+        prog=prog,
         description="Ask a large language model for descriptions of classes.",
         epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
     )
-    parser.add_argument("--classes", required=True, help="cat,dog or a file: JSON, or one a line")
-    parser.add_argument("--out", required=True, type=as_path, help="the JSON file to write")
-    parser.add_argument("--dataset", help="what the pictures are, for the prompt")
-    parser.add_debug()
-    return parser
+    cli.add_argument("--classes", required=True, help="cat,dog or a file: JSON, or one a line")
+    cli.add_argument("--out", required=True, type=as_path, help="the JSON file to write")
+    cli.add_argument("--dataset", help="what the pictures are, for the prompt")
+    cli.add_debug()
+    return cli
 
 
 if __name__ == "__main__":

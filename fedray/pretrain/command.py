@@ -8,7 +8,7 @@ import json
 import logging
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -36,10 +36,13 @@ _CONFIG = "config.yaml"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
-def parser() -> CommandLine:
+PROG = "python -m fedray.pretrain"
+
+
+def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.pretrain`."""
     cli = CommandLine(
-        prog="python -m fedray.pretrain",
+        prog=prog,
         description="Train a small CLIP on labelled images whose classes get captions.",
     )
     cli.add_argument("config", nargs="?", help="a shipped name (small) or a YAML file")
@@ -58,9 +61,9 @@ def parser() -> CommandLine:
     return cli
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(), _main, argv)
+    return run_command(parser(prog), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:

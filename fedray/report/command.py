@@ -33,10 +33,13 @@ NO_BEST = (
 """What is said where nothing may choose."""
 
 
-def parser() -> CommandLine:
+PROG = "python -m fedray.report"
+
+
+def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.report`."""
     cli = CommandLine(
-        prog="python -m fedray.report",
+        prog=prog,
         description="Compare runs: one line and one curve per configuration, over its seeds.",
     )
     add_folders(cli)
@@ -99,9 +102,9 @@ def out_folder(args: argparse.Namespace) -> Path:
     return out
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(), _main, argv)
+    return run_command(parser(prog), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:

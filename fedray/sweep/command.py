@@ -33,15 +33,14 @@ from fedray.errors import UserError
 from fedray.files import full_disk_said, remove_torn, results_home, write_atomic
 from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.shipped import folders, names
 from fedray.sweep.ledger import Ledger, Trial, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
     SweepPlan,
     check_configurations,
-    folders,
     grid,
     plan_sweep,
-    shipped,
     words,
 )
 from fedray.tracking import resolve_uri, tracker_for, ui_hint
@@ -58,12 +57,15 @@ TUNE_ENVIRONMENT = {
 TUNE_FOLDER = "tune"
 
 
-def parser() -> CommandLine:
+PROG = "python -m fedray.sweep"
+
+
+def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.sweep`."""
     cli = CommandLine(
-        prog="python -m fedray.sweep",
+        prog=prog,
         description="Run one experiment in many configurations.",
-        epilog=f"Sweeps that can be found from here: {', '.join(shipped())}.",
+        epilog=f"Sweeps that can be found from here: {', '.join(names('sweeps'))}.",
     )
     cli.add_argument("sweep", nargs="?", metavar="NAME", help="a sweep in tune/, or a YAML file")
     cli.add_argument(
@@ -88,9 +90,9 @@ def parser() -> CommandLine:
     return cli
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(), _main, argv)
+    return run_command(parser(prog), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -119,7 +121,7 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
         UserError: when the command line contradicts itself or what is resumed.
     """
     if args.sweep is None:
-        raise UserError(f"name a sweep: {', '.join(shipped()) or 'there is none in ./tune'}")
+        raise UserError(f"name a sweep: {', '.join(names('sweeps')) or 'there is none in ./tune'}")
     if args.resume:
         return _resume(args)
     plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples, args.plugin)
@@ -189,7 +191,7 @@ def keep_file(name: str, ledger: Ledger) -> None:
     """Keep the sweep's file, comments and all, and its plug-ins, with its first results."""
     home = ledger.home
     if not (home / "sweep.yaml").exists():
-        text = find_yaml(name, folders(), "sweep").read_text(encoding="utf-8")
+        text = find_yaml(name, folders("sweeps"), "sweep").read_text(encoding="utf-8")
         write_atomic(home / "sweep.yaml", text)
     RunFolder(home).write_plugins(read_plugins(ledger.plan.base.get("plugins", ())))
 

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-import fedray
 from fedray.config import (
     RESOURCE_KEYS,
     Experiment,
@@ -39,6 +38,7 @@ from fedray.data.validation import gives_validation
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_name, file_name
 from fedray.records import BEST, VALIDATION, find_metric
+from fedray.shipped import folders
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
 Config = dict[str, Any]
@@ -234,17 +234,6 @@ class SweepPlan(Frozen):
 # --- from file to plan ---------------------------------------------------------------------------
 
 
-def folders() -> list[Path]:
-    """Where sweeps are looked for: here, in the checkout, in the installed package."""
-    package = Path(fedray.__file__).parent
-    return [Path.cwd() / "tune", package.parent / "tune", package / "sweeps"]
-
-
-def shipped() -> list[str]:
-    """The names of the sweeps that can be found."""
-    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
-
-
 def read_sweep(path: Path) -> Sweep:
     """Read and check a sweep's file, every scale of it.
 
@@ -291,7 +280,7 @@ def plan_sweep(
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
-    path = find_yaml(name, folders(), "sweep")
+    path = find_yaml(name, folders("sweeps"), "sweep")
     sweep = read_sweep(path)
     if scale not in sweep.scales:
         there = ", ".join(sweep.scales)

@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -15,23 +15,27 @@ from fedray.config import Experiment, find_yaml
 from fedray.errors import UserError
 from fedray.files import full_disk_said, write_atomic, write_json
 from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.shipped import folders, names
 from fedray.sweep.command import connect_cluster, hold, prepare
 from fedray.tables.agenda import Cell
 from fedray.tables.book import Book, tables_home
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
-from fedray.tables.spec import SCALES, folders, plan_table, shipped
+from fedray.tables.spec import SCALES, plan_table
 from fedray.tracking import tracker_for, ui_hint
 
 PAGE = "table.md"
 
 
-def parser(prog: str = "python -m fedray.table") -> CommandLine:
+PROG = "python -m fedray.table"
+
+
+def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.table`."""
     cli = CommandLine(
         prog=prog,
         description="Compare methods: each tuned with the same effort, several seeds, verdicts.",
-        epilog=f"Tables that can be found from here: {', '.join(shipped())}.",
+        epilog=f"Tables that can be found from here: {', '.join(names('tables'))}.",
     )
     cli.add_argument(
         "table", nargs="?", metavar="NAME", help="a table in tune/tables/, or a YAML file"
@@ -54,9 +58,9 @@ def parser(prog: str = "python -m fedray.table") -> CommandLine:
     return cli
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(), _main, argv)
+    return run_command(parser(prog), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -120,7 +124,9 @@ def begin_or_resume(args: argparse.Namespace) -> Book:
         UserError: when the command line contradicts itself or what is resumed.
     """
     if args.table is None:
-        raise UserError(f"name a table: {', '.join(shipped()) or 'there is none in ./tune/tables'}")
+        raise UserError(
+            f"name a table: {', '.join(names('tables')) or 'there is none in ./tune/tables'}"
+        )
     if args.resume:
         return _resume(args)
     plan = plan_table(args.table, args.set, args.scale)
@@ -183,7 +189,7 @@ def unfinished(folder: Path) -> Path:
 def keep_file(name: str, home: Path) -> None:
     """Keep the table's file, comments and all, with its first results."""
     if not (home / "table.yaml").exists():
-        text = find_yaml(name, folders(), "table").read_text(encoding="utf-8")
+        text = find_yaml(name, folders("tables"), "table").read_text(encoding="utf-8")
         write_atomic(home / "table.yaml", text)
 
 

@@ -7,12 +7,10 @@ baselines on digits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-import fedray
 from fedray.config import (
     Frozen,
     Tree,
@@ -26,6 +24,7 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
+from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
 from fedray.tables.claims import ALL, parse_claims
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
@@ -129,18 +128,6 @@ class Table(Frozen):
     """laptop: minutes; desktop: a night on a few cores; paper: GPUs."""
 
 
-def folders() -> list[Path]:
-    """Where tables are looked for: here, in the checkout, in the installed package."""
-    package = Path(fedray.__file__).parent
-    places = (Path.cwd() / "tune", package.parent / "tune", package / "sweeps")
-    return [place / "tables" for place in places]
-
-
-def shipped() -> list[str]:
-    """The names of the tables that can be found."""
-    return sorted({path.stem for folder in folders() for path in folder.glob("*.yaml")})
-
-
 def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = None) -> TablePlan:
     """Find a table, take one scale of it, and lay the command line's keys on its experiments.
 
@@ -155,7 +142,7 @@ def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = N
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
-    path = find_yaml(name, folders(), "table")
+    path = find_yaml(name, folders("tables"), "table")
     where = f"table {check_name(path.stem)}"
     table = validate(Table, read_mapping(path), where)
     scales = {label: _scale(label, tree, where) for label, tree in table.scales.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedray.command import CommandLine, as_path, as_word, run_command
@@ -11,12 +12,12 @@ from fedray.tracking.live import MlflowTracker
 from fedray.tracking.store import resolve_uri, ui_command
 from fedray.tracking.uploading import upload
 
+PROG = "python -m fedray.tracking"
 
-def parser() -> CommandLine:
+
+def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.tracking`."""
-    cli = CommandLine(
-        prog="python -m fedray.tracking", description="Runs in MLflow, after the fact."
-    )
+    cli = CommandLine(prog=prog, description="Runs in MLflow, after the fact.")
     commands = cli.add_subparsers(dest="command", required=True)
     up = commands.add_parser("upload", help="log what MLflow is missing of runs; repeat at will")
     up.add_argument(
@@ -39,9 +40,9 @@ def replay_sweep(home: Path, tracker: MlflowTracker) -> None:
     replay(home, tracker)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(), _main, argv)
+    return run_command(parser(prog), _main, argv)
 
 
 def _main(args: argparse.Namespace) -> int:

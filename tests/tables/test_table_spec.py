@@ -6,9 +6,10 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
+from fedray.shipped import names
 from fedray.tables.claims import Side, parse_claims
 from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
-from fedray.tables.spec import plan_table, shipped
+from fedray.tables.spec import plan_table
 
 
 @pytest.fixture
@@ -253,9 +254,9 @@ def test_a_claim_of_each_column_is_as_many_claims():
 
 
 def test_every_shipped_table_can_be_planned(monkeypatch):
-    names = shipped()
-    assert "digits" in names
-    for name in names:
+    found = names("tables")
+    assert "digits" in found
+    for name in found:
         plan = plan_table(name)
         assert plan.parsed_claims()
 

@@ -1,0 +1,87 @@
+"""`fedray WORD ...`: every word finds what does it, help and completion import nothing heavy."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+from click.shell_completion import ShellComplete
+
+import fedray
+from fedray.cli.frame import NAME, frame, main
+from fedray.cli.words import GROUPS, WORDS
+from fedray.shipped import FOLDERS, names
+
+LATER = {"predict", "data", "doctor", "cp"}
+"""Words whose modules come with what they do."""
+
+
+@pytest.mark.parametrize("word", WORDS.keys() - LATER)
+def test_every_word_has_a_module_that_says_how_it_is_used(word, capsys):
+    assert importlib.util.find_spec(WORDS[word].module) is not None
+    with pytest.raises(SystemExit) as ended:
+        main([word, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: fedray {word} [-h]")
+    assert all(len(line) <= 80 for line in said.splitlines())
+
+
+def test_help_shows_every_word_in_its_group_in_80_columns(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in said.splitlines())
+    groups = dict(zip(GROUPS, said.split("\n\n")[-len(GROUPS) - 1 : -1], strict=True))
+    for name, word in WORDS.items():
+        assert f"\n  {name} " in groups[word.group], name
+
+
+def test_no_words_show_the_help(capsys):
+    assert main([]) == 2
+    assert "Your own:" in capsys.readouterr().err
+
+
+def test_the_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedray {fedray.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rnu"], "error: there is no command 'rnu'. Did you mean 'run'?\n"),
+        (["--bla"], "error: No such option '--bla'; fedray --help lists what there is\n"),
+        (["run", "fedtsp_digit"], "error: there is no experiment 'fedtsp_digit'. Did you mean"),
+    ],
+)
+def test_wrong_words_are_one_sentence(words, said, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "found"),
+    [
+        ([], "sw", ["sweep"]),
+        (["run"], "fedtsp_cifar100", [n for n in names("experiments") if "tsp_cifar100" in n]),
+        (["sweep"], "fedtsp_la", ["fedtsp_lambda"]),
+        (["table"], "digi", ["digits"]),
+        (["run", "fedtsp_digits"], "fedtsp", []),
+    ],
+)
+def test_names_are_completed(words, begun, found):
+    shell = ShellComplete(frame, {}, NAME, "_FEDRAY_COMPLETE")
+    assert [item.value for item in shell.get_completions(words, begun)] == found
+
+
+def test_every_kind_of_file_is_found():
+    assert all(names(kind) for kind in FOLDERS)
+
+
+def test_the_frame_imports_nothing_heavy():
+    heavy = "{'torch', 'ray', 'mlflow', 'numpy', 'pydantic', 'matplotlib'}"
+    program = f"import sys, fedray.cli.frame; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
