@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from pydantic import BaseModel
 
@@ -13,13 +14,13 @@ from fedray.registry import summary_of
 INTRODUCTION = """\
 # Keys of an experiment
 
-Every key, with its type, bounds and default; written by `make docs` from `fedray/config/experiment.py`.
-In a YAML file the dots are levels, on the command line they are dots: `data.partition.alpha=0.1`. What
-is chosen by name has parameters of its own, below the key (`optimizer.momentum`):
-[reference.md](reference.md) lists the names and their parameters, and [methods](methods/index.md) those
-of every method. An unknown key is refused with the nearest one.
+Every key with its type, bounds and default; written by `make docs` from
+`fedray/config/experiment.py`. In a YAML file the dots are levels, on the command line they are
+dots: `data.partition.alpha=0.1`. What is chosen by name has parameters of its own, below the key
+(`optimizer.momentum`): [reference.md](reference.md) lists the names and their parameters,
+[methods](methods/index.md) those of every method. An unknown key is refused with the nearest one.
 
-A `-` in the last column says that the key does not change numbers, only where and how fast they are made.
+A `-` in the last column: the key changes no number, only where and how fast numbers are made.
 """
 
 
@@ -45,14 +46,12 @@ def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
             yield name, field.annotation
 
 
-def _is_section(kind: object) -> bool:
+def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
     return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Component
 
 
 def _keys(section: type[BaseModel]) -> list[Parameter]:
-    inner = {
-        name for name, field in section.model_fields.items() if _is_section(field.annotation)
-    }
+    inner = {name for name, field in section.model_fields.items() if _is_section(field.annotation)}
     return [each for each in parameters(section) if each.name not in inner]
 
 

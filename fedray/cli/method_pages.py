@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from fedray.cli.catalogue import Entry, entries, family_heading
 from fedray.cli.heads import PACKAGE, Equation, head_of
@@ -20,12 +19,11 @@ FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts",
 """The families of methods in the index's order; those that are missing here come last."""
 _SOURCE = "../../fedray/"
 _CODE = re.compile(r"(`[^`]*`)")
-_WRITTEN = "Written by `make docs`"
-INDEX = f"""# Methods
+INDEX = """# Methods
 
-{len(FAMILIES)} families, one file a method. A page has the method's equations with the functions that they
-are, where it departs from its paper, its hyper-parameters, and the experiments, sweeps and tables that
-it is in. {_WRITTEN} from the code. A method of your own: [plugins.md](../plugins.md).
+One file a method. A page has the method's equations with the functions that they are, where it
+departs from its paper, its hyper-parameters, and the experiments, sweeps and tables that it is in;
+written by `make docs` from the code. A method of your own: [plugins.md](../plugins.md).
 """
 
 
@@ -152,9 +150,7 @@ def _parameters(entry: Entry) -> list[str]:
 def _files(heading: str, found: dict[str, str], folder: str, command: str) -> list[str]:
     if not found:
         return []
-    rows = [
-        f"- [{name}](../../{folder}{name}.yaml): {plain(said)}" for name, said in found.items()
-    ]
+    rows = [f"- [{name}](../../{folder}{name}.yaml): {plain(said)}" for name, said in found.items()]
     return [f"## {heading}", "", f"`{command} NAME` with", "", *rows, ""]
 
 
