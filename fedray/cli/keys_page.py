@@ -7,7 +7,8 @@ from typing import TypeGuard
 
 from pydantic import BaseModel
 
-from fedray.cli.catalogue import Parameter, parameters
+from fedray.cli.catalogue import parameters
+from fedray.cli.listing import Parameter
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Component, Experiment
 from fedray.registry import summary_of
 

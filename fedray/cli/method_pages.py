@@ -7,9 +7,10 @@ import inspect
 import re
 from collections.abc import Sequence
 
-from fedray.cli.catalogue import Entry, entries, family_heading
+from fedray.cli.catalogue import entries, family_heading
 from fedray.cli.heads import PACKAGE, Equation, head_of
 from fedray.cli.links import linked
+from fedray.cli.listing import Entry
 from fedray.cli.papers import read_papers
 from fedray.cli.uses import Uses, uses
 from fedray.core import Algorithm, algorithms

@@ -27,7 +27,7 @@ from fedray.records import (
     prove_writable,
 )
 from fedray.runtime.mirror import fetch_missing, mirrored
-from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
+from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 
 PROG = "python -m fedray.run"
 
@@ -72,7 +72,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.resume:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
-    tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
+    tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
     rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
     with full_disk_said(out), mirrored(out), closing(rounds):
         run(experiment, out, rounds, tracker)
@@ -184,7 +184,7 @@ def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tra
 
 
 def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundProgress) -> None:
-    from fedray.tracking import describe_run, run_key
+    from fedray.tracking import FOLDER_TAG, data_of, describe_run, run_key, run_name, run_note
 
     folder = RunFolder(out)
     before = folder.rounds()
@@ -192,7 +192,14 @@ def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundPro
     info = folder.read().info
     key = run_key(out, info.identity)
     params, tags = describe_run(info)
-    tracker.start(key, out.name, params=params, tags=tags)
+    data = data_of(info)
+    tracker.start(
+        key,
+        run_name(info),
+        params=params,
+        tags={**tags, FOLDER_TAG: out.name},
+        data=() if data is None else (data,),
+    )
     status: Status = "FAILED"
     try:
         for done in before:
@@ -206,7 +213,7 @@ def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundPro
         status = "KILLED"
         raise
     finally:
-        tracker.finish(key, status, folder.artifacts)
+        tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
         tracker.close()
 
 

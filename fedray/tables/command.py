@@ -220,7 +220,7 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     from fedray.tables.runs import TableRuns
 
     book.write()
-    tracker = tracker_for(book.plan.table, book.store) if tracks else None
+    tracker = tracker_for(book.plan.table, book.store, book.plan.answers) if tracks else None
     runs = TableRuns(book, tracker) if tracker is not None else None
     metrics: dict[Place, dict[str, float]] = {}
     try:
@@ -272,10 +272,11 @@ def finish(book: Book) -> int:
 
 def write_page(book: Book, found: Outcome) -> str:
     """Write the table in every form; returns what is printed."""
+    from fedray.report.html import html
+    from fedray.report.section import markdown
     from fedray.tables.figure import draw
-    from fedray.tables.html import html
     from fedray.tables.latex import latex
-    from fedray.tables.page import markdown, page
+    from fedray.tables.page import page, with_figure
     from fedray.tables.record import made, table_json
 
     how = made(book, found)
@@ -285,7 +286,7 @@ def write_page(book: Book, found: Outcome) -> str:
     draw(found, figure)
     write_atomic(book.home / PAGE, text)
     write_atomic(book.home / "table.tex", latex(found))
-    write_atomic(book.home / "table.html", html(sections, figure))
+    write_atomic(book.home / "table.html", html(with_figure(sections, figure)))
     write_json(book.home / "table.json", table_json(book, found, how))
     return text
 
