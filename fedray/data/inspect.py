@@ -225,7 +225,7 @@ def _copied(groups: Iterable[Sequence[Found]], names: Sequence[str]) -> Iterator
         else:
             said["the same image twice in a class"].append(pair)
     for what in sorted(said):
-        yield f"{what}, {len(said[what])} times: {_some(said[what])}"
+        yield f"{what} ({len(said[what])}): {_some(said[what])}"
 
 
 def _in_short(sentences: Sequence[str], what: str) -> list[str]:
