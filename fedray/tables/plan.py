@@ -201,7 +201,12 @@ class TablePlan(Frozen):
         pairs = [*self._defaults(base), *_pairs(self.set)]
         if row.algorithm is not None:
             pairs.append(("algorithm", row.algorithm))
-        pairs += [*_pairs(self.columns[place.column]), *_pairs(row.set), *_pairs(self.given), *self._rounds(phase)]
+        pairs += [
+            *_pairs(self.columns[place.column]),
+            *_pairs(row.set),
+            *_pairs(self.given),
+            *self._rounds(phase),
+        ]
         return from_tree(base, [*pairs, *_pairs(config), ("seed", seed)])
 
     def _defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:

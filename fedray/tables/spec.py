@@ -24,6 +24,7 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
+from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
 from fedray.tables.claims import ALL, parse_claims
@@ -97,8 +98,8 @@ class Table(Frozen):
     set: Tree = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
     rows: Tree
-    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one
-    without a value is the algorithm of that name."""
+    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one that
+    is called after an algorithm and names no other is that algorithm."""
     baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
     """Algorithms that are rows too, below those of `rows`."""
     columns: Tree = Field(default_factory=dict)
@@ -324,6 +325,8 @@ def _row(name: str, tree: Any, where: str) -> Row:
     if row.algorithm is not None and not isinstance(row.algorithm, str | Mapping):
         raise UserError(f"{where}.algorithm is {shown(row.algorithm)}, expected a method")
     _keys(row.set, f"{where}.set")
+    if row.algorithm is None and name in registry("algorithm").names():
+        return row.model_copy(update={"algorithm": name})
     return row
 
 
