@@ -41,7 +41,7 @@ def keys() -> list[Entry]:
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
-    for found in _parameters(model):
+    for found in parameters(model):
         key, inner = f"{prefix}{found.name}", model.model_fields[found.name].annotation
         if inspect.isclass(inner) and issubclass(inner, Frozen):
             yield from _keys(inner, f"{key}.")
@@ -68,7 +68,7 @@ def _entry(entry: Any) -> Entry:
         paper=getattr(entry, "paper", "-"),
         travels=getattr(entry, "travels", ""),
         file=_file(entry),
-        parameters=tuple(_parameters(params)) if params is not None else (),
+        parameters=tuple(parameters(params)) if params is not None else (),
         gives=tuple(
             _meaning(metric, alone=metric.name in getattr(entry, "only_on_test", ()))
             for metric in getattr(entry, "metrics", ())
@@ -98,7 +98,8 @@ def _file(entry: Any) -> str:
     return Path(found).relative_to(root).as_posix()
 
 
-def _parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+    """The fields of a model, as parameters."""
     texts = parameter_texts(params)
     for name, field in params.model_fields.items():
         yield Parameter(

@@ -177,6 +177,19 @@ def find_descriptions(name_or_path: str) -> Path:
     return path
 
 
+def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
+    """A file's content to fill in: what style fine needs of each class.
+
+    Args:
+        class_names: the classes.
+        texts: descriptions of each (FedTSP: k = 3).
+    """
+    return {
+        name: {"Short Label": display_name(name), "Fine-grained Descriptions": [""] * texts}
+        for name in class_names
+    }
+
+
 def check_entry(name: str, entry: Any, where: str, texts: int | None = None) -> ClassDescriptions:
     """Check the entry of one class, from a file or a language model.
 

@@ -89,8 +89,25 @@ def paper_text(found: Outcome, row: str, column: str) -> str:
 def row_text(found: Outcome, row: str) -> str:
     """A row's label; of a control that it is one."""
     plan = found.plan.rows[row]
-    label = row if plan.label == row else f"{row}: {plan.label}"
-    return f"{label} (control)" if plan.control else label
+    return f"{plan.label} (control)" if plan.control else plan.label
+
+
+def glosses(found: Outcome) -> list[str]:
+    """What rows and columns are, where their labels do not say it: the names that claims use."""
+    plan = found.plan
+    said = []
+    for name, row in plan.rows.items():
+        gloss = plan.glosses.get(name)
+        if gloss is not None or _plain(row.label) != _plain(name):
+            said.append(f"{row.label}: `{name}`" + (f", {gloss}" if gloss else ""))
+    return [
+        *said,
+        *(f"{name}: {plan.glosses[name]}" for name in plan.columns if name in plan.glosses),
+    ]
+
+
+def _plain(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
 
 
 def main_cells(found: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
@@ -132,7 +149,8 @@ def _main(found: Outcome, metric: Metric) -> Section:
     header, rows = main_cells(found, metric)
     title = "" if metric is found.metrics[0] else name_of(metric)
     left = [f"Not at this scale: {found.plan.left_out}"] if found.plan.left_out else []
-    return Section(title, (), header, rows, [caption(found, metric), *left])
+    items = glosses(found) if metric is found.metrics[0] else []
+    return Section(title, (), header, rows, [caption(found, metric), *left], items)
 
 
 def interval_text(interval: Interval | None, metric: Metric) -> str:
