@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 def _main(args: argparse.Namespace) -> int:
     if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
         args.experiment, args.set = None, [args.experiment, *args.set]
-    say_next(f"reading {args.experiment or args.resume or 'the experiment'}, and PyTorch")
+    say_next(f"importing PyTorch, reading {args.experiment or args.resume or 'the experiment'}")
     seeds, others = several_seeds(args.set)
     if seeds:
         return run_seeds(args, seeds, others)

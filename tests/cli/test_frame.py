@@ -83,6 +83,16 @@ def test_names_are_completed(words, begun, found):
     assert [item.value for item in shell.get_completions(words, begun)] == found
 
 
+def test_words_are_passed_on_as_they_are(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        "fedray.cli.run.main", lambda argv, prog: given.append((list(argv), prog)) or 7
+    )
+    words = ["x", "--out", "a b", "-zv", "k=[1, 2]", "--", "--resume", "--help"]
+    assert main(["run", *words]) == 7
+    assert given == [(words, "fedray run")]
+
+
 def test_every_kind_of_file_is_found():
     assert all(names(kind) for kind in FOLDERS)
 
