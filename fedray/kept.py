@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -130,9 +130,9 @@ class _Writing:
 
     folder: Path
     most: float
-    tree: dict[str, Any] = field(default_factory=lambda: {"states": [], "downs": [], "payloads": []})
 
     def __post_init__(self) -> None:
+        self.tree: dict[str, Any] = {"states": [], "downs": [], "payloads": []}
         numbers = count()
         self._writer = SegmentWriter(self.folder, lambda: f"{next(numbers)}.tensors")
         self._payloads: dict[int, tuple[Payload, int]] = {}

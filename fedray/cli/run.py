@@ -5,28 +5,25 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
+from fedray.api.training import begin, follow, new_folder
 from fedray.cli.progress import RoundProgress
 from fedray.command import CommandLine, add_plugin, as_path, run_command, say_stopped
 from fedray.config import EXPERIMENTS, Experiment
 from fedray.errors import UserError
-from fedray.files import full_disk_said, results_home
 from fedray.records import (
     BEST,
     Round,
     Run,
     RunFolder,
-    Status,
     Traffic,
     megabytes,
     prove_writable,
 )
-from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.runtime.mirror import fetch_missing
 from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
 
 PROG = "python -m fedray.run"
@@ -73,9 +70,8 @@ def _main(args: argparse.Namespace) -> int:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
     tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
-    rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
-    with full_disk_said(out), mirrored(out), closing(rounds):
-        run(experiment, out, rounds, tracker)
+    rounds = begin(experiment, out, args.executor, began, say)  # last: it has claimed the folder
+    run(experiment, out, rounds, tracker)
     print_summary(out, tracker)
     return 0
 
@@ -109,14 +105,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     if args.experiment is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
     experiment = resolve(args.experiment, args.set, args.plugin)
-    if args.out is None:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
-    out = args.out.resolve()
-    fetch_missing(out)
-    if RunFolder(out).is_taken:
-        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
-    return experiment, out
+    return experiment, new_folder(experiment.name, args.out)
 
 
 def say_where_it_begins(folder: RunFolder) -> None:
@@ -144,70 +133,33 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def _rounds(
-    experiment: Experiment, out: Path, executor: str, began: float
-) -> Generator[Round, None, None]:
-    """The rounds, from whichever executor was asked for."""
-    if executor == "serial":
-        from fedray.runtime.devices import device_of_this_process
-        from fedray.runtime.serial import SerialExecutor, unused_keys
-        from fedray.runtime.session import Session
-
-        device = device_of_this_process(experiment.gpus)
-        unused = unused_keys(experiment)
-        if unused:
-            print(unused, flush=True)
-        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
-        return session.rounds()
-    from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight, server_bundle
-    from fedray.runtime.server import run_on_ray
-
-    nodes = connect()
-    check_storage(out, len(nodes), server_bundle(experiment))
-    print(preflight(experiment, nodes), flush=True)
-    return run_on_ray(experiment, out, began)
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
 
 
-def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tracker) -> None:
+def run(
+    experiment: Experiment, out: Path, rounds: Generator[Round, None, None], tracker: Tracker
+) -> None:
     """Drive a run to its end: show it, track it, and leave the tracker in a true state.
 
     Raises:
         KeyboardInterrupt: when it is stopped; how to go on is said.
     """
-    try:
-        with RoundProgress(experiment.rounds) as show:
-            _follow(out, rounds, tracker, show)
-    except KeyboardInterrupt as stop:
+
+    def stopped(stop: KeyboardInterrupt) -> None:
         say_stopped(stop, how_to_go_on(out))
-        raise
 
-
-def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundProgress) -> None:
-    from fedray.tracking import describe_run, run_key
-
-    folder = RunFolder(out)
-    before = folder.rounds()
-    first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
-    info = folder.read().info
-    key = run_key(out, info.identity)
-    params, tags = describe_run(info)
-    tracker.start(key, out.name, params=params, tags=tags)
-    status: Status = "FAILED"
     try:
-        for done in before:
-            tracker.round(key, done)
-        for done in _each_once(chain([first] if first else [], rounds)):
-            show(done)
-            tracker.round(key, done)
-        status = "FINISHED"
+        with (
+            RoundProgress(experiment.rounds) as show,
+            closing(follow(out, rounds, tracker, stopped=stopped)) as tracked,
+        ):
+            for done in tracked:
+                show(done)
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(out))
-        status = "KILLED"
+        stopped(stop)
         raise
-    finally:
-        tracker.finish(key, status, folder.artifacts)
-        tracker.close()
 
 
 def how_to_go_on(out: Path) -> str:
@@ -217,15 +169,6 @@ def how_to_go_on(out: Path) -> str:
     if CheckpointStore(out, identity="").latest() is None:
         return f"no checkpoint is in {out} yet, so there is nothing to go on with"
     return f"go on with: python -m fedray.run --resume {shlex.quote(str(out))}"
-
-
-def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
-    """The rounds without repetition: a server that died does its last one again."""
-    last = -1
-    for done in rounds:
-        if done.round > last:
-            last = done.round
-            yield done
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:
