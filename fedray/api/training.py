@@ -14,9 +14,17 @@ from typing import Any, Literal, TypeAlias
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.files import full_disk_said, results_home
-from fedray.records import Round, RunFolder, Status
+from fedray.records import Round, RunFolder, RunInfo, Status
 from fedray.runtime.mirror import fetch_missing, mirrored
-from fedray.tracking import Tracker, describe_run, run_key
+from fedray.tracking import (
+    FOLDER_TAG,
+    Tracker,
+    data_of,
+    describe_run,
+    run_key,
+    run_name,
+    run_note,
+)
 
 ExecutorName: TypeAlias = Literal["ray", "serial"]
 Callback: TypeAlias = Callable[[Round], object]
@@ -117,8 +125,7 @@ def follow(
         first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
         info = folder.read().info
         key = run_key(out, info.identity)
-        params, tags = describe_run(info)
-        tracker.start(key, out.name, params=params, tags=tags)
+        tracker.start(key, run_name(info), **_shown(info, out))
         status: Status = "FAILED"
         try:
             for done in before:
@@ -134,8 +141,16 @@ def follow(
             status = "KILLED"
             raise
         finally:
-            tracker.finish(key, status, folder.artifacts)
+            tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
             tracker.close()
+
+
+def _shown(info: RunInfo, out: Path) -> dict[str, Any]:
+    """What a tracker shows of a run from its start on."""
+    params, tags = describe_run(info)
+    data = data_of(info)
+    of_data = () if data is None else (data,)
+    return {"params": params, "tags": {**tags, FOLDER_TAG: out.name}, "data": of_data}
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:

@@ -24,7 +24,7 @@ from fedray.records import (
     prove_writable,
 )
 from fedray.runtime.mirror import fetch_missing
-from fedray.tracking import NullTracker, Tracker, tracker_for, ui_hint
+from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 
 PROG = "python -m fedray.run"
 
@@ -69,7 +69,7 @@ def _main(args: argparse.Namespace) -> int:
     if args.resume:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
-    tracker = NullTracker() if args.no_track else tracker_for(experiment.name, out)
+    tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
     rounds = begin(experiment, out, args.executor, began, say)  # last: it has claimed the folder
     run(experiment, out, rounds, tracker)
     print_summary(out, tracker)

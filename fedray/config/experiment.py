@@ -489,6 +489,8 @@ class Experiment(Frozen):
             for part in above:
                 owner = owner[part]
             owner.pop(last)
+            if not owner:  # no key of it determines numbers: as if there were no such part
+                tree.pop(above[0])
         return tree
 
     def identity(self, data_sha256: str = "") -> str:

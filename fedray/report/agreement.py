@@ -21,7 +21,8 @@ from fedray.files import write_atomic
 from fedray.records import Metric, RunFolder
 from fedray.report.command import add_folders, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, load
-from fedray.report.table import cell, markdown
+from fedray.report.section import markdown_table
+from fedray.report.table import cell
 
 CORRELATION = Metric("correlation", "correlation", None, None)
 HEADER = (
@@ -68,7 +69,7 @@ def _main(args: argparse.Namespace) -> int:
     name = matrix_name(groups, args.matrix)
     rows = [row for a, b in combinations(groups, 2) if (row := _row(a, b, name)) is not None]
     lines = [
-        *markdown(HEADER, rows),
+        *markdown_table(HEADER, rows),
         "",
         f"Upper triangles of `{name}`, mean ± standard deviation over n common seeds. Before: "
         "the first analysis, before any server step where the method kept it; after: the last.",

@@ -30,7 +30,8 @@ from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_stages
 from fedray.report.finished import has_global_model, one_more_step, probe_images, reopen
 from fedray.report.runs import Group, Stat, group, load
-from fedray.report.table import cell, markdown
+from fedray.report.section import markdown_table
+from fedray.report.table import cell
 from fedray.runtime.devices import pick_device
 
 By: TypeAlias = Literal["stage", "layer"]
@@ -102,11 +103,11 @@ def _table(curves: Mapping[str, Mapping[str, Stat]], by: By) -> list[str]:
             (label, *(cell(curve.get(name), SIMILARITY) for name in names))
             for label, curve in curves.items()
         ]
-        return markdown(("method", *names), rows)
+        return markdown_table(("method", *names), rows)
     rows = [
         (name, *(cell(curve.get(name), SIMILARITY) for curve in curves.values())) for name in names
     ]
-    return markdown(("layer", *curves), rows)
+    return markdown_table(("layer", *curves), rows)
 
 
 def similarities(folder: Path, images: int, by: By = "stage") -> Iterator[dict[str, float]]:

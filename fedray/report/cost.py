@@ -19,7 +19,8 @@ from fedray.files import write_atomic
 from fedray.records import HEADLINE, Metric
 from fedray.report.command import NO_BEST, add_folders, add_select, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, how_chosen, load, metric_of
-from fedray.report.table import NOTHING, cell, markdown, ordered, pretty
+from fedray.report.section import markdown_table
+from fedray.report.table import NOTHING, cell, ordered, pretty
 
 SECONDS = Metric("seconds", "number", "min", None)
 ROUNDS = Metric("rounds", "number", "min", None)
@@ -74,7 +75,7 @@ def _main(args: argparse.Namespace) -> int:
     rows = [cells(member, metric, target) for member in groups]
     shown = f"{100 * target:.2f} %" if metric.is_share else f"{target:.4g}"
     head = ("method", "n", "client s", "best round", "client s to it", f"to {shown}", "MB to it")
-    lines = markdown(head, rows)
+    lines = markdown_table(head, rows)
     lines += [
         "",
         f"{pretty(metric)}; client s: seconds of a client's steps per round, and in all up to its "

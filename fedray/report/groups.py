@@ -32,7 +32,8 @@ from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_by_round, figure_matrix
 from fedray.report.finished import probe_images, reopen
 from fedray.report.runs import Group, LoadedRun, Stat, group, load
-from fedray.report.table import cell, markdown, pretty
+from fedray.report.section import markdown_table
+from fedray.report.table import cell, pretty
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import pick_device
 
@@ -228,7 +229,7 @@ def similarity_lines(found: Mapping[str, Sequence[Mapping[str, Likeness]]]) -> l
                 for pair in pairs
             ]
             rows.append((f"{label}, {what}", *(cell(stat, COSINE) for stat in stats)))
-    return [*markdown((COSINE.name, *pairs), rows), ""]
+    return [*markdown_table((COSINE.name, *pairs), rows), ""]
 
 
 def matrix_lines(
@@ -245,7 +246,7 @@ def matrix_lines(
             (client,) = likeness.clients
             title = f"{member.label}, seed {member.runs[0].seed}, client {client}, {what}:"
             header = ("cosine", *(f"group {j}" for j in range(len(rows))))
-            lines += ["", title, "", *markdown(header, rows)]
+            lines += ["", title, "", *markdown_table(header, rows)]
     return lines
 
 
@@ -275,7 +276,12 @@ def frequency_lines(member: Group) -> list[str]:
         means = [Stat.of([stat.mean for stat in curve.values()]).mean for curve in curves.values()]
         rows.append(("mean", *(cell(Stat(mean, 0.0, 1), SHARE) for mean in means)))
         header = ("round", *(f"group {j}" for j in curves))
-        lines += ["", f"{member.label}, {modality}: {pretty(SHARE)}.", "", *markdown(header, rows)]
+        lines += [
+            "",
+            f"{member.label}, {modality}: {pretty(SHARE)}.",
+            "",
+            *markdown_table(header, rows),
+        ]
     return lines
 
 

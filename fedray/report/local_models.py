@@ -30,7 +30,8 @@ from fedray.records import Metric
 from fedray.report.command import add_folders, out_folder
 from fedray.report.finished import one_more_step, reopen
 from fedray.report.runs import Group, Stat, group, load
-from fedray.report.table import cell, markdown
+from fedray.report.section import markdown_table
+from fedray.report.table import cell
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
 
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 def _main(args: argparse.Namespace) -> int:
     groups, notes = group(load(args.folders))
     rows = [row for member in groups for row in _rows(member)]
-    lines = markdown(("method", "model", *(f"{which} classes (%)" for which in WHICH)), rows)
+    lines = markdown_table(("method", "model", *(f"{which} classes (%)" for which in WHICH)), rows)
     lines += [
         "",
         "Accuracy on the test images of all clients, before and after local training; over the "

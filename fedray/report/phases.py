@@ -19,7 +19,8 @@ from fedray.files import write_atomic
 from fedray.records import Metric
 from fedray.report.command import add_folders, add_select, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, how_chosen, load, metric_of
-from fedray.report.table import cell, markdown
+from fedray.report.section import markdown_table
+from fedray.report.table import cell
 
 USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
 HEADER = ("method", "metric", "rounds", "n", "{best}", "last", "change at its beginning")
@@ -66,7 +67,7 @@ def _main(args: argparse.Namespace) -> int:
     rows = [row for each in groups for metric in metrics for row in rows_of(each, metric, cuts)]
     best = how_chosen(groups, "best")
     lines = [
-        *markdown([name.format(best=best) for name in HEADER], rows),
+        *markdown_table([name.format(best=best) for name in HEADER], rows),
         "",
         f"The {best} is over the rounds of the part. Change: the first evaluation "
         "of the part minus the last one before it. Mean ± standard deviation over n seeds.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -13,6 +13,7 @@ from rich.table import Table
 from fedray.files import write_atomic
 from fedray.records import BEST, Metric
 from fedray.report.runs import At, Group, Stat, how_chosen
+from fedray.report.section import markdown_table
 
 NOTHING = "–"
 
@@ -146,13 +147,6 @@ def _print(
     console.print(table)
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
-    head, *rest = [f"| {line} |" for line in lines]
-    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]
-
-
 def write_markdown(
     groups: Sequence[Group],
     base: Group,
@@ -163,14 +157,14 @@ def write_markdown(
 ) -> None:
     """The table and the comparison with `base` for a page."""
     lines = [
-        *markdown(header(groups), cells(groups, metric)),
+        *markdown_table(header(groups), cells(groups, metric)),
         "",
         caption(groups, metric).replace("\n", " ") + ".",
     ]
     differences = difference_cells(groups, base, metric, at)
     if differences:
         below = difference_caption(groups, base, metric, at).replace("\n", " ")
-        lines += ["", *markdown(DIFFERENCES, differences), "", f"{below}."]
+        lines += ["", *markdown_table(DIFFERENCES, differences), "", f"{below}."]
     for warning in warnings:
         lines += ["", f"**Warning:** {warning}."]
     write_atomic(path, "\n".join(lines) + "\n")

@@ -321,7 +321,7 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
             "it had then"
         )
     ledger.write()
-    tracker = tracker_for(plan.sweep, ledger.home) if tracks else None
+    tracker = tracker_for(plan.sweep, ledger.home, plan.answers) if tracks else None
     runs = SweepRuns(ledger, tracker) if tracker is not None else None
     try:
         with SweepProgress(ledger, concurrent) as show:

@@ -15,13 +15,28 @@ from fedray.errors import Failure
 from fedray.records import Round, RunFolder, RunInfo, Status, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import read_merged, seed_folders
+from fedray.sweep.show import best_command
 from fedray.sweep.spec import SweepPlan, words
-from fedray.tracking import IDENTITY_TAG, MlflowTracker, describe_run, run_key
+from fedray.tracking import (
+    DATA_TAG,
+    FOLDER_TAG,
+    IDENTITY_TAG,
+    METHOD_TAG,
+    SEED_TAG,
+    MlflowTracker,
+    describe_run,
+    picture,
+    run_key,
+    source_tags,
+    table,
+)
 
 log = logging.getLogger(__name__)
 
 ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
 """How a trial's run ends; a stopped or interrupted one is KILLED."""
+MOST_IN_NOTE = 10
+"""Trials in the parent's description."""
 ARTIFACTS = ("sweep.json", "sweep.yaml", "trials.csv", "sweep.png", "best.yaml")
 
 
@@ -71,6 +86,8 @@ class SweepRuns:
         params["experiment"] = plan.experiment
         tags = {"sweep": plan.sweep, "scale": plan.scale, "answers": plan.answers}
         tags |= _marks(plan)
+        tags |= _what_all_share(plan)
+        tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
         name = f"{plan.sweep}-{home.name}"
         key = run_key(home, identity, experiment=plan.sweep, name=name)
         self._tracker.start_parent(name, params, tags, key=key)
@@ -82,8 +99,10 @@ class SweepRuns:
         seeds = ",".join(str(seed) for seed in plan.seeds)
         params, tags = describe_run(info_of(experiment))
         del tags[IDENTITY_TAG]  # the seeds' own are added at the end, with the data's hash
+        tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
         tags |= {
-            "seed": seeds,
+            SEED_TAG: seeds,
+            FOLDER_TAG: trial.name,
             "sweep": plan.sweep,
             "trial": str(trial.number),
             "config": words(trial.config),
@@ -92,10 +111,11 @@ class SweepRuns:
         if ray_id is not None:
             tags["ray_trial_id"] = ray_id
         folder, identity = self._ledger.home / trial.name, f"{experiment.identity()}-{seeds}"
-        key = run_key(folder, identity, experiment=plan.sweep, name=trial.name)
+        name = f"{words(trial.config)} (trial {trial.number})"
+        key = run_key(folder, identity, experiment=plan.sweep, name=name)
         self._keys[trial.number] = key
         params["seed"] = seeds
-        self._later(lambda: self._tracker.start(key, trial.name, params=params, tags=tags))
+        self._later(lambda: self._tracker.start(key, name, params=params, tags=tags))
 
     def round(self, trial: Trial, mean: Round) -> None:
         """Log a round of a trial, the mean over its seeds; one that is there is skipped."""
@@ -134,7 +154,8 @@ class SweepRuns:
             if ledger.best.test is not None:
                 metrics |= {"best_test": ledger.best.test}
         files = [ledger.home / name for name in ARTIFACTS]
-        self._later(lambda: self._tracker.finish_parent(status, files, metrics))
+        note = _note(ledger)
+        self._later(lambda: self._tracker.finish_parent(status, files, metrics, note))
         self._calls.shutdown(wait=True)
 
     def _later(self, call: Callable[[], object]) -> None:
@@ -145,6 +166,41 @@ def _marks(plan: SweepPlan) -> dict[str, str]:
     """On which images is chosen, and what that makes of the numbers."""
     chosen = {} if plan.select == "nothing" else {"chosen": plan.how}
     return {"select": plan.select, **chosen}
+
+
+def _what_all_share(plan: SweepPlan) -> dict[str, str]:
+    """The method and the data, where these are not what is swept."""
+    _, tags = describe_run(info_of(plan.some_experiment()))
+    swept = {".".join(key.split(".")[:2]) for key in plan.keys}
+    shared = {}
+    if not swept & {"algorithm", "algorithm.name"}:
+        shared[METHOD_TAG] = tags[METHOD_TAG]
+    if not swept & {"data", "data.source", "data.root"}:
+        shared[DATA_TAG] = tags[DATA_TAG]
+    return shared
+
+
+def _note(ledger: Ledger) -> str:
+    """The parent's description: the question, the best trials, the figure."""
+    plan, best = ledger.plan, ledger.best
+    sign = 1 if plan.mode == "min" else -1
+    over = [trial for trial in ledger.through if trial.objective is not None]
+    ranked = sorted(over, key=lambda trial: sign * (trial.objective or 0.0))[:MOST_IN_NOTE]
+    rows = [
+        [
+            words(trial.config),
+            f"{trial.objective:.4f}",
+            "" if trial.test is None else f"{trial.test:.4f}",
+        ]
+        for trial in ranked
+    ]
+    parts = [f"**{plan.answers}**", f"{len(ledger.ordered)} trials [{plan.scale} scale]."]
+    if rows:
+        parts.append(table(["configuration", plan.objective, f"{plan.metric} (test)"], rows))
+        parts.append(picture(f"{plan.metric} against what was swept", "sweep.png"))
+    if best is not None:
+        parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
+    return "\n\n".join(parts)
 
 
 def _logged(call: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from fedray.files import full_disk_said, write_atomic, write_json
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
 from fedray.sweep.command import connect_cluster, hold, prepare
-from fedray.tables.agenda import Cell
+from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.book import Book, tables_home
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
@@ -68,6 +68,7 @@ def carry_out(args: argparse.Namespace) -> int:
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
+    check_rows_differ(book.cells)
     print(headline(book), flush=True)
     fetch_missing(book.store)
     book.store.mkdir(parents=True, exist_ok=True)
@@ -221,7 +222,7 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     from fedray.tables.runs import TableRuns
 
     book.write()
-    tracker = tracker_for(book.plan.table, book.store) if tracks else None
+    tracker = tracker_for(book.plan.table, book.store, book.plan.answers) if tracks else None
     runs = TableRuns(book, tracker) if tracker is not None else None
     metrics: dict[Place, dict[str, float]] = {}
     try:
@@ -273,10 +274,11 @@ def finish(book: Book) -> int:
 
 def write_page(book: Book, found: Outcome) -> str:
     """Write the table in every form; returns what is printed."""
+    from fedray.report.html import html
+    from fedray.report.section import markdown
     from fedray.tables.figure import draw
-    from fedray.tables.html import html
     from fedray.tables.latex import latex
-    from fedray.tables.page import markdown, page
+    from fedray.tables.page import page, with_figure
     from fedray.tables.record import made, table_json
 
     how = made(book, found)
@@ -286,7 +288,7 @@ def write_page(book: Book, found: Outcome) -> str:
     draw(found, figure)
     write_atomic(book.home / PAGE, text)
     write_atomic(book.home / "table.tex", latex(found))
-    write_atomic(book.home / "table.html", html(sections, figure))
+    write_atomic(book.home / "table.html", html(with_figure(sections, figure)))
     write_json(book.home / "table.json", table_json(book, found, how))
     return text
 

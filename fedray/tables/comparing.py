@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedray.report.statistics import Interval, holm, p_value, seeds_needed, t_interval
 from fedray.tables.claims import Side, Verdict
-from fedray.tables.statistics import Interval, holm, p_value, seeds_needed, t_interval
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedray.report.figures import COLOURS
+from fedray.report.statistics import Interval
 from fedray.tables.claims import Side
 from fedray.tables.outcome import Outcome
 from fedray.tables.page import name_of
-from fedray.tables.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

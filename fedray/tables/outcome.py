@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedray.records import Metric
+from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
 from fedray.tables.agenda import Standing
 from fedray.tables.book import Book
 from fedray.tables.claims import Claim, Side, Verdict
@@ -25,7 +26,6 @@ from fedray.tables.controls import ControlRead, ask, read
 from fedray.tables.fairness import notes_of
 from fedray.tables.measured import Measured
 from fedray.tables.plan import Place, TablePlan
-from fedray.tables.statistics import Interval, bootstrap_iqm, t_interval
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-"""A table as a page: sections of text and cells, which Markdown and HTML write each in its way."""
+"""A table as a page: sections of text and cells."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedray.records import Metric, megabytes
+from fedray.report.section import Picture, Section
+from fedray.report.statistics import MOST_SEEDS, Interval
 from fedray.sweep.spec import words
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
@@ -14,33 +16,11 @@ from fedray.tables.controls import ControlRead
 from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
-from fedray.tables.statistics import MOST_SEEDS, Interval
 
 MARK = "†"
 """Of numbers that were chosen on test images."""
 NOTHING = "–"
 MEAN = "mean"
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page.
-
-    Attributes:
-        title: its heading; empty for none.
-        text: paragraphs above the cells.
-        header: names of the columns; empty without cells.
-        rows: texts of the cells.
-        below: paragraphs below the cells.
-        items: a list, after everything.
-    """
-
-    title: str
-    text: Sequence[str] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    below: Sequence[str] = ()
-    items: Sequence[str] = field(default_factory=list)
 
 
 def page(found: Outcome, made: Made) -> list[Section]:
@@ -52,6 +32,15 @@ def page(found: Outcome, made: Made) -> list[Section]:
     sections += [_claims(found), _controls(found), _differences(found), _aggregates(found)]
     sections += [_chosen(found, made), _notes(found), _made(found, made)]
     return [each for each in sections if each.text or each.rows or each.items]
+
+
+def with_figure(sections: Sequence[Section], figure: Path | None) -> list[Section]:
+    """The page with the table's figure, a PNG, below the first table; as it is without one."""
+    if figure is None or not figure.exists() or len(sections) < 2:
+        return list(sections)
+    picture = Picture("the table as a figure", figure.read_bytes(), "png")
+    head, main, *rest = sections
+    return [head, main, Section("", pictures=[picture]), *rest]
 
 
 def name_of(metric: Metric) -> str:
@@ -324,27 +313,3 @@ def _made(found: Outcome, made: Made) -> Section:
         f"made {made.when}",
     ]
     return Section("How it was made", items=items)
-
-
-# --- Markdown -------------------------------------------------------------------------------------
-
-
-def markdown(sections: Sequence[Section]) -> str:
-    """The page in Markdown."""
-    parts: list[str] = []
-    for index, section in enumerate(sections):
-        if section.title:
-            parts.append(f"{'#' if index == 0 else '##'} {section.title}")
-        parts += section.text
-        if section.header:
-            parts.append("\n".join(_markdown_table(section.header, section.rows)))
-        parts += section.below
-        if section.items:
-            parts.append("\n".join(f"- {item}" for item in section.items))
-    return "\n\n".join(parts) + "\n"
-
-
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
-    head, *rest = [f"| {line} |" for line in lines]
-    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]

@@ -11,13 +11,13 @@ from typing import Any
 
 from fedray.config import Tree
 from fedray.records import versions
+from fedray.report.statistics import Interval
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
 from fedray.tables.controls import ControlRead
 from fedray.tables.outcome import CellResult, Decided, Outcome
 from fedray.tables.plan import Phase
-from fedray.tables.statistics import Interval
 
 FORMAT = 1
 SHOWN = ("fedray", "python", "torch", "ray")

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedray.records import Round, RunFolder, Status
+from fedray.records import Round, RunFolder, Status, versions
 from fedray.sweep.ledger import Trial
 from fedray.sweep.runs import ENDS, info_of
 from fedray.sweep.spec import words
 from fedray.tables.book import Book, folder_of, wanted_of
 from fedray.tables.plan import Place
-from fedray.tracking import MlflowTracker, describe_run, run_key
+from fedray.tracking import (
+    FOLDER_TAG,
+    MlflowTracker,
+    describe_run,
+    grouped,
+    picture,
+    run_key,
+    source_tags,
+)
 from fedray.tracking.store import DEFERRED
 
 ARTIFACTS = ("plan.json", "table.yaml", "table.json", "table.md", "table.tex", "table.html")
@@ -43,6 +51,7 @@ class TableRuns:
             tags["ray_trial_id"] = ray_id
         identity = wanted.experiment.identity()
         config = f"{words(wanted.config)} " if wanted.config else ""
+        tags |= {FOLDER_TAG: folder_of(trial).name}
         name = f"{wanted.phase} {config}seed {wanted.seed}"
         above = f"{DEFERRED}{cell}"
         folder = folder_of(trial)
@@ -72,11 +81,13 @@ class TableRuns:
         for trial in self._book.ordered:
             self.finish(trial)
         files = [self._book.home / name for name in (*ARTIFACTS, "figure.png")]
+        note = f"**{self._book.plan.answers}**\n\n{picture('the table as a figure', 'figure.png')}"
         for place in self._book.plan.places if metrics else []:
             self._cell(place)
         for place, key in self._cells.items():
             status: Status = "FINISHED" if place in metrics else "KILLED"
-            self._tracker.finish(key, status, files, metrics.get(place, {}))
+            found = {grouped(name): value for name, value in metrics.get(place, {}).items()}
+            self._tracker.finish(key, status, files, found, note)
         self._cells.clear()
 
     def _cell(self, place: Place) -> str:
@@ -99,4 +110,5 @@ class TableRuns:
     def _tags(self, place: Place) -> dict[str, str]:
         plan = self._book.plan
         where = {"row": place.row, "column": place.column}
-        return {"table": plan.table, "scale": plan.scale, **where}
+        source = source_tags(f"fedray table {plan.table}", versions())
+        return {"table": plan.table, "scale": plan.scale, **where, **source}

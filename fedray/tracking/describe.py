@@ -1,21 +1,23 @@
-"""What of a run the tracker shows: params, tags and metrics within MLflow's limits; a run's key."""
+"""What of a run the tracker shows: names, params, tags, metrics, data; a run's key."""
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import posixpath
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedray.config import flatten
+from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, Round, RunInfo
+from fedray.records import BEST, REPORTED, VALIDATION, Round, RunInfo
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -28,6 +30,43 @@ IDENTITY_TAG = "fedray.identity"
 """The tag with the hash of all that determines the numbers."""
 METADATA = "tracking.json"
 """The file with a run's key and what a later upload needs."""
+METHOD_TAG, DATA_TAG, SEED_TAG = "fedray.method", "fedray.data", "fedray.seed"
+"""What tells runs apart at a glance; a run's name is made of the same three."""
+FOLDER_TAG = "fedray.folder"
+"""The tag with the name of the run's folder."""
+NOTE_TAG = "mlflow.note.content"
+"""The tag that MLflow shows as a description, in Markdown."""
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def run_name(info: RunInfo) -> str:
+    """What a run is called: "fedtsp digits seed 0"."""
+    return f"{info.algorithm} {data_name(info.config)} seed {info.seed}"
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """What the images are called: the source, of images in a folder of one's own that folder."""
+    data = config["data"]
+    source, root = data["source"]["name"], data.get("root")
+    folder = posixpath.basename(posixpath.normpath(str(root))) if root else ""
+    return f"{source} {folder}" if folder and folder != source else str(source)
+
+
+def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
+    """The MLflow experiment of a run that belongs to no sweep.
+
+    A shipped experiment is a place to start from and no question; runs that begin there are
+    compared by their data, whatever the method. A name of one's own is taken as it is.
+
+    Args:
+        info_name: what the run's experiment is called.
+        config: the complete experiment.
+    """
+    if (EXPERIMENTS / f"{info_name}.yaml").is_file():
+        return f"methods on {data_name(config)}"
+    return info_name
 
 
 # --- params and tags -----------------------------------------------------------------------------
@@ -37,13 +76,15 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
     """Params and tags of a run.
 
     Returns:
-        The complete configuration by dotted key, and tags: algorithm, scale, seed, identity,
-        hashes, versions; `select`, on which images is chosen; of the test `chosen`: "best on test".
+        The complete configuration by dotted key, and tags: method, data, seed, scale, identity,
+        hashes, versions, the git commit as MLflow calls it; `select`, on which images is chosen;
+        of the test `chosen`: "best on test".
     """
     tags = {
-        "algorithm": info.algorithm,
+        METHOD_TAG: info.algorithm,
+        DATA_TAG: data_name(info.config),
+        SEED_TAG: str(info.seed),
         "scale": info.scale,
-        "seed": str(info.seed),
         "select": info.select,
         **({"chosen": BEST["test"]} if info.select == "test" else {}),
         IDENTITY_TAG: info.identity,
@@ -51,8 +92,27 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
     hashes = {"partition_sha256": info.partition_sha256, "data_sha256": info.data_sha256}
     tags |= {name: value for name, value in hashes.items() if value is not None}
     for package, version in info.versions.items():
-        tags["git" if package == "git" else f"version.{package}"] = version
-    return params_of(info.config), tags
+        if package != "git":
+            tags[f"version.{package}"] = version
+    return params_of(info.config), {**tags, **source_tags(f"fedray run {info.name}", info.versions)}
+
+
+def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
+    """Who ran what, of which commit, in the tags that MLflow's columns read.
+
+    Args:
+        command: what was run, in the column `Source`.
+        versions: of the packages; `git` is the commit, where it is known.
+    """
+    tags = {"mlflow.source.name": command, "mlflow.source.type": "LOCAL"}
+    with suppress(OSError, KeyError):  # a container's user may have no name
+        tags["mlflow.user"] = getpass.getuser()
+    described = versions.get("git")
+    if described is not None:
+        clean = described.removesuffix("-dirty")
+        tags["mlflow.source.git.commit"] = re.sub(r"^.*-g(?=[0-9a-f]+$)", "", clean)
+        tags["mlflow.source.git.dirty"] = str(clean != described).lower()
+    return tags
 
 
 def params_of(config: Mapping[str, Any]) -> dict[str, str]:
@@ -107,7 +167,11 @@ class Point:
     total_seconds: float
 
 
-TOTALS = ("total_up_bytes", "total_down_bytes", "total_seconds")
+TOTALS = ("traffic/total_up_bytes", "traffic/total_down_bytes", "time/total_seconds")
+SECONDS = "time/seconds"
+"""A metric that every round has."""
+_SCORES = re.compile(r"accuracy|dice|f1")
+_OVER_CLIENTS = re.compile(r"_(std|jain|worst\d+|best\d+)$")
 
 
 @dataclass
@@ -136,7 +200,7 @@ class Totals:
             self.sums[total] += value
         if done.per_client:
             self.per_client[done.round] = done.per_client
-        return Point(done.round, {**metrics_of(done), **self.sums}, self.sums["total_seconds"])
+        return Point(done.round, {**metrics_of(done), **self.sums}, self.sums[TOTALS[-1]])
 
 
 def _summed(done: Round) -> tuple[float, float, float]:
@@ -144,26 +208,46 @@ def _summed(done: Round) -> tuple[float, float, float]:
     return done.up.total_bytes, done.down.total_bytes, done.seconds
 
 
+def grouped(name: str) -> str:
+    """The name in MLflow of a number that result.json calls `name`.
+
+    MLflow's chart view makes a section of what stands before the last `/`, and sorts sections by
+    name: what is measured of the models comes first. The grouping is a matter of layout alone; what
+    a number means is declared with the run.
+    """
+    if name.startswith(VALIDATION):
+        return f"accuracy/{valid_name(name)}"
+    if name.startswith(REPORTED):
+        return valid_name(name)
+    if name.endswith("loss"):
+        section = "loss"
+    elif not _SCORES.search(name):
+        section = "measured"
+    else:
+        section = "accuracy/over clients" if _OVER_CLIENTS.search(name) else "accuracy"
+    return valid_name(f"{section}/{name}")
+
+
 def metrics_of(done: Round) -> dict[str, float]:
-    """The numbers of one round, flat: `up_bytes/prototypes` and the like.
+    """The numbers of one round, flat: `accuracy/local_accuracy`, `traffic/up_bytes` and the like.
 
     What is measured per client is left out: it goes into one file, not into hundreds of metrics.
     """
-    found = {valid_name(name): value for name, value in done.metrics.items()}
+    found = {grouped(name): value for name, value in done.metrics.items()}
     for direction, traffic in (("up", done.up), ("down", done.down)):
         for unit, total, by_kind in (
             ("bytes", traffic.total_bytes, traffic.bytes),
             ("params", traffic.total_params, traffic.params),
         ):
-            found[f"{direction}_{unit}"] = float(total)
+            found[f"traffic/{direction}_{unit}"] = float(total)
             for kind, value in by_kind.items():
-                found[valid_name(f"{direction}_{unit}/{kind}")] = float(value)
-    found["seconds"] = done.seconds
+                found[valid_name(f"traffic/by kind/{direction}_{unit}_{kind}")] = float(value)
+    found[SECONDS] = done.seconds
     if done.client_seconds is not None:
-        found["client_seconds"] = done.client_seconds
-    found["faults"] = float(len(done.events))
+        found["time/client_seconds"] = done.client_seconds
+    found["round/faults"] = float(len(done.events))
     if done.participants:
-        found["participants"] = float(len(done.participants))
+        found["round/participants"] = float(len(done.participants))
     return found
 
 
@@ -189,6 +273,45 @@ def per_client_json(per_client: Mapping[int, Mapping[int, float]]) -> str:
     return json.dumps({"per_client": table}) + "\n"
 
 
+# --- data ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataInput:
+    """The images of a run and how clients hold them, as MLflow's data set.
+
+    Attributes:
+        name: what the data is called.
+        digest: of images, labels and partition; at most 36 characters.
+        source: where they are from, as JSON.
+        profile: hashes, clients and partition, as JSON.
+    """
+
+    name: str
+    digest: str
+    source: str
+    profile: str
+
+
+def data_of(info: RunInfo) -> DataInput | None:
+    """The data of a run; None of one that does not know its hashes yet."""
+    if info.data_sha256 is None or info.partition_sha256 is None:
+        return None
+    data = info.config["data"]
+    profile = {
+        "clients": data["clients"],
+        "partition": data["partition"],
+        "data_sha256": info.data_sha256,
+        "partition_sha256": info.partition_sha256,
+    }
+    return DataInput(
+        data_name(info.config),
+        f"{info.data_sha256[:12]}-{info.partition_sha256[:12]}",
+        json.dumps({"source": data["source"], "uri": str(data.get("root") or "")}, default=str),
+        json.dumps(profile, default=str),
+    )
+
+
 # --- the run's key -------------------------------------------------------------------------------
 
 
@@ -208,8 +331,8 @@ def run_key(
     Args:
         out: the run's folder; created if missing.
         identity: hash of the experiment; a key of another one is not used.
-        experiment: MLflow experiment for a later upload; None: the name in result.json.
-        name: MLflow run name for a later upload; None: the folder's name.
+        experiment: MLflow experiment for a later upload; None: `experiment_name`.
+        name: MLflow run name for a later upload; None: `run_name`.
         parent: as given to `MlflowTracker`, for a later upload.
 
     Raises:

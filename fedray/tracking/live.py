@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedray.config import Experiment
 from fedray.files import results_home
 from fedray.masking import mask
 from fedray.records import RESULT, Round, RunFolder, RunInfo, Status
 from fedray.tracking.describe import (
     IDENTITY_TAG,
+    DataInput,
     Point,
     Totals,
     as_param,
+    data_of,
+    experiment_name,
     per_client_json,
     valid_name,
 )
@@ -29,10 +33,10 @@ from fedray.tracking.store import (
     OpenRun,
     RunSpec,
     Store,
+    page_hint,
     reason,
     refused,
     resolve_uri,
-    ui_command,
 )
 
 CLOSE_SECONDS = 30.0
@@ -52,6 +56,7 @@ class _End:
     metrics: Mapping[str, float]
     per_client: str
     ended_ms: int
+    note: str
 
 
 @dataclass
@@ -85,6 +90,7 @@ class MlflowTracker:
         experiment: MLflow experiment.
         parent: what `start_parent` returned, for runs that belong to a sweep.
         folder: the run's or the sweep's folder, for the message.
+        question: see `Store`.
         live: whether the runs are running; False when they are only copied from their files.
         retry_seconds: how long a failed server is left alone; doubles up to ten minutes.
 
@@ -103,6 +109,7 @@ class MlflowTracker:
         *,
         parent: str | None = None,
         folder: Path | None = None,
+        question: str = "",
         live: bool = True,
         retry_seconds: float = 30.0,
     ) -> None:
@@ -111,7 +118,7 @@ class MlflowTracker:
         self.folder = folder
         self._parent = parent
         self._live = live
-        self._store = Store(uri, experiment)
+        self._store = Store(uri, experiment, question)
         self._totals: dict[str, Totals] = {}
         self._ids: dict[str, str] = {}
         self._parent_key: str | None = None
@@ -137,6 +144,7 @@ class MlflowTracker:
         *,
         params: Mapping[str, Any],
         tags: Mapping[str, str],
+        data: Sequence[DataInput] = (),
         parent: str | None = None,
     ) -> str | None:
         """Open the run of this key; its id, if it is known already.
@@ -146,11 +154,12 @@ class MlflowTracker:
             name: see `Tracker`.
             params: see `Tracker`.
             tags: see `Tracker`.
+            data: see `Tracker`.
             parent: the key of another run that this one is a child of; None: the tracker's parent,
                 if it has one.
         """
         above = self._parent if parent is None else f"{DEFERRED}{parent}"
-        self._open(key, name, params, tags, above, orphans=False)
+        self._open(key, name, params, tags, above, data, orphans=False)
         return self._ids.get(key)
 
     def round(self, key: str, done: Round) -> None:
@@ -167,11 +176,12 @@ class MlflowTracker:
         status: Status,
         artifacts: Sequence[Path] = (),
         metrics: Mapping[str, float] = {},
+        note: str = "",
     ) -> None:
         """Close the run; a result.json among the artifacts is read for what was not passed."""
         per_client = per_client_json(self._totals.pop(key).per_client)
         clean = {valid_name(name): float(value) for name, value in metrics.items()}
-        end = _End(status, tuple(artifacts), clean, per_client, _now_ms())
+        end = _End(status, tuple(artifacts), clean, per_client, _now_ms(), note)
         self._send("end", key, end)
 
     def close(self, wait_seconds: float | None = None) -> None:
@@ -226,7 +236,7 @@ class MlflowTracker:
             its key, with which they find it later.
         """
         key = self._parent_key = key or name
-        self._open(key, name, params, tags, None, orphans=True)
+        self._open(key, name, params, tags, None, (), orphans=True)
         deadline = time.monotonic() + wait_seconds
         while key not in self._ids and not self._down and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -238,14 +248,20 @@ class MlflowTracker:
         status: Status,
         artifacts: Sequence[Path] = (),
         metrics: Mapping[str, float] = {},
+        note: str = "",
     ) -> None:
         """Close the run that `start_parent` opened."""
         assert self._parent_key is not None, "start_parent was not called"
-        self.finish(self._parent_key, status, artifacts, metrics)
+        self.finish(self._parent_key, status, artifacts, metrics, note)
 
     def run_id(self, key: str) -> str | None:
         """MLflow's id of a run, once it is known."""
         return self._ids.get(key)
+
+    @property
+    def experiment_id(self) -> str:
+        """MLflow's id of the experiment; "" while MLflow has not answered."""
+        return self._store.experiment_id
 
     # --- from the caller to the thread ------------------------------------------------------------
 
@@ -256,13 +272,14 @@ class MlflowTracker:
         params: Mapping[str, Any],
         tags: Mapping[str, str],
         parent: str | None,
+        data: Sequence[DataInput],
         orphans: bool,
     ) -> None:
         texts = {valid_name(name): as_param(value) for name, value in params.items()}
         labels = {valid_name(k): str(v) for k, v in tags.items()}
         self._totals[key] = Totals()
         self._open_keys.add(key)
-        spec = RunSpec(key, name, texts, labels, parent, _now_ms())
+        spec = RunSpec(key, name, texts, labels, parent, _now_ms(), tuple(data))
         self._send("open", key, _Pending(spec, orphans))
 
     def _send(self, what: str, key: str, value: Any) -> None:
@@ -384,6 +401,7 @@ class MlflowTracker:
     def _end(self, run: OpenRun, end: _End) -> None:
         """The status first: it needs no store of artifacts, and that one may be down."""
         self._store.close_run(run, end.status, end.metrics, end.ended_ms)
+        self._store.describe(run, end.note)
         placed = _folders(end.artifacts)
         for path, folder in placed:
             self._store.add_file(run, path, folder)
@@ -397,7 +415,9 @@ class MlflowTracker:
                 totals.point(done)
             self._add_per_client(run, per_client_json(totals.per_client), folder)
         if results:
-            self._store.add_tags(run, _joined_tags([result.info for result in results]))
+            infos = [result.info for result in results]
+            self._store.add_tags(run, _joined_tags(infos))
+            self._store.add_data(run, [each for info in infos if (each := data_of(info))])
         else:
             self._add_per_client(run, end.per_client, None)
 
@@ -424,19 +444,35 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def tracker_for(experiment: str, folder: Path | None = None) -> MlflowTracker:
+def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> MlflowTracker:
     """The tracker of this installation: $MLFLOW_TRACKING_URI, or a database beside the results.
 
     Args:
         experiment: MLflow experiment.
         folder: the run's folder, for the message when MLflow fails.
+        question: what is asked in the experiment, for its description; "" says nothing.
 
     Raises:
         UserError: when MLflow is not installed or the URI cannot be written to.
     """
-    return MlflowTracker(resolve_uri(results_home()), experiment, folder=folder)
+    return MlflowTracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
+
+
+def run_tracker(experiment: Experiment, folder: Path) -> MlflowTracker:
+    """The tracker of a run that belongs to no sweep.
+
+    Args:
+        experiment: what is run.
+        folder: the run's folder.
+
+    Raises:
+        UserError: as `tracker_for`.
+    """
+    return tracker_for(experiment_name(experiment.name, experiment.tree()), folder)
 
 
 def ui_hint(tracker: Tracker) -> str | None:
-    """How to look at what a tracker logged; None when it logs nothing."""
-    return ui_command(tracker.uri) if isinstance(tracker, MlflowTracker) else None
+    """How to look at what a tracker logged, and at which page; None when it logs nothing."""
+    if not isinstance(tracker, MlflowTracker):
+        return None
+    return page_hint(tracker.uri, tracker.experiment_id)

@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedray.records import Round, Status
+from fedray.tracking.describe import DataInput
 
 
 class Tracker(Protocol):
     """Somewhere that shows runs while they happen; no call waits for it or fails because of it."""
 
     def start(
-        self, key: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+        self,
+        key: str,
+        name: str,
+        *,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        data: Sequence[DataInput] = (),
     ) -> str | None:
         """Open the run of this key, or the one that an earlier process opened for it.
 
@@ -22,6 +29,7 @@ class Tracker(Protocol):
             name: what people call it.
             params: its configuration, flat, by dotted key.
             tags: what it is found by.
+            data: what it is run on, as far as that is known.
 
         Returns:
             The tracker's own id of the run, or None while that is not known.
@@ -41,6 +49,7 @@ class Tracker(Protocol):
         status: Status,
         artifacts: Sequence[Path] = (),
         metrics: Mapping[str, float] = {},
+        note: str = "",
     ) -> None:
         """Close the run.
 
@@ -49,6 +58,7 @@ class Tracker(Protocol):
             status: how it ended.
             artifacts: files to keep with it; those that do not exist are left out.
             metrics: final numbers by name.
+            note: its description in Markdown; `artifact:NAME` stands for one of the files.
         """
         ...
 
@@ -61,7 +71,13 @@ class NullTracker:
     """Tracks nothing."""
 
     def start(
-        self, key: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+        self,
+        key: str,
+        name: str,
+        *,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        data: Sequence[DataInput] = (),
     ) -> str | None:
         """Do nothing."""
         return None
@@ -75,6 +91,7 @@ class NullTracker:
         status: Status,
         artifacts: Sequence[Path] = (),
         metrics: Mapping[str, float] = {},
+        note: str = "",
     ) -> None:
         """Do nothing."""
 

@@ -27,7 +27,16 @@ from filelock import FileLock
 
 from fedray.errors import UserError
 from fedray.masking import mask
-from fedray.tracking.describe import MAX_TAG, TOTALS, Point, shorten
+from fedray.tracking.describe import (
+    MAX_TAG,
+    NOTE_TAG,
+    SECONDS,
+    TOTALS,
+    DataInput,
+    Point,
+    shorten,
+)
+from fedray.tracking.view import VIEW_TAG, view_path, view_state
 
 T = TypeVar("T")
 
@@ -35,8 +44,12 @@ KEY_TAG = "fedray.key"
 PARENT_TAG = "mlflow.parentRunId"
 KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
 """What makes MLflow 3's pages open an experiment as model training, not as work on agents."""
-MARKER = "seconds"
-"""A metric that every round has; it is written last, so a round that has it is complete."""
+MARKER = SECONDS
+"""It is written last, so a round that has it is complete."""
+OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
+"""The first line of descriptions that may be written anew."""
+ARTIFACT = "artifact:"
+"""In a description, before the name of a file that is kept with the run."""
 METRICS_PER_BATCH = 1000
 ITEMS_PER_BATCH = 100
 DEFERRED = "key:"
@@ -96,6 +109,21 @@ def ui_command(uri: str) -> str:
     return f"mlflow ui --backend-store-uri {store} --port 5000"
 
 
+def page_hint(uri: str, experiment_id: str) -> str:
+    """How to look at an experiment's runs, accuracy first.
+
+    Args:
+        uri: an absolute tracking URI.
+        experiment_id: MLflow's; "" where it is not known, and the page is not named.
+    """
+    command = ui_command(uri)
+    if not experiment_id:
+        return command
+    if command.startswith("http"):
+        return command.rstrip("/") + view_path(experiment_id)
+    return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
+
+
 def check_installed() -> None:
     """Make sure that `import mlflow` is MLflow, without importing it.
 
@@ -127,6 +155,7 @@ class RunSpec:
         tags: by name.
         parent: the parent's run id, or `key:` and its key; None without one.
         started_ms: when it began, in milliseconds since the epoch.
+        data: what it is run on, as far as that is known.
     """
 
     key: str
@@ -135,6 +164,7 @@ class RunSpec:
     tags: Mapping[str, str]
     parent: str | None
     started_ms: int
+    data: Sequence[DataInput] = ()
 
 
 @dataclass
@@ -166,19 +196,26 @@ class Store:
     Args:
         uri: an absolute tracking URI.
         experiment: the experiment's name; made when missing.
+        question: what is asked in it, for the experiment's description; "" says nothing.
 
     Raises:
         UserError: when MLflow cannot be imported.
     """
 
-    def __init__(self, uri: str, experiment: str) -> None:
+    def __init__(self, uri: str, experiment: str, question: str = "") -> None:
         check_installed()
         self.uri = uri
         self.experiment = experiment
+        self.question = question
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._client: Any = None
         self._experiment_id = ""
+
+    @property
+    def experiment_id(self) -> str:
+        """MLflow's id of the experiment; "" before it is known."""
+        return self._experiment_id
 
     # Everything below may fail in as many ways as MLflow, its server and its database do.
 
@@ -208,17 +245,23 @@ class Store:
         return FileLock(path.with_name(f".{path.name}.lock"), timeout=120)
 
     def _experiment(self, client: Any, location: str | None) -> str:
+        tags = {KIND_TAG: MODEL_TRAINING, VIEW_TAG: view_state()}
+        if self.question:
+            tags[NOTE_TAG] = self.question
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             try:
                 made = client.create_experiment(
-                    self.experiment, artifact_location=location, tags={KIND_TAG: MODEL_TRAINING}
+                    self.experiment, artifact_location=location, tags=tags
                 )
                 return str(made)
             except Exception:
                 found = client.get_experiment_by_name(self.experiment)
                 if found is None:
                     raise
+        for name, value in tags.items():
+            if name not in found.tags:
+                client.set_experiment_tag(found.experiment_id, name, value)
         return str(found.experiment_id)
 
     def find(self, key: str, *, everywhere: bool = False) -> str | None:
@@ -287,6 +330,7 @@ class Store:
             opened.logged = {point.step for point in history}
         opened.new_params = self._add_params(run_id, spec.params, run.data.params)
         self.add_tags(opened, spec.tags)
+        self.add_data(opened, spec.data)
         if reopen and opened.status != "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
             opened.status = "RUNNING"
@@ -307,6 +351,7 @@ class Store:
             run_id = self.find(spec.key) or run_id
         made = OpenRun(run_id, spec.started_ms, True, "RUNNING", tags=tags)
         made.new_params = self._add_params(made.run_id, spec.params, {})
+        self.add_data(made, spec.data)
         return made
 
     def _parent_id(self, parent: str | None) -> str | None:
@@ -334,6 +379,34 @@ class Store:
             self._client.log_batch(run.run_id, tags=chunk)
         run.tags |= missing
 
+    def add_data(self, run: OpenRun, data: Sequence[DataInput]) -> None:
+        """Say what a run was run on; MLflow takes the same data once."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Dataset(each.name, each.digest, "fedray", each.source, profile=each.profile),
+                [InputTag("mlflow.data.context", "clients")],
+            )
+            for each in data
+        ]
+        if inputs:
+            self._client.log_inputs(run.run_id, inputs)
+
+    def describe(self, run: OpenRun, note: str) -> None:
+        """Write a run's description, unless somebody has written one of their own.
+
+        Args:
+            run: the run.
+            note: Markdown; `artifact:NAME` becomes the address of a file that is kept with it.
+        """
+        before = run.tags.get(NOTE_TAG, "")
+        link = rf"get-artifact?run_uuid={run.run_id}&path=\1"
+        text = OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, note)
+        if note and text != before and (not before or before.startswith(OURS.strip())):
+            self._client.set_tag(run.run_id, NOTE_TAG, shorten(text, MAX_TAG))
+            run.tags[NOTE_TAG] = text
+
     def log(self, run: OpenRun, point: Point, base: Mapping[str, float]) -> bool:
         """Log one round with its step; one request, unless it has more than 1000 metrics.
 
@@ -349,7 +422,7 @@ class Store:
             return False
         from mlflow.entities import Metric
 
-        seconds = point.total_seconds + base.get("total_seconds", 0.0)
+        seconds = point.total_seconds + base.get(TOTALS[-1], 0.0)
         stamp = run.started_ms + round(1000 * seconds)
         values = {name: value + base.get(name, 0.0) for name, value in point.metrics.items()}
         values[MARKER] = values.pop(MARKER)

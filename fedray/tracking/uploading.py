@@ -11,13 +11,18 @@ from fedray.errors import FedrayError
 from fedray.masking import mask
 from fedray.records import Run, RunFolder, find_runs
 from fedray.tracking.describe import (
+    FOLDER_TAG,
     Totals,
+    data_of,
     describe_run,
+    experiment_name,
     per_client_json,
     read_metadata,
     run_key,
+    run_name,
 )
 from fedray.tracking.live import MlflowTracker
+from fedray.tracking.notes import run_note
 from fedray.tracking.store import RunSpec, Store, reason
 
 
@@ -64,7 +69,7 @@ def upload(
         folders: runs' folders or sweeps'.
         uri: an absolute tracking URI.
         experiment: MLflow experiment of runs that MLflow does not know; None: the sweep's name
-            from tracking.json, else the experiment's from result.json.
+            from tracking.json, else `experiment_name`.
         replay: tells a tracker all of a sweep, given its folder; needed below a sweep.json, where
             one run in MLflow is a trial with all its seeds.
 
@@ -83,7 +88,8 @@ def upload(
         if sweep is not None:
             sweeps.add(sweep)
             continue
-        name = experiment or read_metadata(folder).get("experiment") or done.info.name
+        usual = experiment_name(done.info.name, done.info.config)
+        name = experiment or read_metadata(folder).get("experiment") or usual
         store = stores.setdefault(name, Store(uri, name))
         try:
             uploaded.append(_upload(store, folder, done))
@@ -121,8 +127,11 @@ def _upload(store: Store, folder: Path, done: Run) -> Uploaded:
     metadata = read_metadata(folder)
     params, tags = describe_run(done.info)
     started = _started_ms(RunFolder(folder), done)
-    name = metadata.get("name") or folder.name
-    spec = RunSpec(key, name, params, tags, metadata.get("parent"), started)
+    name = metadata.get("name") or run_name(done.info)
+    data = data_of(done.info)
+    tags = {**tags, FOLDER_TAG: folder.name}
+    inputs = () if data is None else (data,)
+    spec = RunSpec(key, name, params, tags, metadata.get("parent"), started, inputs)
     run = store.open(spec, reopen=False, everywhere=True)
     totals = Totals()
     points = [totals.point(each) for each in done.rounds]
@@ -134,6 +143,7 @@ def _upload(store: Store, folder: Path, done: Run) -> Uploaded:
     if run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED"):
         ended = run.started_ms + round(1000 * done.costs.wall_seconds)
         store.close_run(run, "FINISHED" if complete else "KILLED", {}, ended)
+    store.describe(run, run_note(done))
     return Uploaded(folder, run.run_id, rounds, run.new_params, files)
 
 

@@ -55,7 +55,7 @@ class Notes(NullTracker):
 def notes(monkeypatch):
     """The tracker of runs that are tracked."""
     notes = Notes()
-    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
+    monkeypatch.setattr(run, "run_tracker", lambda *_: notes)
     return notes
 
 
@@ -222,7 +222,7 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     tmp_path, notes, monkeypatch, capsys, error, status, code, printed
 ):
     out = tmp_path / "out"
-    rounds = run._rounds
+    rounds = run.begin
 
     def stop_after_round_1(*args):
         for done in rounds(*args):
@@ -230,13 +230,13 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
             if done.round == 1:
                 raise error
 
-    monkeypatch.setattr(run, "_rounds", stop_after_round_1)
+    monkeypatch.setattr(run, "begin", stop_after_round_1)
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out)
     assert notes.log == ["start", 0, 1, status, "closed"]
     before = result_of(out)
 
-    monkeypatch.setattr(run, "_rounds", rounds)
+    monkeypatch.setattr(run, "begin", rounds)
     key, notes.log = notes.key, []
     assert run.main(["--resume", str(out), "--executor", "serial"]) == 0
     assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]

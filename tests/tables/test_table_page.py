@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 from pretended_runs import end
 
+from fedray.report.latex import escaped
 from fedray.tables.book import Book
 from fedray.tables.command import cell_metrics, main, write_page
-from fedray.tables.latex import escaped, latex
+from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
 from fedray.tables.spec import plan_table

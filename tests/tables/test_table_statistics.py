@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedray.tables.statistics import (
+from fedray.report.statistics import (
     MOST_SEEDS,
     bootstrap_iqm,
     holm,

@@ -1,4 +1,4 @@
-"""Models that runs have kept answer as they did in the run: in another process, without the data."""
+"""Models that runs have kept answer as in the run: in another process, without the data."""
 
 from __future__ import annotations
 

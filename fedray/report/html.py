@@ -1,4 +1,4 @@
-"""The page as one HTML file, with its figure inside: nothing else is needed to look at it."""
+"""A page as one HTML file, with its figures inside: nothing else is needed to look at it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import base64
 import re
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
-from fedray.tables.page import Section
+from fedray.report.section import Picture, Section
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
@@ -21,23 +20,20 @@ th:first-child, td:first-child { text-align: left; }
 tr:nth-child(even) td { background: #f4f6f8; }
 .holds { color: #00683f; } .refuted { color: #a33600; } .open { color: #555; }
 img { max-width: 100%; } code { background: #f0f0f0; padding: 0 .2em; overflow-wrap: anywhere; }
+summary { cursor: pointer; font-size: 1.15em; font-weight: bold; margin: 1.4em 0 .6em; }
 .below { font-size: .9em; color: #444; }
 """
 
 
-def html(sections: Sequence[Section], figure: Path | None) -> str:
+def html(sections: Sequence[Section]) -> str:
     """The page.
 
     Args:
         sections: its parts, the first one with the title of all.
-        figure: a PNG that comes below the first table; None: there is none.
     """
     parts: list[str] = []
     for index, section in enumerate(sections):
         parts += _section(section, "h1" if index == 0 else "h2")
-        if index == 1 and figure is not None and figure.exists():
-            data = base64.b64encode(figure.read_bytes()).decode()
-            parts.append(f'<img alt="the table as a figure" src="data:image/png;base64,{data}">')
     title = escape(sections[0].title)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -47,8 +43,15 @@ def html(sections: Sequence[Section], figure: Path | None) -> str:
 
 
 def _section(section: Section, level: str) -> list[str]:
-    parts = [f"<{level}>{escape(section.title)}</{level}>"] if section.title else []
-    parts += [f"<p>{_text(text)}</p>" for text in section.text]
+    title = escape(section.title)
+    if section.folded:
+        return [f"<details><summary>{title}</summary>", *_content(section), "</details>"]
+    return [*([f"<{level}>{title}</{level}>"] if title else []), *_content(section)]
+
+
+def _content(section: Section) -> list[str]:
+    parts = [f"<p>{_text(text)}</p>" for text in section.text]
+    parts += [_picture(each) for each in section.pictures]
     if section.header:
         head = "".join(f"<th>{_text(name)}</th>" for name in section.header)
         body = [
@@ -61,6 +64,12 @@ def _section(section: Section, level: str) -> list[str]:
         items = "\n".join(f"<li>{_text(item)}</li>" for item in section.items)
         parts.append(f"<ul>\n{items}\n</ul>")
     return parts
+
+
+def _picture(picture: Picture) -> str:
+    kind = {"svg": "svg+xml"}.get(picture.kind, picture.kind)
+    data = base64.b64encode(picture.content).decode()
+    return f'<img alt="{escape(picture.alt)}" src="data:image/{kind};base64,{data}">'
 
 
 def _text(text: str) -> str:

@@ -1,0 +1,68 @@
+"""A page of text, cells and figures, which Markdown, HTML and LaTeX write in their ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure within a page.
+
+    Attributes:
+        alt: what it shows, in words.
+        content: of the file.
+        kind: of the file: "png" or "svg".
+    """
+
+    alt: str
+    content: bytes
+    kind: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        title: its heading; empty for none.
+        text: paragraphs above the cells.
+        header: names of the columns; empty without cells.
+        rows: texts of the cells.
+        below: paragraphs below the cells.
+        items: a list, after everything.
+        pictures: figures, after the paragraphs above the cells; Markdown leaves them out.
+        folded: whether it is closed until somebody opens it, where that is possible.
+    """
+
+    title: str
+    text: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    below: Sequence[str] = ()
+    items: Sequence[str] = field(default_factory=list)
+    pictures: Sequence[Picture] = ()
+    folded: bool = False
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """The page in Markdown."""
+    parts: list[str] = []
+    for index, section in enumerate(sections):
+        if section.title:
+            parts.append(f"{'#' if index == 0 else '##'} {section.title}")
+        parts += section.text
+        if section.header:
+            parts.append("\n".join(markdown_table(section.header, section.rows)))
+        parts += section.below
+        if section.items:
+            parts.append("\n".join(f"- {item}" for item in section.items))
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    head, *rest = [f"| {line} |" for line in lines]
+    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]

@@ -1,0 +1,44 @@
+"""What stands in a run's description in MLflow: what was asked, what came out, the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedray.records import BEST, Run, Traffic, megabytes
+from fedray.tracking.describe import data_name
+from fedray.tracking.store import ARTIFACT
+
+
+def run_note(done: Run) -> str:
+    """A single run's description, in Markdown."""
+    info, final, best = done.info, done.final, done.best
+    data = info.config["data"]
+    up = Traffic.total(each.up for each in done.rounds).total_bytes
+    down = Traffic.total(each.down for each in done.rounds).total_bytes
+    lines = [
+        f"**{info.algorithm}** on **{data_name(info.config)}**: {data['clients']} clients, "
+        f"partition `{data['partition']['name']}`, {max(done.done, 0)} of {info.planned} rounds, "
+        f"seed {info.seed} [{info.scale} scale]."
+    ]
+    if best is not None:
+        lines.append(
+            f"Local accuracy **{100 * best.local_accuracy:.2f} %** in round {best.round} "
+            f"({BEST[info.select]})."
+        )
+    if final is not None:
+        lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
+    lines.append(f"Sent: up {megabytes(up)}, down {megabytes(down)}.")
+    lines.append("Again: `python -m fedray.run config.yaml`, with the file among the artifacts.")
+    return "\n\n".join([*lines, picture("who holds which class", "partition.png")])
+
+
+def picture(what: str, file: str) -> str:
+    """A figure that is kept with the run."""
+    return f"![{what}]({ARTIFACT}{file})"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    head, *rest = [f"| {line} |" for line in lines]
+    return "\n".join([head, "|:--" + "|--:" * (len(header) - 1) + "|", *rest])
