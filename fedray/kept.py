@@ -152,7 +152,9 @@ class _Writing:
     def _payload(self, down: Payload) -> int:
         if id(down) not in self._payloads:
             own = {each.name: getattr(down, each.name) for each in fields(down)}
-            tensors = {n: v for n, v in own.items() if isinstance(v, Tensor | Mapping)}
+            tensors: dict[str, Any] = {
+                name: value for name, value in own.items() if isinstance(value, Tensor | Mapping)
+            }
             numbers = {n: v for n, v in own.items() if n not in tensors}
             place = self._put(ClientState(tensors))
             entry = {"type": down.full_name(), "numbers": numbers, "place": place}
@@ -230,6 +232,7 @@ class KeptModels:
     def _read(self, place: list[Any] | None) -> ClientState | None:
         if place is None:
             return None
-        found = Place(*place[:4], tuple(place[4]))
+        file, offset, length, checksum, shared = place
+        found = Place(file, offset, length, checksum, tuple(shared))
         check_state(self.folder, found)
         return read_state(self.folder, found)

@@ -56,7 +56,7 @@ class Preprocessing:
         if isinstance(images, Tensor | np.ndarray):
             return Pixels(self._of_array(images))
         one = isinstance(images, str | Path) or hasattr(images, "convert")
-        several: Sequence[Any] = [images] if one else list(images)  # type: ignore[list-item,arg-type]
+        several: Sequence[Any] = [images] if one else list(images)  # type: ignore[arg-type]
         if not several:
             return Pixels(torch.zeros(0, self.channels, self.height, self.width))
         if all(isinstance(each, Tensor | np.ndarray) for each in several):

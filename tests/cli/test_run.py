@@ -34,7 +34,7 @@ class Notes(NullTracker):
     def __init__(self):
         self.log = []
 
-    def start(self, key, name, *, params, tags):
+    def start(self, key, name, *, params, tags, data=()):
         self.key, self.params, self.tags = key, params, tags
         self.log.append("start")
 
@@ -42,7 +42,7 @@ class Notes(NullTracker):
         assert key == self.key
         self.log.append(done.round)
 
-    def finish(self, key, status, artifacts=(), metrics=None):
+    def finish(self, key, status, artifacts=(), metrics=None, note=""):
         assert key == self.key
         self.artifacts = [path.name for path in artifacts if path.exists()]
         self.log.append(status)
@@ -192,7 +192,7 @@ def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys
     run.main([*QUICK, *SERIAL, "--out", str(out)])
     rounds = RunFolder(out).rounds()
     capsys.readouterr()
-    repeated = iter([rounds[0], rounds[1], rounds[1], rounds[2], rounds[3]])
+    repeated = (rounds[number] for number in (0, 1, 1, 2, 3))
     monkeypatch.setattr(RunFolder, "rounds", lambda _: ())  # as before the first round
     run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes)
     assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
