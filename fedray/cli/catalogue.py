@@ -48,7 +48,7 @@ def _entry(entry: Any) -> Entry:
         paper=getattr(entry, "paper", "-"),
         travels=getattr(entry, "travels", ""),
         file=_file(entry),
-        parameters=tuple(_parameters(params)) if params is not None else (),
+        parameters=tuple(parameters(params)) if params is not None else (),
         gives=tuple(
             _meaning(metric, alone=metric.name in getattr(entry, "only_on_test", ()))
             for metric in getattr(entry, "metrics", ())
@@ -78,7 +78,8 @@ def _file(entry: Any) -> str:
     return Path(found).relative_to(root).as_posix()
 
 
-def _parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+    """The fields of a model, as parameters."""
     texts = parameter_texts(params)
     for name, field in params.model_fields.items():
         yield Parameter(

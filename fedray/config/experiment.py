@@ -330,7 +330,7 @@ class KeepConfig(Frozen):
     """GB (10^9 bytes) that the models of one round may take; larger ones are not kept, which is
     said."""
     log: StrictBool = False
-    """Whether a run's models are logged to MLflow too, as a model that mlflow.pyfunc loads; it takes
+    """Whether a run's models are logged to MLflow too, as one that mlflow.pyfunc loads; that takes
     some seconds at the end of the run."""
 
 

@@ -121,8 +121,8 @@ def metas(out: Path) -> dict[str, int]:
 
 
 def test_the_best_round_and_the_last_are_kept(trained):
-    # with this learning rate the first round is better than the third
-    out = trained("local", {"rounds": 3, "lr": 3.0})
+    # with this learning rate an early round is better than the last
+    out = trained("local", {"rounds": 3, "lr": 0.5})
     run = RunFolder(out).read()
     assert run.best.round < 3
     assert metas(out) == {"best": run.best.round, "last": 3}
@@ -183,7 +183,7 @@ def test_a_global_model_is_stored_once_however_many_clients(trained):
         assert len(files) <= 2
         for path in sorted(out.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
-    assert sizes[0] == sizes[1]
+    assert sizes[1] - sizes[0] < 6 * 100  # bytes; a model has 33,000
 
 
 @pytest.mark.parametrize("keep", ["none", "last"])
@@ -276,7 +276,7 @@ def test_of_a_prompt_method_the_prompts_are_exported_and_the_clip_is_named(train
 
 
 def test_every_pixel_has_a_class_where_the_model_predicts_pixels(tmp_path):
-    words = ["rounds=1", "local_epochs=1", "data.clients=2", "report.select=test"]
+    words = ["rounds=1", "local_epochs=1", "data.clients=4", "report.select=test"]
     experiment = resolve("fedavg_shapes", [*words, "data.samples=60", "data.image_size=16"])
     out = tmp_path / "run"
     list(Session(experiment, out, lambda parts: SerialExecutor(parts, CPU)).rounds())
