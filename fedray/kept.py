@@ -136,18 +136,24 @@ class _Writing:
         numbers = count()
         self._writer = SegmentWriter(self.folder, lambda: f"{next(numbers)}.tensors")
         self._payloads: dict[int, tuple[Payload, int]] = {}
+        self._nothing: Place | None = None
 
     def add(self, tested: Tested) -> None:
         """Write what one client was tested with."""
-        state = tested.state
-        kept = None if state is None else ClientState(state.model, state.memory)
-        self.tree["states"].append(None if kept is None else self._put(kept))
+        self.tree["states"].append(None if tested.state is None else self._state(tested.state))
         self.tree["downs"].append(None if tested.down is None else self._payload(tested.down))
 
     def close(self) -> int:
         """Close the files; the bytes in them."""
         self._writer.close()
         return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def _state(self, state: ClientState) -> Place:
+        """Write a state without its optimiser; of those that keep nothing the first alone."""
+        if state.model or state.memory:
+            return self._put(ClientState(state.model, state.memory))
+        self._nothing = self._nothing or self._put(ClientState({}))
+        return self._nothing
 
     def _payload(self, down: Payload) -> int:
         if id(down) not in self._payloads:
