@@ -17,7 +17,7 @@ from fedray.cli.words import GROUPS, WORDS
 from fedray.shipped import FOLDERS, names
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
-LATER = {"predict", "data"}
+LATER = {"data"}
 """Words whose modules come with what they do."""
 
 
