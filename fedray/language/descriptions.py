@@ -148,7 +148,8 @@ def _not_described(
         f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
         f"({len(described)} classes described, {wanted} wanted).{hint} Give a file of your "
         "classes with text.descriptions=FILE.json (fedray data ROOT --descriptions FILE.json "
-        "drafts it, fedray generate asks a language model), or use text.style=handcrafted, which needs none"
+        "drafts it, fedray generate asks a language model), or use text.style=handcrafted, "
+        "which needs none"
     )
 
 
