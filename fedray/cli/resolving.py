@@ -119,13 +119,13 @@ def _asked_by_run(args: argparse.Namespace) -> list[Asked]:
         return []
     if name is None or ("=" in name and not Path(name).is_file()):
         raise UserError("name an experiment, for example fedtsp_digits")
-    return _resolved(name, pairs)
+    return _resolved(name, pairs, args.plugin)
 
 
-def _resolved(name: str, pairs: Sequence[str]) -> list[Asked]:
+def _resolved(name: str, pairs: Sequence[str], plugins: Sequence[str] = ()) -> list[Asked]:
     from fedray.runtime.resolve import resolve
 
-    return [Asked("", resolve(name, pairs))]
+    return [Asked("", resolve(name, pairs, plugins))]
 
 
 def _asked_by_table(args: argparse.Namespace) -> list[Asked]:
@@ -149,6 +149,8 @@ def _asked_by_sweep(args: argparse.Namespace) -> list[Asked]:
 
     if args.sweep is None:
         raise UserError("name a sweep")
-    plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples)
+    plan = plan_sweep(
+        args.sweep, args.set, args.scale or "laptop", args.num_samples, plugins=args.plugin
+    )
     configs = check_configurations(plan)
     return [Asked(words(config), plan.experiment_of(config, plan.seeds[0])) for config in configs]

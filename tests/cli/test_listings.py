@@ -13,7 +13,7 @@ import pytest
 import fedray
 from fedray.__main__ import main
 from fedray.cli.catalogue import entries
-from fedray.cli.docs import BEGIN, hooks_of, overriding, pages
+from fedray.cli.docs import hooks_of, overriding, pages
 from fedray.cli.listing import KINDS, LISTINGS, listed, registered
 from fedray.cli.show import settings
 from fedray.core import Algorithm, LocalTraining, algorithms
@@ -67,22 +67,26 @@ def test_readme_and_pages_are_up_to_date():
 
 def test_docs_writes_what_check_misses(tmp_path, capsys):
     (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text(f"# x\n{BEGIN}\nold\n<!-- methods: end -->\nrest\n")
+    (tmp_path / "docs" / "keys.md").write_text("old")
     assert main(["docs", "--root", str(tmp_path), "--check"]) == 1
-    assert "README.md is not up to date" in capsys.readouterr().out
+    assert "keys.md is not up to date" in capsys.readouterr().out
     assert main(["docs", "--root", str(tmp_path)]) == 0
-    text = (tmp_path / "README.md").read_text()
-    assert text.startswith("# x\n")
-    assert text.endswith("rest\n")
-    assert "\nold\n" not in text
-    assert "| [FedTSP](fedray/algorithms/text_guided/fedtsp.py) | `fedtsp` |" in text
+    keys = (tmp_path / "docs" / "keys.md").read_text()
+    assert "| `data.partition` | `fedtsp_dirichlet` | a partition | How images are" in keys
+    assert "| `workers` | `2` | `int` >= 1, <= 10000 | Ray actors" in keys
+    method = (tmp_path / "docs" / "methods" / "fedtsp.md").read_text()
+    assert "| Eq. (7) | [`server_loss`](../../fedray/algorithms/text_guided/fedtsp.py#" in method
+    assert "\n## Deviations\n\n- Eq. (6): weights" in method
+    assert "| `algorithm.lambda` | `7.0` |" in method
+    assert "- [fedtsp_digits](../../fedray/experiments/fedtsp_digits.yaml): FedTSP on" in method
+    index = (tmp_path / "docs" / "methods" / "index.md").read_text()
+    assert "| [FedTSP](fedtsp.md) | `fedtsp` |" in index
     assert main(["docs", "--root", str(tmp_path), "--check"]) == 0
 
 
-def test_a_readme_without_markers_for_the_tables_is_refused(tmp_path, capsys):
-    (tmp_path / "README.md").write_text("# x\n")
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path, capsys):
     assert main(["docs", "--root", str(tmp_path)]) == 2
-    assert "lacks the lines" in capsys.readouterr().err
+    assert "has no folder docs" in capsys.readouterr().err
 
 
 # --- the interface -------------------------------------------------------------------------------
