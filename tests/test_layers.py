@@ -33,6 +33,7 @@ LAYERS = [
         "registry",
         "shipped",
         "streams",
+        "units",
     ],
     ["config", "records"],
     ["data"],

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from fedray.cli.catalogue import entries
@@ -40,6 +42,7 @@ HOOKED = (Algorithm, SummingMethod, LocalTraining)
 """The classes that say what a method may override."""
 PRIVACY = "docs/privacy.md"
 PAPERS = "docs/papers.md"
+LISTING = "fedray/listing.json"
 SETTINGS = "docs/settings.md"
 
 
@@ -76,7 +79,7 @@ def docs(args: argparse.Namespace) -> int:
             print(f"{path} is not up to date; run python -m fedray docs")
         return int(bool(outdated))
     for path in outdated:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, written[path])
         print(f"wrote {path}")
     return 0
@@ -96,6 +99,7 @@ def pages(root: Path) -> dict[Path, str]:
         root / HOOKS: hooks_page(),
         root / PRIVACY: privacy_page(),
         root / PAPERS: papers_page(),
+        root / LISTING: listing(),
         root / SETTINGS: settings_page(),
         root / RESULTS: results_page(root, _read(root / RESULTS)),
         **{root / path: text for path, text in method_pages().items()},
@@ -118,6 +122,17 @@ def reference() -> str:
             if homes.home(entry.name).partition(".")[0] in ("", "fedray"):  # "": of a plug-in
                 parts += _section(entry)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def listing() -> str:
+    """What fedray itself registers, an entry on each line, for `fedray ls` of an installed one."""
+    kinds = []
+    for kind in KINDS:
+        homes = registry(KINDS[kind])
+        ours = [each for each in entries(kind) if homes.home(each.name).startswith("fedray.")]
+        lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in ours)
+        kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
+    return "{" + ",\n".join(kinds) + "}\n"
 
 
 def hooks_page() -> str:

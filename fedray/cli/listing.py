@@ -5,6 +5,7 @@ Nothing heavy is imported to read what was listed before (`fedray.cli.kept`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from fedray.cli.kept import kept
 from fedray.plugins import Plugin, use
-from fedray.shipped import FOLDERS, files
+from fedray.registry import installed_points
+from fedray.shipped import FOLDERS, PACKAGE, files
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -39,6 +41,12 @@ TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType({"models": ("groups",
 
 LISTINGS = ("algorithms", *FOLDERS, *TOGETHER, *(kind for kind in KINDS if kind != "algorithms"))
 """Everything that `fedray ls` lists."""
+
+
+WRITTEN = PACKAGE / "listing.json"
+"""What fedray itself registers, as `fedray docs` wrote it: for packages, whose files stay."""
+
+IN_A_CHECKOUT = (PACKAGE.parent / "pyproject.toml").is_file()
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,10 @@ def registered(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
         use(plugins, check=True)
         return {kind: [asdict(entry) for entry in entries(kind)] for kind in KINDS}, True
 
-    found = kept("entries", plugins, make)
+    if WRITTEN.is_file() and not (IN_A_CHECKOUT or plugins or installed_points()):
+        found = json.loads(WRITTEN.read_text(encoding="utf-8"))
+    else:
+        found = kept("entries", plugins, make)
     return {kind: [_entry(tree) for tree in trees] for kind, trees in found.items()}
 
 

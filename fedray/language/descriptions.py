@@ -146,8 +146,9 @@ def _not_described(
     hint = nearest(missing[0], described) if len(described) <= 20 else ""
     return UserError(
         f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
-        f"({len(described)} classes described, {wanted} wanted); add them to the file or "
-        f"choose another one.{hint}"
+        f"({len(described)} classes described, {wanted} wanted).{hint} Give a file of your "
+        "classes with text.descriptions=FILE.json (fedray data ROOT drafts it, fedray generate "
+        "asks a language model), or use text.style=handcrafted, which needs none"
     )
 
 

@@ -346,7 +346,7 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
 
     keys, names = experiment.text, setting.class_names
     if keys.names is not None:
-        names = names_for(keys.names, len(names))
+        names = names_for(keys.names, names)
     texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
     choice = encoder_choice(keys.encoder)
     written = tuple(text for texts_of_class in texts for text in texts_of_class)

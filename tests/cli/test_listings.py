@@ -106,7 +106,7 @@ def test_every_method_sees_hyper_parameters_of_its_own_type():
         assert "hp" in owners[0].__annotations__, method.name
 
 
-# --- what is listed and shown without importing what defines it ------------------------------------
+# --- what is listed and shown without importing what defines it ----------------------------------
 
 
 def test_ls_alone_counts_every_kind(capsys):
@@ -129,6 +129,12 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
 def test_what_is_kept_is_what_the_registries_say():
     assert registered() == {kind: entries(kind) for kind in KINDS}
     assert registered() == registered()
+
+
+def test_an_installed_package_brings_its_listing(monkeypatch):
+    monkeypatch.setattr("fedray.cli.listing.IN_A_CHECKOUT", False)
+    monkeypatch.setattr("fedray.cli.listing.kept", None)
+    assert registered() == {kind: entries(kind) for kind in KINDS}
 
 
 def test_what_was_listed_is_read_without_pytorch(tmp_path):

@@ -55,7 +55,7 @@ class Notes(NullTracker):
 def notes(monkeypatch):
     """The tracker of runs that are tracked."""
     notes = Notes()
-    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
+    monkeypatch.setattr(run, "run_tracker", lambda *_: notes)
     return notes
 
 
@@ -114,6 +114,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
 
     printed = capsys.readouterr().out
     assert printed.startswith(
+        "reading fedproto_digits, and PyTorch ...\n"
         "fedproto_digits [laptop scale]: fedproto on digits, 3 clients, 3 rounds, seed 4, "
         "in this process\n"
     )
@@ -194,7 +195,7 @@ def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys
     capsys.readouterr()
     repeated = iter([rounds[0], rounds[1], rounds[1], rounds[2], rounds[3]])
     monkeypatch.setattr(RunFolder, "rounds", lambda _: ())  # as before the first round
-    run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes)
+    run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes, lambda: "")
     assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
     numbers = re.findall(r"^round (\d)/3", capsys.readouterr().out, re.MULTILINE)
     assert numbers == ["0", "1", "2", "3"]
@@ -207,13 +208,13 @@ def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys
             KeyboardInterrupt(),
             "KILLED",
             130,
-            "interrupted; go on with: python -m fedray.run --resume {out}\n",
+            "interrupted; go on with: python -m fedray.run --resume {out} --executor serial\n",
         ),
         (
             Terminated(),
             "KILLED",
             143,
-            "terminated; go on with: python -m fedray.run --resume {out}\n",
+            "terminated; go on with: python -m fedray.run --resume {out} --executor serial\n",
         ),
         (UserError("set this.key=2"), "FAILED", 2, "error: set this.key=2\n"),
     ],

@@ -78,7 +78,7 @@ def test_a_serial_run(tmp_path, number, code, what):
     found, said, errors = stopped(number, out, "--no-track")
     assert (found, errors) == (
         code,
-        [f"{what}; go on with: python -m fedray.run --resume {out}"],
+        [f"{what}; go on with: python -m fedray.run --resume {out} --executor serial --no-track"],
     )
     assert all(line.startswith("round ") for line in said)
     check_goes_on(out)
