@@ -129,11 +129,13 @@ def _prose(block: str) -> str:
 def _equations(found: Sequence[Equation]) -> list[str]:
     if not found:
         return []
+    noted = any(each.note for each in found)
     rows = []
     for each in found:
         links = ", ".join(f"[`{name}`]({_SOURCE}{each.file}#{name})" for name in each.names)
-        rows.append(f"| {_cell(each.label)} | {links} | {_cell(each.note)} |")
-    return ["## From equation to line", "", "| | function | |", "|---|---|---|", *rows, ""]
+        rows.append(f"| {_cell(each.label)} | {links} |" + f" {_cell(each.note)} |" * noted)
+    head = ["| | function |" + " |" * noted, "|---|---|" + "---|" * noted]
+    return ["## From equation to line", "", *head, *rows, ""]
 
 
 def _parameters(entry: Entry) -> list[str]:
