@@ -10,7 +10,7 @@ import fedray
 
 ROOT = Path(fedray.__file__).parents[1]
 DOCS = ROOT / "docs"
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```([^`\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMANDS = ("", "bash")
 """Languages of blocks of commands."""
 OURS = re.compile(r"^(?:[A-Z_][A-Z0-9_]*=\S*\s+)*(?:fedray |python -m fedray\b)")

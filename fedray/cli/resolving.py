@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedray.cli.words import WORDS, word_of
+from fedray.command import parsed
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
@@ -81,7 +82,7 @@ def check_command(command: str) -> list[Asked]:
         MissingRoot: when all that is wrong is that data is not here.
     """
     module, given = words_of(command)
-    args = parser_of(module).parse_args(given)
+    args = parsed(parser_of(module), given)
     if module == RUN:
         return _asked_by_run(args)
     if module == SWEEP:
