@@ -12,10 +12,11 @@ import pytest
 
 import fedray
 from fedray.__main__ import main
-from fedray.cli.catalogue import entries
+from fedray.cli.catalogue import entries, keys
 from fedray.cli.docs import hooks_of, overriding, pages
-from fedray.cli.listing import KINDS, LISTINGS, listed, registered
+from fedray.cli.listing import KEYS, KINDS, LISTINGS, listed, registered
 from fedray.cli.show import settings
+from fedray.config import COMPONENTS, Experiment, flatten
 from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.shipped import FOLDERS, files, names
 
@@ -130,14 +131,14 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
 
 
 def test_what_is_kept_is_what_the_registries_say():
-    assert registered() == {kind: entries(kind) for kind in KINDS}
+    assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
     assert registered() == registered()
 
 
 def test_an_installed_package_brings_its_listing(monkeypatch):
     monkeypatch.setattr("fedray.cli.listing.IN_A_CHECKOUT", False)
     monkeypatch.setattr("fedray.cli.listing.kept", None)
-    assert registered() == {kind: entries(kind) for kind in KINDS}
+    assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
 
 
 def test_what_was_listed_is_read_without_pytorch(tmp_path):
@@ -183,6 +184,19 @@ def test_show_says_what_is_known_of_a_name(capsys):
     assert "paper: Tan et al., AAAI 2022" in said
     assert "fedray/algorithms/prototypes/fedproto.py" in said
     assert "\n    lambda: float >= 0, <= 1000000.0; default 1.0\n" in said
+
+
+def test_every_key_of_an_experiment_is_listed_with_what_it_means(capsys):
+    known = flatten(Experiment().tree())
+    listed_keys = {each.name: each for each in keys()}
+    plain = {key.removesuffix(".name") for key in known} | {"name", "plugins"}
+    inner = {key for key in plain if key.rpartition(".")[0] in COMPONENTS}
+    assert listed_keys.keys() == plain - inner
+    assert [key for key, each in listed_keys.items() if len(each.summary) < 10] == []
+    assert main(["show", "data.clients"]) == 0
+    assert "value: int >= 1, <= 100000; default 20" in capsys.readouterr().out
+    assert main(["show", "data.partition"]) == 0
+    assert "value: name; default fedtsp_dirichlet\n" in capsys.readouterr().out
 
 
 def test_show_of_a_name_of_several_kinds(capsys):
