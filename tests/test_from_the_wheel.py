@@ -76,6 +76,8 @@ def test_the_page_from_an_empty_folder(installed, tmp_path):
     check_runs(here / "results")
     check_comparison(tmp_path / "results")
     assert list((here / "results" / "report").glob("*.png"))
+    (answer,) = (out for command, out in said.items() if command.startswith("fedray predict"))
+    assert any(name in answer for name in ("daisy", "rose", "tulip"))
 
 
 def check_runs(results: Path) -> None:
