@@ -48,4 +48,5 @@ def pages() -> list[Path]:
     """Every page that a person wrote, and the written ones below docs/."""
     top = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")
     folders = (*DOCS.rglob("*.md"), *(ROOT / "clusters").rglob("*.md"), ROOT / "mlflow/README.md")
-    return [*(ROOT / name for name in top), *sorted(folders)]
+    found = [*(ROOT / name for name in top), *sorted(folders)]
+    return [page for page in found if page.is_file()]
