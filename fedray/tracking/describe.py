@@ -17,7 +17,7 @@ from typing import Any
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, REPORTED, VALIDATION, Round, RunInfo
+from fedray.records import BEST, REPORTED, VALIDATION, Round, RunInfo, data_name
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -44,14 +44,6 @@ NOTE_TAG = "mlflow.note.content"
 def run_name(info: RunInfo) -> str:
     """What a run is called: "fedtsp digits seed 0"."""
     return f"{info.algorithm} {data_name(info.config)} seed {info.seed}"
-
-
-def data_name(config: Mapping[str, Any]) -> str:
-    """What the images are called: the source, of images in a folder of one's own that folder."""
-    data = config["data"]
-    source, root = data["source"]["name"], data.get("root")
-    folder = posixpath.basename(posixpath.normpath(str(root))) if root else ""
-    return f"{source} {folder}" if folder and folder != source else str(source)
 
 
 def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:

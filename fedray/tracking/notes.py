@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedray.records import BEST, Run, Traffic, megabytes
-from fedray.tracking.describe import data_name
+from fedray.records import BEST, Run, Traffic, data_name, megabytes
 from fedray.tracking.store import ARTIFACT
 
 
