@@ -184,7 +184,7 @@ def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tra
 
 
 def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundProgress) -> None:
-    from fedray.tracking import FOLDER_TAG, data_of, describe_run, run_key, run_name, run_note
+    from fedray.tracking import FOLDER_TAG, data_of, describe_run, run_key, run_name
 
     folder = RunFolder(out)
     before = folder.rounds()
@@ -213,8 +213,18 @@ def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundPro
         status = "KILLED"
         raise
     finally:
-        tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
+        tracker.finish(key, status, folder.artifacts, note=_note(folder))
         tracker.close()
+
+
+def _note(folder: RunFolder) -> str:
+    """The run's description for the tracker; nothing, where a full disk left no whole result."""
+    from fedray.tracking import run_note
+
+    try:
+        return run_note(folder.read())
+    except UserError:
+        return ""
 
 
 def how_to_go_on(out: Path) -> str:

@@ -167,16 +167,6 @@ class Group:
         stat = None if name is None else self.stat(name, at)
         return None if stat is None else stat.mean
 
-    def difference(self, base: Group, metric: str, at: At) -> Difference | None:
-        """To another group's best or last values of the same seeds; None for fewer than two."""
-        base_values = base.by_seed(metric, at)
-        pairs = [
-            (value, base_values[seed])
-            for seed, value in self.by_seed(metric, at).items()
-            if seed in base_values
-        ]
-        return paired([value for value, _ in pairs], [against for _, against in pairs])
-
     def by_seed(self, metric: str, at: At) -> dict[int, float]:
         """The metric's best or last value of every seed that has it."""
         every = {loaded.seed: loaded.run.value(metric, at) for loaded in self.runs}

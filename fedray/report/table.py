@@ -20,7 +20,6 @@ from fedray.report.means import mean_sections
 from fedray.report.runs import At, Group, how_chosen
 from fedray.report.section import Section, markdown_table
 
-
 NARROWEST = 22
 """Characters of the first column on a terminal, where it could have more."""
 
@@ -131,7 +130,7 @@ def _print(console: Console, section: Section) -> None:
 def _fitting(section: Section, width: int) -> int:
     """How many columns fit, with some room for the first one; files have all of them."""
     columns = list(zip(section.header, *section.rows, strict=True))
-    widths = [2 + max(map(len, column)) for column in columns]
+    widths = [3 + max(map(len, column)) for column in columns]
     widths[0] = min(widths[0], NARROWEST)
     return next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) <= width), len(widths))
 

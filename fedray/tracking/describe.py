@@ -17,7 +17,7 @@ from typing import Any
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, REPORTED, VALIDATION, Round, RunInfo, data_name
+from fedray.records import BEST, HEADLINE, REPORTED, VALIDATION, Round, RunInfo, data_name
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -204,9 +204,11 @@ def grouped(name: str) -> str:
     """The name in MLflow of a number that result.json calls `name`.
 
     MLflow's chart view makes a section of what stands before the last `/`, and sorts sections by
-    name: what is measured of the models comes first. The grouping is a matter of layout alone; what
-    a number means is declared with the run.
+    name: the headline comes first, alone, then what else is measured of the models. The grouping is
+    a matter of layout; what a number means is declared with the run.
     """
+    if name == HEADLINE:
+        return f"accuracy/{name}"
     if name.startswith(VALIDATION):
         return f"accuracy/{valid_name(name)}"
     if name.startswith(REPORTED):
@@ -216,7 +218,7 @@ def grouped(name: str) -> str:
     elif not _SCORES.search(name):
         section = "measured"
     else:
-        section = "accuracy/over clients" if _OVER_CLIENTS.search(name) else "accuracy"
+        section = "accuracy/over clients" if _OVER_CLIENTS.search(name) else "accuracy/others"
     return valid_name(f"{section}/{name}")
 
 

@@ -34,7 +34,7 @@ class Notes(NullTracker):
     def __init__(self):
         self.log = []
 
-    def start(self, key, name, *, params, tags):
+    def start(self, key, name, *, params, tags, data=()):
         self.key, self.params, self.tags = key, params, tags
         self.log.append("start")
 
@@ -42,7 +42,7 @@ class Notes(NullTracker):
         assert key == self.key
         self.log.append(done.round)
 
-    def finish(self, key, status, artifacts=(), metrics=None):
+    def finish(self, key, status, artifacts=(), metrics=None, note=""):
         assert key == self.key
         self.artifacts = [path.name for path in artifacts if path.exists()]
         self.log.append(status)
@@ -55,7 +55,7 @@ class Notes(NullTracker):
 def notes(monkeypatch):
     """The tracker of runs that are tracked."""
     notes = Notes()
-    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
+    monkeypatch.setattr(run, "run_tracker", lambda *_: notes)
     return notes
 
 
