@@ -147,29 +147,39 @@ def _per_client(loaded: LoadedRun, found: Compared) -> tuple[int, Mapping[int, f
 
 
 def _traffic(found: Compared) -> list[Section]:
-    """MB per round by kind and direction, of the first seed; silent methods have an empty bar."""
-    sent: dict[str, dict[str, float]] = {}
-    rows = []
+    """Bytes per round by kind and direction, of the first seed; who sent the same is one row."""
+    same: dict[tuple[tuple[str, float], ...], list[Group]] = {}
     for member in found.groups:
-        rounds = [done for done in member.runs[0].run.rounds if done.round > 0]
-        up = Traffic.total(done.up for done in rounds)
-        down = Traffic.total(done.down for done in rounds)
-        count = max(1, len(rounds))
-        both = {"up": up, "down": down}
-        sent[member.label] = {
-            f"{kind} {direction}": size / 1e6 / count
-            for direction, traffic in both.items()
-            for kind, size in traffic.bytes.items()
-        }
-        rows += [
-            [f"{member.label}: {kind} {direction}", megabytes(size / count), megabytes(size)]
-            for direction, traffic in both.items()
-            for kind, size in traffic.bytes.items()
-        ]
+        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member)
+    sent = {_names(members): dict(sizes) for sizes, members in same.items()}
+    rows = [
+        [f"{label}: {what}", megabytes(size)]
+        for label, sizes in sent.items()
+        for what, size in sizes.items()
+    ]
     if not rows:
         return [Section("Traffic by kind", ["Nothing was sent."])]
-    picture = _drawn("traffic by kind", lambda path: figure_kinds(sent, path))
-    return [Section("Traffic by kind", [], ["", "per round", "in all"], rows, pictures=[picture])]
+    in_mb = {who: {what: size / 1e6 for what, size in each.items()} for who, each in sent.items()}
+    picture = _drawn("traffic by kind", lambda path: figure_kinds(in_mb, path))
+    return [Section("Traffic by kind", [], ["", "per round"], rows, pictures=[picture])]
+
+
+def _sent(loaded: LoadedRun) -> dict[str, float]:
+    """Bytes of a round, the mean, by kind and direction: "weights up"."""
+    rounds = [done for done in loaded.run.rounds if done.round > 0]
+    up = Traffic.total(done.up for done in rounds)
+    down = Traffic.total(done.down for done in rounds)
+    return {
+        f"{kind} {direction}": size / len(rounds)
+        for direction, traffic in (("up", up), ("down", down))
+        for kind, size in traffic.bytes.items()
+    }
+
+
+def _names(members: Sequence[Group]) -> str:
+    """Whoever it is: "fedtsp", or "fedtsp lambda=1 and 3 others"."""
+    others = len(members) - 1
+    return members[0].label + (f" and {others} other(s)" if others else "")
 
 
 def _partitions(groups: Sequence[Group]) -> list[Section]:

@@ -81,7 +81,9 @@ def caption(found: Compared, groups: Sequence[Group]) -> str:
     many = any(len(member.runs) > 1 for member in groups)
     spread = ", mean ± standard deviation over n seeds" if many else ""
     others = "".join(f"; {pretty(metric)}, {how_chosen(groups, found.at)}" for metric in further)
-    return f"{pretty(first)}{spread} [{scales} scale]{others}; MB of all clients per round."
+    chosen = found.at == "best" and all(member.select == "validation" for member in groups)
+    order = "; the best on validation first" if chosen and len(groups) > 1 else ""
+    return f"{pretty(first)}{spread} [{scales} scale]{others}; MB of all clients per round{order}."
 
 
 def _differences(found: Compared, groups: Sequence[Group]) -> Section:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from written_runs import ACCURACY, LOSS, groups_in, write_run
+from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError

@@ -192,7 +192,7 @@ def test_metrics_are_flat_and_without_clients() -> None:
 def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
     names = {
         "local_accuracy": "accuracy/local_accuracy",
-        "dice_in_A": "accuracy/dice_in_A",
+        "dice_in_A": "accuracy/others/dice_in_A",
         "local_accuracy_worst10": "accuracy/over clients/local_accuracy_worst10",
         "validation/local_accuracy": "accuracy/validation/local_accuracy",
         "train_loss": "loss/train_loss",
@@ -201,7 +201,15 @@ def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
     }
     assert {name: grouped(name) for name in names} == names
     sections = sorted({name.rpartition("/")[0] for name in metrics_of(make_round(1))})
-    assert sections == ["accuracy", "loss", "round", "time", "traffic", "traffic/by kind"]
+    assert sections == [
+        "accuracy",
+        "accuracy/others",
+        "loss",
+        "round",
+        "time",
+        "traffic",
+        "traffic/by kind",
+    ]
 
 
 def test_totals_count_each_round_once() -> None:
