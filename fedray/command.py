@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
@@ -47,7 +48,20 @@ class CommandLine(argparse.ArgumentParser):
         Raises:
             UserError: always.
         """
-        raise UserError(f"{message}; {self.prog} --help lists what there is")
+        raise UserError(f"{message}; {self._hint(message)}")
+
+    def _hint(self, message: str) -> str:
+        """What to do about wrong words; keys that are given as flags are the usual mistake."""
+        found = re.match(r"unrecognized arguments: --([\w.-]+)", message)
+        takes_keys = any(action.metavar == "key=value" for action in self._actions)
+        if found is None or not takes_keys:
+            return f"{self.prog} --help lists what there is"
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        near = get_close_matches(f"--{found[1]}", flags, n=1, cutoff=0.7)
+        if near:
+            return f"did you mean {near[0]}?"
+        key = found[1].replace("-", "_")
+        return f"keys of the experiment have no dashes: {key}=..."
 
     def add_debug(self) -> None:
         """Add the flag that `run_command` reads."""

@@ -108,10 +108,16 @@ class RunFailed(FedrayError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for a near miss, of any case, else the list of valid names."""
+    """Return " Did you mean 'x'?" for a near miss, of any case, else the list of valid names.
+
+    Near is also the shortest name that a word of three letters and more is a part of.
+    """
     names = sorted(valid)
     by_small_letters = {each.lower(): each for each in names}
     close = get_close_matches(name[:100].lower(), by_small_letters, n=1, cutoff=0.6)
+    parts = [each for each in names if len(name) > 2 and name.lower() in each.lower()]
+    if not close and parts:
+        return f" Did you mean '{min(parts, key=len)}'?"
     if close:
         return f" Did you mean '{by_small_letters[close[0]]}'?"
     return f" Valid: {', '.join(names)}."

@@ -255,6 +255,12 @@ class Federation:
         participants = self._cohort(snapshot.round) if snapshot.round else ()
         return self._round(snapshot.round, participants, lambda _: snapshot.server)
 
+    def sent(self) -> Iterator[Downlinks]:
+        """What all clients are tested with after the last round, so many at a time as are held."""
+        number = self.snapshot.round
+        server = replace(self.server, round=number, joined=self.plan.joined(number))
+        return self._downloads(server, self.snapshot.server)
+
     def changed(self, client: int) -> None:
         """Note that a client's state may be another now."""
         self._scores.forget(client)
@@ -346,7 +352,7 @@ class Federation:
         algorithm = self.algorithm
         scores = {
             client: score
-            for sent in self._downloads(exchange, state)
+            for sent in self._downloads(exchange.server, state)
             for client, score in self._own_tests(exchange.round, sent).items()
         }
         last = self.plan.finetune_epochs > 0 and exchange.round == self.plan.rounds
@@ -371,11 +377,11 @@ class Federation:
         scores.update((client, reply.scores[0]) for client, reply in tested.items())
         return scores
 
-    def _downloads(self, exchange: RoundExchange, state: ServerState) -> Iterator[Downlinks]:
+    def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
         """Yield what all clients are tested with, so many at a time as may be held at once."""
         for first in range(0, self.plan.clients, WAVE):
             some = range(first, min(first + WAVE, self.plan.clients))
-            down = self.algorithm.downlink(state, some, exchange.server)
+            down = self.algorithm.downlink(state, some, server)
             yield _once(self.gate.down, down)[0]
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
@@ -393,7 +399,7 @@ class Federation:
     def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> list[Sequence[Score]]:
         """The scores of those clients whose fine-tuning went well, in client order."""
         found = []
-        for sent in self._downloads(exchange, state):
+        for sent in self._downloads(exchange.server, state):
             replies = self.executor.test("finetune", exchange.round, sent)
             for client, tested in sorted(replies.items()):
                 if tested.failure is not None:

@@ -1,4 +1,7 @@
-"""What can be chosen by name, as the registries say it: for listings and the reference page."""
+"""What can be chosen by name, as the registries say it: for listings and the reference page.
+
+Reading it imports every module that registers something.
+"""
 
 from __future__ import annotations
 
@@ -6,83 +9,19 @@ import ast
 import importlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import fedray
+from fedray.cli.listing import KINDS, Entry, Parameter
 from fedray.records import Metric
 from fedray.registry import parameters_of, registry, summary_of
-
-KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "algorithms": "algorithm",
-        "optimizers": "optimizer",
-        "schedules": "learning rate schedule",
-        "architectures": "architecture",
-        "groups": "model group",
-        "clips": "CLIP",
-        "sources": "data source",
-        "partitions": "partition",
-        "evolutions": "data evolution",
-        "augmentations": "augmentation",
-        "encoders": "text encoder",
-        "styles": "text style",
-        "metrics": "metric",
-    }
-)
-"""What the listings are called, and the kind of registry behind each."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of an entry.
-
-    Attributes:
-        name: as the experiment spells it.
-        type: its type in Python.
-        default: as YAML would have it; "" where it must be given.
-        bounds: "> 0" and the like; "" without.
-        text: what its docstring says.
-    """
-
-    name: str
-    type: str
-    default: str
-    bounds: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One thing that can be chosen by name.
-
-    Attributes:
-        name: what the experiment calls it.
-        title: what its paper calls it, or its name.
-        summary: one line.
-        paper: authors, venue, arXiv number; "-" where there is none.
-        travels: what a method sends; "" for anything else.
-        file: the source file below the package; "" where it is elsewhere.
-        parameters: its typed parameters.
-        gives: of a metric, the numbers that it may give and what they mean.
-    """
-
-    name: str
-    title: str
-    summary: str
-    paper: str
-    travels: str
-    file: str
-    parameters: tuple[Parameter, ...]
-    gives: tuple[str, ...] = ()
 
 
 def entries(kind: str) -> list[Entry]:

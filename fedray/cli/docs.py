@@ -10,10 +10,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedray.cli.catalogue import KINDS, Entry, Parameter, entries, family_heading
+from fedray.cli.catalogue import entries, family_heading
 from fedray.cli.links import linked
+from fedray.cli.listing import KINDS, Entry, Parameter
 from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
+from fedray.cli.results_page import RESULTS, results_page, take
 from fedray.cli.settings_page import settings_page
 from fedray.command import CommandLine, add_plugin, as_path, run_command
 from fedray.config import read_plugins
@@ -49,6 +51,9 @@ def parser(prog: str = PROG) -> CommandLine:
     cli = CommandLine(prog=prog, description="Write the pages that follow from the code.")
     cli.add_argument("--check", action="store_true", help="write nothing; exit with 1 if outdated")
     cli.add_argument("--root", type=as_path, default=Path(), help="the checkout; default: here")
+    cli.add_argument(
+        "--take", type=as_path, metavar="DIR", help="first copy a table's page into docs/results/"
+    )
     add_plugin(cli)
     cli.add_debug()
     return cli
@@ -62,6 +67,8 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 def docs(args: argparse.Namespace) -> int:
     """Write or check the pages; returns the exit code."""
     use(read_plugins(args.plugin), check=True)
+    if args.take is not None:
+        print(f"wrote {take(args.take, args.root)}")
     outdated = [path for path, text in pages(args.root).items() if _read(path) != text]
     if args.check:
         for path in outdated:
@@ -91,6 +98,7 @@ def pages(root: Path) -> dict[Path, str]:
         root / PRIVACY: privacy_page(),
         root / PAPERS: papers_page(),
         root / SETTINGS: settings_page(),
+        root / RESULTS: results_page(root, _read(root / RESULTS)),
     }
 
 

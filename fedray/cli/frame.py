@@ -12,9 +12,9 @@ import click
 from click.shell_completion import CompletionItem
 
 import fedray
-from fedray.cli.words import GROUPS, WORDS
+from fedray.cli.words import GROUPS, WORDS, word_of
 from fedray.command import USER_ERROR, say_wrong
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError
 
 NAME = "fedray"
 WIDTH = 80
@@ -75,8 +75,8 @@ class _Frame(click.Group):
         Raises:
             UserError: when there is no such word.
         """
-        if args[0] not in WORDS and not ctx.resilient_parsing:
-            raise UserError(f"there is no command '{args[0]}'.{nearest(args[0], WORDS)}")
+        if not ctx.resilient_parsing and not args[0].startswith("-"):
+            word_of(args[0])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

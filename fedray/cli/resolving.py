@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedray.cli.words import WORDS
+from fedray.cli.words import WORDS, word_of
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
@@ -59,13 +59,13 @@ def words_of(command: str, where: str = "") -> Words:
         words.pop(0)
     if words[:2] == ["python", "-m"]:
         words = words[2:]
-    if words[:1] == ["fedray"] and len(words) > 1 and words[1] in WORDS:
-        word = WORDS[words[1]]
+    if words[:1] == ["fedray"] and len(words) > 1:
+        word = word_of(words[1])
         return Words(word.module, [*word.before, *words[2:]])
     if not words or not re.fullmatch(r"fedray(\.\w+)+", words[0]):
         raise UserError(
-            f"{prefix}{shown(command)} is no command of fedray; write python -m fedray.run ..., "
-            "python -m fedray.sweep ... or another module of the package"
+            f"{prefix}{shown(command)} is no command of fedray; write fedray run ..., "
+            "fedray sweep ..., or python -m with a module of the package"
         )
     return Words(PYTHON_M.get(words[0], words[0]), words[1:])
 

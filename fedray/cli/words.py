@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from fedray.errors import UserError, nearest
+
 EXPERIMENTS, RESULTS, OWN, PROJECT = (
     "Experiments",
     "Results",
@@ -45,6 +47,17 @@ class Word:
         """What runs it: takes the words behind it and what it was called; returns the exit code."""
         found: Callable[[Sequence[str], str], int] = importlib.import_module(self.module).main
         return found
+
+
+def word_of(name: str) -> Word:
+    """The word of a name.
+
+    Raises:
+        UserError: when there is none.
+    """
+    if name not in WORDS:
+        raise UserError(f"there is no command '{name}'.{nearest(name, WORDS)}")
+    return WORDS[name]
 
 
 WORDS: Mapping[str, Word] = MappingProxyType(

@@ -32,6 +32,8 @@ RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
 EXECUTION_KEYS = (
     *RESOURCE_KEYS,
     "checkpoint_every",
+    "keep.models",
+    "keep.max_gb",
     "data.root",
     "data.download",
     "data.sha256",
@@ -317,6 +319,17 @@ class ReportConfig(Frozen):
     the papers do, on the test, which marks every number that it chose. Round 0 is never chosen."""
 
 
+class KeepConfig(Frozen):
+    """Which models stay in the run's folder, to be loaded and used (docs/api.md)."""
+
+    models: Literal["best", "last", "none"] | None = None
+    """best: those of the best round (`report.select` says on which images it is chosen), and of the
+    last; last: of the last alone; none. None: best, but none in sweeps and tables."""
+    max_gb: float = Field(2.0, gt=0, le=1e6)
+    """GB (10^9 bytes) that the models of one round may take; larger ones are not kept, which is
+    said."""
+
+
 class EarlyStoppingConfig(Frozen):
     """When a run ends before its last round."""
 
@@ -375,6 +388,7 @@ class Experiment(Frozen):
     finetune_epochs: int = Field(0, ge=0, le=10_000)
     """After the last round every client trains its head alone for so many epochs, to see how well
     the model becomes personal (FedTSP supplementary C.4: 20); 0: not measured."""
+    keep: KeepConfig = KeepConfig()
     checkpoint_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Write a checkpoint every so many rounds; 0: never."""
     workers: int = Field(2, ge=1, le=10_000)
@@ -475,6 +489,8 @@ class Experiment(Frozen):
             for part in above:
                 owner = owner[part]
             owner.pop(last)
+            if not owner:  # no key of it determines numbers: as if there were no such part
+                tree.pop(above[0])
         return tree
 
     def identity(self, data_sha256: str = "") -> str:

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedray.config.synonyms import CHOOSES, key_for
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name, check_path
 
@@ -187,9 +188,10 @@ def _sentence(model: type[BaseModel], error: ValidationError, prefix: str) -> st
             inner = owner.model_fields[part].annotation if part in owner.model_fields else None
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 owner = inner
-        valid = [field.alias or name for name, field in owner.model_fields.items()]
-        where = ".".join(key.split(".")[:-1]) or "the experiment"
-        return f"unknown key '{places[-1]}' in {where}.{nearest(places[-1], valid)}"
+        return _unknown(key, owner, model)
+    if key in CHOOSES and first["type"] == "model_type" and isinstance(first["input"], str):
+        meant = f"{CHOOSES[key]}={first['input']}"
+        return f"{key} has keys of its own, found the text {shown(first['input'])}; write {meant}"
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if first["type"] == "value_error":
@@ -197,3 +199,30 @@ def _sentence(model: type[BaseModel], error: ValidationError, prefix: str) -> st
     found = first["input"]
     found = f" (got {shown(found)})" if isinstance(found, (int, float, str, bool)) else ""
     return f"{key}: {message}{found}"
+
+
+def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
+    """What is said of an unknown key: what others call so, what lies elsewhere, what is near.
+
+    Args:
+        key: dotted, as it was given.
+        owner: what has no such key.
+        root: the whole that it lies in.
+    """
+    *above, name = key.split(".")
+    valid = [field.alias or field_name for field_name, field in owner.model_fields.items()]
+    meant = key_for(name) or _elsewhere(name, root)
+    near = f" Did you mean '{meant}'?" if meant and meant != key else nearest(name, valid)
+    return f"unknown key '{name}' in {'.'.join(above) or 'the experiment'}.{near}"
+
+
+def _elsewhere(name: str, root: type[BaseModel]) -> str | None:
+    """The dotted key of the only section that has a key of this name."""
+    found = [
+        f"{section}.{name}"
+        for section, field in root.model_fields.items()
+        if isinstance(field.annotation, type)
+        and issubclass(field.annotation, Frozen)
+        and name in field.annotation.model_fields
+    ]
+    return found[0] if len(found) == 1 else None

@@ -55,6 +55,7 @@ groups.add(
     )
 )
 groups.add(Group("digits", "Two for 8x8 images on a CPU", ("mlp", "cnn2")))
+groups.add(Group("pair", "Two for CIFAR on few cores", ("cnn2", "resnet4")))
 groups.add(Group("small", "Four for CIFAR on a CPU", ("cnn4", "cnn3", "resnet4", "resnet8s")))
 
 

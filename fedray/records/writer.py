@@ -72,6 +72,11 @@ class RunWriter:
             self._save()
 
     @property
+    def best(self) -> int | None:
+        """The best round so far; None while there is none, or nothing may choose it."""
+        return None if self._best is None else self._best.round
+
+    @property
     def descriptor(self) -> int:
         """Of the file of rounds, for who wants to have them on the disk."""
         return self._file.fileno()

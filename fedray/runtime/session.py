@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -49,6 +49,7 @@ from fedray.records import (
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.devices import pick_device, servers_memory
+from fedray.runtime.keeping import ModelKeeper
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import accountant_of, statement
 
@@ -63,6 +64,7 @@ class Session:
         out: the run's folder; a run of the same experiment in it goes on after its checkpoint.
         make_executor: makes the executor from the assembled parts.
         began: when start-up began, in seconds since the epoch; for the start-up time.
+        keeps: which models are kept where `keep.models` is not set.
 
     Raises:
         UserError: when the folder cannot be written, holds another experiment or is damaged, or
@@ -76,8 +78,10 @@ class Session:
         out: Path,
         make_executor: Callable[[Assembly], Executor],
         began: float | None = None,
+        keeps: Literal["best", "none"] = "best",
     ) -> None:
         self.experiment = experiment
+        self._keeps = keeps
         self._folder = RunFolder(out)
         self._unwritten: list[Release] = []
         self._stop: EarlyStop | None = None
@@ -111,6 +115,7 @@ class Session:
             accountant_of(experiment, self._folder, self._note),
         )
         self._store = CheckpointStore(out, self._assembly.identity)
+        self._models = ModelKeeper(self._assembly, self._federation, self._folder, self._keeps)
 
     def rounds(self) -> Generator[Round, None, None]:
         """Yield each round; after a resume, only the new ones.
@@ -184,7 +189,7 @@ class Session:
                     peak_rss_bytes=max(costs.peak_rss_bytes, peak_rss()),
                 )
                 writer.append(done, costs)
-                self._keep(done.round, writer)
+                self._keep(done, writer)
                 yield done
                 plot = self._folder.partition_plot
                 if not plot.exists():  # a second, for which no round waits
@@ -214,12 +219,16 @@ class Session:
         self._unwritten.clear()
         return RunWriter(folder, info, earlier)
 
-    def _keep(self, round_: int, writer: RunWriter) -> None:
-        """Write a checkpoint where one is due, and the tracebacks of survived failures."""
-        every = self.experiment.checkpoint_every
+    def _keep(self, done: Round, writer: RunWriter) -> None:
+        """Write models and a checkpoint where they are due, and tracebacks of survived failures.
+
+        Models come first: what a checkpoint goes on after has kept its best ones.
+        """
+        every, number = self.experiment.checkpoint_every, done.round
         self._keep_tracebacks()
-        last = round_ == self.experiment.rounds or (self._stop is not None and self._stop.is_due)
-        if every > 0 and (last or round_ % every == 0):
+        last = number == self.experiment.rounds or (self._stop is not None and self._stop.is_due)
+        self._models.after(done, writer.best, is_last=last)
+        if every > 0 and (last or number % every == 0):
             self._save(writer)
 
     def _save(self, writer: RunWriter) -> None:

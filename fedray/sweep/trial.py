@@ -182,7 +182,7 @@ def _merged_rounds(trial: Lockstep) -> Generator[MergedRound, None, None]:
     began = time.time()
     with warm.trial(trial.experiments) as executor:
         streams = [
-            all_rounds(Session(experiment, out.path, executor, began), out.rounds())
+            all_rounds(Session(experiment, out.path, executor, began, "none"), out.rounds())
             for experiment, out in zip(trial.experiments, trial.runs, strict=True)
         ]
         with ExitStack() as stack:

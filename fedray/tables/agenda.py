@@ -6,7 +6,7 @@ interruption it is worked out again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -170,3 +170,21 @@ def _objective(runs: Sequence[Wanted], lookup: Lookup) -> float | None:
             return None
         scores.append(ended.score)
     return sum(scores) / len(scores)
+
+
+def check_rows_differ(cells: Iterable[Cell]) -> None:
+    """Refuse rows that compare a method with itself: the same runs in the same column.
+
+    Raises:
+        UserError: naming the rows.
+    """
+    found: dict[tuple[str, frozenset[str]], str] = {}
+    for cell in cells:
+        seed = cell.plan.report.seeds[0]
+        keys = frozenset(cell.wanted(config, "report", seed).key for config in cell.first)
+        other = found.setdefault((cell.place.column, keys), cell.place.row)
+        if other != cell.place.row:
+            raise UserError(
+                f"rows {other} and {cell.place.row} of table {cell.plan.table} would run the same "
+                "experiments; give one of them another algorithm or other keys, or leave it out"
+            )

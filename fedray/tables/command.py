@@ -17,7 +17,7 @@ from fedray.files import full_disk_said, write_atomic, write_json
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
 from fedray.sweep.command import connect_cluster, hold, prepare
-from fedray.tables.agenda import Cell
+from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.book import Book, tables_home
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
@@ -67,6 +67,7 @@ def _main(args: argparse.Namespace) -> int:
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
+    check_rows_differ(book.cells)
     print(headline(book), flush=True)
     fetch_missing(book.store)
     book.store.mkdir(parents=True, exist_ok=True)

@@ -151,6 +151,8 @@ class TablePlan(Frozen):
     """The command line's, above all others but what is tuned."""
     rows: dict[str, RowPlan]
     columns: dict[str, Tree]
+    curve: str | None = None
+    """The key whose values, numbers in ascending order, are the columns."""
     metrics: list[str]
     choose: str
     """The metric that chooses."""
@@ -186,8 +188,8 @@ class TablePlan(Frozen):
     def experiment_of(self, place: Place, config: Config, phase: Phase, seed: int) -> Experiment:
         """The experiment of one run.
 
-        The table's keys, the column's, the row's, the command line's, the phase's and the
-        configuration's are laid on each other in this order.
+        The table's keys, the row's algorithm, the column's keys, the row's, the command line's, the
+        phase's and the configuration's are laid on each other in this order.
 
         Raises:
             UserError: when it is out of bounds or contradicts itself.
@@ -196,10 +198,15 @@ class TablePlan(Frozen):
 
         row = self.rows[place.row]
         base = self.bases[row.experiment or self.experiment]
-        pairs = [*self._defaults(base), *_pairs(self.set), *_pairs(self.columns[place.column])]
+        pairs = [*self._defaults(base), *_pairs(self.set)]
         if row.algorithm is not None:
             pairs.append(("algorithm", row.algorithm))
-        pairs += [*_pairs(row.set), *_pairs(self.given), *self._rounds(phase)]
+        pairs += [
+            *_pairs(self.columns[place.column]),
+            *_pairs(row.set),
+            *_pairs(self.given),
+            *self._rounds(phase),
+        ]
         return from_tree(base, [*pairs, *_pairs(config), ("seed", seed)])
 
     def _defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:

@@ -24,6 +24,7 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
+from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
 from fedray.tables.claims import ALL, parse_claims
@@ -70,7 +71,9 @@ class Scale(Frozen):
     rows: Tree = Field(default_factory=dict)
     """Keys of rows, laid on the table's; null leaves a row out."""
     columns: Tree | None = None
-    """In place of the table's."""
+    """In place of the table's, or of its curve."""
+    curve: Tree | None = None
+    """In place of the table's, or of its columns."""
     space: Tree | None = None
     """In place of the table's."""
     tuning: Tree = Field(default_factory=dict)
@@ -95,12 +98,15 @@ class Table(Frozen):
     set: Tree = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
     rows: Tree
-    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one
-    without a value is the algorithm of that name."""
+    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one that
+    is called after an algorithm and names no other is that algorithm."""
     baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
     """Algorithms that are rows too, below those of `rows`."""
     columns: Tree = Field(default_factory=dict)
     """Settings by name, each with the experiment's keys that it sets; empty: one column."""
+    curve: Tree = Field(default_factory=dict)
+    """In place of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
+    lambda=0, lambda=1 and lambda=7, and the figure a curve."""
     metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
     """What is shown; claims are about the first one, unless they name another."""
     choose: str | None = None
@@ -190,7 +196,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     where = f"table {name}"
     table = validate(Table, {**table.model_dump(), **given.get("select", {})}, where)
     at_scale = f"{where}.scales.{label}"
-    columns = _columns(table.columns if scale.columns is None else scale.columns, where)
+    columns, curve = _settings(table, scale, where)
     space = table.space if scale.space is None else scale.space
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
@@ -210,6 +216,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
         given=_keys(given.get("set", {}), where),
         rows=rows,
         columns=columns,
+        curve=curve,
         metrics=table.metrics,
         choose=table.choose or table.metrics[0],
         select=table.select,
@@ -255,6 +262,27 @@ def _laid(model: type[M], table: Tree, scale: Tree, given: Tree, where: str) -> 
     return validate(model, {**table, **scale, **given}, where)
 
 
+def _settings(table: Table, scale: Scale, where: str) -> tuple[dict[str, Tree], str | None]:
+    """The columns of a scale, and the key of its curve."""
+    columns, curve = table.columns, table.curve
+    if scale.columns is not None or scale.curve is not None:
+        columns, curve = scale.columns or {}, scale.curve or {}
+    if not curve:
+        return _columns(columns, where), None
+    if columns:
+        raise UserError(f"{where} has columns and a curve; write one of them")
+    key, values = next(iter(curve.items()))
+    numbers = values if isinstance(values, list) else []
+    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    if len(curve) > 1 or len(numbers) < 2 or not plain or sorted(set(numbers)) != numbers:
+        raise UserError(
+            f"{where}.curve is {shown(curve)}, expected one key and at least two numbers in "
+            "ascending order, for example {algorithm.lambda: [0, 1, 7]}"
+        )
+    name = key.rpartition(".")[2]
+    return _columns({f"{name}={value}": {key: value} for value in numbers}, where), key
+
+
 def _columns(columns: Tree, where: str) -> dict[str, Tree]:
     """The settings by name; one that sets nothing where there are none."""
     for name, keys in columns.items():
@@ -297,6 +325,8 @@ def _row(name: str, tree: Any, where: str) -> Row:
     if row.algorithm is not None and not isinstance(row.algorithm, str | Mapping):
         raise UserError(f"{where}.algorithm is {shown(row.algorithm)}, expected a method")
     _keys(row.set, f"{where}.set")
+    if row.algorithm is None and name in registry("algorithm").names():
+        return row.model_copy(update={"algorithm": name})
     return row
 
 

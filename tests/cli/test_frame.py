@@ -14,7 +14,7 @@ from fedray.cli.frame import NAME, frame, main
 from fedray.cli.words import GROUPS, WORDS
 from fedray.shipped import FOLDERS, names
 
-LATER = {"predict", "data", "doctor", "cp"}
+LATER = {"predict", "data", "doctor"}
 """Words whose modules come with what they do."""
 
 

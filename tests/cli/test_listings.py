@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import fedray
 from fedray.__main__ import main
-from fedray.cli.catalogue import KINDS, entries
+from fedray.cli.catalogue import entries
 from fedray.cli.docs import BEGIN, hooks_of, overriding, pages
+from fedray.cli.listing import KINDS, LISTINGS, listed, registered
+from fedray.cli.show import settings
 from fedray.core import Algorithm, LocalTraining, algorithms
+from fedray.shipped import FOLDERS, files, names
 
 ROOT = Path(fedray.__file__).parents[1]
 in_a_checkout = pytest.mark.skipif(
@@ -49,7 +55,7 @@ def test_ls_prints_a_line_for_each_or_json(kind, capsys):
 def test_an_unknown_kind_is_refused(capsys):
     assert main(["ls", "algoritms"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: argument kind: invalid choice: 'algoritms'")
+    assert error.startswith("error: argument KIND: invalid choice: 'algoritms'")
     assert error.count("\n") == 1
 
 
@@ -94,3 +100,114 @@ def test_every_method_sees_hyper_parameters_of_its_own_type():
     for method in algorithms.entries():
         owners = [cls for cls in method.__mro__ if "HParams" in vars(cls)]
         assert "hp" in owners[0].__annotations__, method.name
+
+
+# --- what is listed and shown without importing what defines it ------------------------------------
+
+
+def test_ls_alone_counts_every_kind(capsys):
+    assert main(["ls"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert list(lines) == list(LISTINGS)
+    assert lines["models"].split()[0] == str(len(listed("groups")) + len(listed("architectures")))
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_files_are_listed_with_their_first_lines(kind, capsys):
+    assert main(["ls", kind]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == names(kind)
+    assert [line for line in lines if len(line.split()) < 4] == []
+    assert main(["ls", kind, "--json"]) == 0
+    assert Path(json.loads(capsys.readouterr().out)[0]["file"]).is_file()
+
+
+def test_what_is_kept_is_what_the_registries_say():
+    assert registered() == {kind: entries(kind) for kind in KINDS}
+    assert registered() == registered()
+
+
+def test_what_was_listed_is_read_without_pytorch(tmp_path):
+    """Of other files, of a damaged file and without one it is listed anew."""
+    program = (
+        "import sys; from fedray.__main__ import main; main(sys.argv[1:]);"
+        "print(*{'torch', 'pydantic', 'numpy'} & sys.modules.keys(), file=sys.stderr)"
+    )
+
+    def imported(*words: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "FEDRAY_CACHE": str(tmp_path)},
+        )
+        assert "fedproto" in done.stdout
+        return set(done.stderr.split())
+
+    assert "torch" in imported("ls", "algorithms")
+    assert imported("ls", "algorithms") == imported("show", "fedproto") == set()
+    for kept in (tmp_path / "listings").glob("*.json"):
+        kept.write_text("{")
+    assert "torch" in imported("show", "fedproto_digits")
+    assert "torch" not in imported("show", "fedproto_digits")
+
+
+def test_what_depends_on_more_than_contents_is_not_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        shown = {each.key: each.value for each in settings("local_digits", ["text.names=x.json"])}
+        assert shown["text.names"] == str(tmp_path / name / "x.json")
+
+
+def test_show_says_what_is_known_of_a_name(capsys):
+    assert main(["show", "fedproto"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("algorithm fedproto (FedProto)\n")
+    assert all(len(line) <= 80 for line in said.splitlines() if "source: " not in line)
+    assert "paper: Tan et al., AAAI 2022" in said
+    assert "fedray/algorithms/prototypes/fedproto.py" in said
+    assert "\n    lambda: float >= 0, <= 1000000.0; default 1.0\n" in said
+
+
+def test_show_of_a_name_of_several_kinds(capsys):
+    assert main(["show", "digits", "--json"]) == 0
+    kinds = [each["kind"] for each in json.loads(capsys.readouterr().out)]
+    assert kinds == ["model group", "data source", "tables"]
+
+
+def test_show_of_a_sweep_is_its_file(capsys):
+    assert main(["show", "fedtsp_lambda"]) == 0
+    assert "\nanswers: " in capsys.readouterr().out
+
+
+def test_show_of_nothing(capsys):
+    assert main(["show", "fedprto"]) == 2
+    assert capsys.readouterr().err == (
+        "error: there is nothing called 'fedprto'. Did you mean 'fedproto'?\n"
+    )
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("fedtsp_digits", "run"), ("fedtsp_lambda", "sweep"), ("digits", "table")]
+)
+def test_a_copy_is_the_file_and_never_replaces_one(name, word, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["cp", name, "mine.yaml"]) == 0
+    assert capsys.readouterr().out == f"wrote mine.yaml\nrun it: fedray {word} mine.yaml\n"
+    kind = next(kind for kind in FOLDERS if name in names(kind))
+    assert Path("mine.yaml").read_text() == files(kind)[name].read_text()
+    assert main(["cp", name, "mine.yaml"]) == 2
+    assert "mine.yaml is there already" in capsys.readouterr().err
+    assert main(["cp", name, "some/where"]) == 0
+    assert Path(f"some/where/{name}.yaml").is_file()
+
+
+def test_a_copy_of_nothing(capsys):
+    assert main(["cp", "fedtsp_digit"]) == 2
+    assert "no experiment, sweep or table 'fedtsp_digit'. Did you mean" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_a_file_is_read_in_its_order(page_of):
             "python -m json.tool",
             r"laptop: .* is no command of fedray; write",
         ),
-        ("python -m fedray cost", "fedray cost", "is no command of fedray"),
+        ("python -m fedray cost", "fedrai cost", "is no command of fedray"),
         ("seed=3", "'seed=3", "cannot be read"),
     ],
 )
@@ -162,7 +162,7 @@ def test_check_says_what_does_not_resolve(page_of, capsys, monkeypatch):
         ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is what sweep"),
         ("python -m fedray.nothing x", "there is no such command"),
         ("python -m fedray.streams", "there is no such command"),
-        ("python -m fedray lss", "invalid choice: 'lss'"),
+        ("python -m fedray lss", "there is no command 'lss'. Did you mean 'ls'"),
     ],
 )
 def test_a_command_is_refused_as_it_would_be(command, said):

@@ -443,6 +443,11 @@ def test_identity_is_what_determines_the_numbers(tmp_path):
     assert asked().identity() not in identities
 
 
+def test_a_part_of_which_nothing_determines_numbers_leaves_no_trace_in_the_identity():
+    assert "keep" not in load_experiment({}).reproducibility_key()
+    assert load_experiment({}).reproducibility_key()["report"]
+
+
 def test_identity_is_the_same_in_every_process():
     assert load_experiment({"rounds": 3}).identity() == load_experiment({"rounds": 3}).identity()
     assert len(load_experiment({}).identity()) == 64

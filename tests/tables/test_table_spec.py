@@ -7,6 +7,7 @@ import pytest
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.shipped import names
+from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.claims import Side, parse_claims
 from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
 from fedray.tables.spec import plan_table
@@ -49,6 +50,27 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
     assert trees[0]["data"]["validation_fraction"] == 0.2
     assert trees[0]["seed"] == 1
     assert len({run_key(experiment) for experiment in experiments}) == 4
+
+
+@pytest.mark.parametrize("tree", [None, {}, {"label": "FedAvg"}, {"set": {"batch_size": 4}}])
+def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
+    write(rows={"mine": {"algorithm": "fedproto"}, "fedavg": tree})
+    plan = plan_table("tiny")
+    assert plan.experiment_of(Place("fedavg", "all"), {}, "report", 0).algorithm.name == "fedavg"
+
+
+def test_rows_that_run_the_same_are_refused(write):
+    write(rows={"mine": {"algorithm": "fedproto"}, "fedproto": None}, columns={"a": {}, "b": {}})
+    plan = plan_table("tiny")
+    with pytest.raises(UserError, match="rows mine and fedproto of table tiny"):
+        check_rows_differ(Cell(plan, place) for place in plan.places)
+    space = {"algorithm.lambda": {"grid": [1, 2]}}
+    write(
+        rows={"mine": {"algorithm": "fedproto", "space": space}, "fedproto": None},
+        tuning={"configurations": 4},
+    )
+    plan = plan_table("tiny")
+    check_rows_differ(Cell(plan, place) for place in plan.places)
 
 
 def test_layers_are_laid_on_each_other(write, here):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,9 +32,11 @@ class Source(Configurable, ABC):
     Attributes:
         wanted: the classes that are asked for, in the order of their labels; None for all. A source
             that can leave the others' files unread does so; from the others they are taken out.
+        resampling: how images of other sizes are scaled, unless `data.resize` says otherwise.
     """
 
     wanted: tuple[str, ...] | None = None
+    resampling: ClassVar[Resampling] = "bilinear"
 
     def load(
         self,

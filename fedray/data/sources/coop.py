@@ -130,6 +130,7 @@ class CoOp(Source):
     """
 
     name = "coop"
+    resampling = "bicubic"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`.
@@ -177,7 +178,7 @@ class CoOp(Source):
                 lambda i: str(images[i]),
                 image_size=image_size,
                 channels=channels,
-                resampling="bicubic",
+                resampling=self.resampling,
             ),
             labels=np.array([row.label for row in rows], np.int64),
             class_names=names,

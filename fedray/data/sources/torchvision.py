@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.data.decoding import Encoded, Resampling, decode
+from fedray.data.decoding import Encoded, decode
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
 from fedray.data.reading import walk
 from fedray.data.sources import Source, sources
@@ -42,7 +42,6 @@ class _TorchVision(Source):
     """Whether torchvision can fetch them."""
     splits: ClassVar[OfficialSplits] = {TRAIN: {"train": True}, TEST: {"train": False}}
     """What the class takes to read each official split."""
-    resampling: ClassVar[Resampling] = "bilinear"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`, or the cache when None; fetch what is missing when that is allowed.

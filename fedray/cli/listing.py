@@ -1,0 +1,148 @@
+"""What can be chosen by name, and what is shipped as a file: for `ls`, `show` and completion.
+
+Nothing heavy is imported to read what was listed before (`fedray.cli.kept`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedray.cli.kept import kept
+from fedray.plugins import Plugin, use
+from fedray.shipped import FOLDERS, files
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "algorithms": "algorithm",
+        "optimizers": "optimizer",
+        "schedules": "learning rate schedule",
+        "architectures": "architecture",
+        "groups": "model group",
+        "clips": "CLIP",
+        "sources": "data source",
+        "partitions": "partition",
+        "evolutions": "data evolution",
+        "augmentations": "augmentation",
+        "encoders": "text encoder",
+        "styles": "text style",
+        "metrics": "metric",
+    }
+)
+"""What the listings are called, and the kind of registry behind each."""
+
+TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType({"models": ("groups", "architectures")})
+"""Listings of several kinds: `model.group` takes both."""
+
+LISTINGS = ("algorithms", *FOLDERS, *TOGETHER, *(kind for kind in KINDS if kind != "algorithms"))
+"""Everything that `fedray ls` lists."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an entry.
+
+    Attributes:
+        name: as the experiment spells it.
+        type: its type in Python.
+        default: as YAML would have it; "" where it must be given.
+        bounds: "> 0" and the like; "" without.
+        text: what its docstring says.
+    """
+
+    name: str
+    type: str
+    default: str
+    bounds: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that can be chosen by name.
+
+    Attributes:
+        name: what the experiment calls it.
+        title: what its paper calls it, or its name.
+        summary: one line.
+        paper: authors, venue, arXiv number; "-" where there is none.
+        travels: what a method sends; "" for anything else.
+        file: the source file below the package; "" where it is elsewhere.
+        parameters: its typed parameters.
+        gives: of a metric, the numbers that it may give and what they mean.
+    """
+
+    name: str
+    title: str
+    summary: str
+    paper: str
+    travels: str
+    file: str
+    parameters: tuple[Parameter, ...]
+    gives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """An experiment, sweep or table.
+
+    Attributes:
+        name: what `run`, `sweep` or `table` is given.
+        summary: the first line of its file.
+        file: its path.
+    """
+
+    name: str
+    summary: str
+    file: str
+
+
+def registered(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
+    """The entries of every registry, by the keys of `KINDS`.
+
+    Raises:
+        UserError: when a plug-in does not import or takes a name that is taken.
+    """
+
+    def make() -> tuple[Any, bool]:
+        from fedray.cli.catalogue import entries
+
+        use(plugins, check=True)
+        return {kind: [asdict(entry) for entry in entries(kind)] for kind in KINDS}, True
+
+    found = kept("entries", plugins, make)
+    return {kind: [_entry(tree) for tree in trees] for kind, trees in found.items()}
+
+
+def _entry(tree: Mapping[str, Any]) -> Entry:
+    parameters = tuple(Parameter(**each) for each in tree["parameters"])
+    return Entry(**{**tree, "parameters": parameters, "gives": tuple(tree["gives"])})
+
+
+def listed(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shipped]:
+    """What a listing holds, sorted by name.
+
+    Args:
+        listing: one of `LISTINGS`.
+        plugins: of the user.
+    """
+    if listing in FOLDERS:
+        return shipped(listing)
+    entries = registered(plugins)
+    found = [entry for kind in TOGETHER.get(listing, (listing,)) for entry in entries[kind]]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def shipped(kind: str) -> list[Shipped]:
+    """The files of a kind, a key of `FOLDERS`."""
+    return [Shipped(name, _first_line(path), str(path)) for name, path in files(kind).items()]
+
+
+def _first_line(path: Path) -> str:
+    """What a file's first line says of it; "" where that is no comment."""
+    with path.open(encoding="utf-8") as lines:
+        first = lines.readline().strip()
+    return first.lstrip("# ").rstrip(".") if first.startswith("#") else ""

@@ -1,0 +1,1 @@
+def card(model): return ""

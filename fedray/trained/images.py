@@ -1,0 +1,149 @@
+"""Images as their owner has them, made what a model was trained on: size, channels, range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.data.decoding import Encoded, Resampling, decode, resizing
+from fedray.errors import UserError
+from fedray.models import Pixels
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Images: TypeAlias = "Tensor | np.ndarray | str | Path | Image | Sequence[str | Path | Image | Any]"
+"""A batch as a tensor or array [n, channels, H, W], [n, H, W, channels] or [n, H, W]; one image
+likewise without n; or a file, a PIL image, or several of these. Integers are in 0..255, floats in
+0..1."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How images become what a model sees.
+
+    Attributes:
+        channels: 1 grey, 3 RGB.
+        height: in pixels.
+        width: in pixels.
+        resampling: how those of other sizes are scaled; a square's centre is cut out then.
+        as_torchvision: whether sides and margins are rounded as torchvision's transforms do.
+    """
+
+    channels: int
+    height: int
+    width: int
+    resampling: Resampling = "bilinear"
+    as_torchvision: bool = False
+
+    def __str__(self) -> str:
+        colour = "grey" if self.channels == 1 else "RGB"
+        scaled = f", {self.resampling}, centre cut out" if self.height == self.width else ""
+        return f"{self.width}x{self.height} pixels, {colour}{scaled}, in [-1, 1]"
+
+    def __call__(self, images: Images) -> Pixels:
+        """The images as the model sees them, float32 [n, channels, H, W] in [-1, 1].
+
+        Raises:
+            UserError: when they are none, cannot be read, or do not fit.
+        """
+        if isinstance(images, Tensor | np.ndarray):
+            return Pixels(self._of_array(images))
+        one = isinstance(images, str | Path) or hasattr(images, "convert")
+        several: Sequence[Any] = [images] if one else list(images)  # type: ignore[list-item,arg-type]
+        if not several:
+            return Pixels(torch.zeros(0, self.channels, self.height, self.width))
+        if all(isinstance(each, Tensor | np.ndarray) for each in several):
+            return Pixels(torch.cat([self._of_array(each) for each in several]))
+        return Pixels.of(torch.from_numpy(self._decoded([_encoded(each) for each in several])))
+
+    def _of_array(self, images: Tensor | np.ndarray) -> Tensor:
+        """A tensor or array, of the size that it has where that fits."""
+        batch = self._batch(torch.as_tensor(images).detach().cpu())
+        if not batch.is_floating_point():
+            batch = batch.clamp(0, 255).to(torch.uint8)
+        elif len(batch) and not 0 <= float(batch.min()) <= float(batch.max()) <= 1:
+            raise UserError(
+                f"the images hold floats from {float(batch.min()):g} to {float(batch.max()):g}, "
+                "expected 0 to 1 (or integers from 0 to 255)"
+            )
+        if batch.shape[1:] == (self.channels, self.height, self.width):
+            values = Pixels.of(batch).values if batch.dtype == torch.uint8 else batch.float() * 2 - 1
+            return values
+        as_bytes = batch if batch.dtype == torch.uint8 else (batch * 255).round().to(torch.uint8)
+        pixels: list[Encoded] = [each.permute(1, 2, 0).squeeze(2).numpy() for each in as_bytes]
+        return Pixels.of(torch.from_numpy(self._decoded(pixels))).values
+
+    def _batch(self, images: Tensor) -> Tensor:
+        """As [n, 1 or 3, H, W].
+
+        Raises:
+            UserError: when it is neither one image nor a batch.
+        """
+        found = images
+        if found.ndim == 2 or (found.ndim == 3 and (found.shape[0] in _COLOURS or _last(found))):
+            found = found.unsqueeze(0)
+        if found.ndim == 3:
+            found = found.unsqueeze(1)
+        if found.ndim == 4 and found.shape[1] not in _COLOURS and _last(found):
+            found = found.permute(0, 3, 1, 2)
+        if found.ndim != 4 or found.shape[1] not in _COLOURS:
+            raise UserError(
+                f"the images have the shape {list(images.shape)}, expected [n, channels, H, W] "
+                f"with 1 or 3 channels, for this model [n, {self.channels}, {self.height}, "
+                f"{self.width}]"
+            )
+        return found
+
+    def _decoded(self, encoded: Sequence[Encoded]) -> np.ndarray:
+        square = self.height == self.width
+        where = [str(each) if isinstance(each, Path) else f"image {i}" for i, each in enumerate(encoded)]
+        with resizing(self.resampling if self.as_torchvision else None):
+            found = decode(
+                encoded,
+                lambda i: where[i],
+                image_size=self.height if square else None,
+                channels=self.channels,
+                resampling=self.resampling,
+            )
+        if found.shape[2:] != (self.height, self.width):
+            raise UserError(
+                f"{where[0]} has {found.shape[3]}x{found.shape[2]} pixels, and the model sees "
+                f"{self.width}x{self.height}; scale it"
+            )
+        return found
+
+
+_COLOURS = (1, 3)
+
+
+def _last(images: Tensor) -> bool:
+    """Whether the channels stand last."""
+    return images.shape[-1] in _COLOURS
+
+
+def _encoded(image: Any) -> Encoded:
+    """One image as the decoder takes it.
+
+    Raises:
+        UserError: when it is none.
+    """
+    if isinstance(image, str | Path):
+        path = Path(image).expanduser()
+        if not path.is_file():
+            what = "is a folder; name the images in it" if path.is_dir() else "does not exist"
+            raise UserError(f"{path} {what}")
+        return path
+    if hasattr(image, "convert"):  # a PIL image
+        if image.mode not in ("L", "RGB"):
+            image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
+        return np.asarray(image)
+    raise UserError(
+        f"{type(image).__name__} is no image; expected a file, a PIL image, or a tensor or array"
+    )

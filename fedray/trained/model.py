@@ -1,0 +1,172 @@
+"""One client's model as it was tested: it predicts, gives its weights, and is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedray.core import Algorithm, LocalContext, Tensors
+from fedray.core.client import named_tensors
+from fedray.core.state import leaves
+from fedray.errors import UserError
+from fedray.models import Pixels
+from fedray.plugins import use
+from fedray.trained.images import Images, Preprocessing
+
+if TYPE_CHECKING:
+    from fedray.trained.opened import TrainedModels
+
+BATCH = 500
+"""Images that are predicted at a time, as a run does."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says about n images.
+
+    Attributes:
+        logits: `[n, C]`, or, of a model that predicts every pixel, `[n, H, W, C]`; on the CPU.
+        class_names: C names.
+    """
+
+    logits: Tensor
+    class_names: Sequence[str]
+
+    @property
+    def labels(self) -> Tensor:
+        """The likeliest class of each image `[n]`, or pixel `[n, H, W]`, int64."""
+        return self.logits.argmax(-1)
+
+    @property
+    def names(self) -> list[str]:
+        """The likeliest class of each image by its name; of pixels, one after the other."""
+        return [self.class_names[label] for label in self.labels.flatten().tolist()]
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The softmax of the logits; of a method that compares by cosines it is flat."""
+        return self.logits.float().softmax(-1)
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+
+class TrainedModel:
+    """The model of one client, or the one that all clients share.
+
+    Args:
+        owner: the models of the run that it is of.
+        local: the client with its loaded model, as it was tested.
+
+    Attributes:
+        client: whose it is.
+    """
+
+    def __init__(self, owner: TrainedModels, local: LocalContext) -> None:
+        self.client = local.client.id
+        self.owner = owner
+        self._local = local
+        local.model.eval()
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """What the columns of the logits mean."""
+        return self.owner.class_names
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How images become what it sees."""
+        return self.owner.preprocessing
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The network: `Pixels` to features and, where it has a head, logits."""
+        return self._local.model
+
+    @torch.no_grad()
+    def predict(self, images: Images) -> Predictions:
+        """Classify images as the run's own test does.
+
+        Args:
+            images: see `Images`; other sizes are scaled.
+
+        Raises:
+            UserError: when they are none, cannot be read, or do not fit.
+        """
+        use(self.owner.assembly.experiment.plugins)
+        pixels = self.preprocessing(images)
+        device = self._local.client.device
+        parts = [
+            self._logits(Pixels(part.to(device))).float().cpu()
+            for part in pixels.values.split(self._batch)
+        ]
+        shape = (len(pixels), self.preprocessing.height, self.preprocessing.width)
+        dense = self.owner.assembly.models.dense
+        logits = torch.cat(parts).reshape(*(shape if dense else shape[:1]), -1)
+        return Predictions(logits, self.class_names)
+
+    @property
+    def _batch(self) -> int:
+        config = self._local.client.setting.training
+        return min(BATCH, config.batch_size) if self.owner.assembly.models.dense else BATCH
+
+    def _logits(self, pixels: Pixels) -> Tensor:
+        self._local.model.eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # of layers that draw when they test
+            return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
+
+    def state_dict(self) -> Tensors:
+        """A copy of the model's parameters and buffers by name, on the CPU.
+
+        Of a prompt method they are the prompts; the CLIP is the one that the card names.
+        """
+        named = named_tensors(self._local.model)
+        return {name: tensor.cpu().contiguous().clone() for name, tensor in named.items()}
+
+    @cached_property
+    def classifier(self) -> Tensors:
+        """What the method classifies with besides the model, by name: text vectors, prototypes.
+
+        Empty where the model's own logits are the answer.
+        """
+        if type(self.owner.assembly.algorithm).predict is Algorithm.predict:
+            return {}
+        trees: dict[str, Any] = {"memory": self._local.state.memory, "extra": self._local.extra}
+        return {
+            ".".join(path): tensor.detach().cpu().contiguous().clone()
+            for path, tensor in leaves(trees)
+        }
+
+    def export(self, folder: str | Path) -> Path:
+        """Write the weights as safetensors, with a card, into a new folder.
+
+        Args:
+            folder: `model.safetensors` (weights; what else classifies, as `classifier.NAME`) and
+                `README.md` are written there.
+
+        Raises:
+            UserError: when there is an export already.
+        """
+        from safetensors.torch import save_file
+
+        from fedray.trained.card import card
+
+        place = Path(folder).expanduser()
+        file = place / "model.safetensors"
+        if file.exists():
+            raise UserError(f"{file} is there already; name another folder")
+        place.mkdir(parents=True, exist_ok=True)
+        besides = {f"classifier.{name}": tensor for name, tensor in self.classifier.items()}
+        save_file({**self.state_dict(), **besides}, file)
+        (place / "README.md").write_text(card(self), encoding="utf-8")
+        return place

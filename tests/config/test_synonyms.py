@@ -1,0 +1,78 @@
+"""Words of neighbouring tools and papers lead to our keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.config import Experiment, load_experiment, read_experiment
+from fedray.config.files import COMPONENTS
+from fedray.config.synonyms import CHOOSES, SYNONYMS, key_for
+from fedray.errors import UserError
+from fedray.registry import parameters_of, registry
+
+WORDS = [(word, key) for key, words in SYNONYMS.items() for word in words]
+
+
+def exists(key: str) -> bool:
+    """Whether a key is one of the experiment, or of some entry that it chooses."""
+    owner = next((each for each in COMPONENTS if key.startswith(f"{each}.")), None)
+    if owner is not None:
+        entries = registry(COMPONENTS[owner]).entries()
+        params = [parameters_of(entry) for entry in entries if parameters_of(entry)]
+        names = {field.alias or name for p in params for name, field in p.model_fields.items()}
+        return key.removeprefix(f"{owner}.") in names
+    model = Experiment
+    *sections, last = key.split(".")
+    for section in sections:
+        model = model.model_fields[section].annotation
+    return last in model.model_fields
+
+
+@pytest.mark.parametrize("key", [*SYNONYMS, *CHOOSES.values()])
+def test_every_key_that_is_suggested_exists(key):
+    assert exists(key)
+
+
+def test_no_word_stands_twice_or_is_a_key_itself():
+    words = [word for word, _ in WORDS]
+    assert len(set(words)) == len(words)
+    assert words == [word.lower() for word in words]
+    assert set(words) & set(Experiment.model_fields) == set()
+
+
+@pytest.mark.parametrize(("word", "key"), WORDS)
+def test_a_synonym_is_answered_with_the_key(word, key):
+    said = f"unknown key '{word}' in the experiment. Did you mean '{key}'?"
+    with pytest.raises(UserError) as refused:
+        load_experiment(read_experiment("local_digits"), [(word, 1)])
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (
+            [("data.num_clients", 5)],
+            "unknown key 'num_clients' in data. Did you mean 'data.clients'",
+        ),
+        ([("algorithm.learning_rate", 5)], "in algorithm. Did you mean 'lr'?"),
+        ([("Learning_Rate", 5)], "Did you mean 'lr'?"),
+        ([("image_size", 5)], "in the experiment. Did you mean 'data.image_size'?"),
+        ([("up_bits", 5)], "in the experiment. Did you mean 'wire.up_bits'?"),
+        (
+            [("model", "resnet18")],
+            "model has keys of its own, found the text 'resnet18'; write model",
+        ),
+        ([("data", "digits")], "write data.source=digits"),
+        ([("data.source", "cifar10")], "Did you mean 'torchvision_cifar10'?"),
+        ([("rouds", 5)], "Did you mean 'rounds'?"),
+        ([("nothing_at_all", 5)], "in the experiment. Valid: algorithm, "),
+    ],
+)
+def test_other_wrong_keys(pairs, said):
+    with pytest.raises(UserError, match=said.replace("?", r"\?")):
+        load_experiment(read_experiment("local_digits"), pairs)
+
+
+def test_what_is_nobody_s_word():
+    assert key_for("nothing_at_all") is None
