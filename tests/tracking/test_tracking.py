@@ -445,8 +445,8 @@ def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
     assert tracker.failure is None
     run = Held(uri).run()
     assert len(run.data.params) == 251
-    assert run.data.metrics["m2099"] == 2099
-    assert run.data.metrics[valid_name("λ")] == 3.0
+    assert run.data.metrics["measured/m2099"] == 2099
+    assert run.data.metrics[grouped("λ")] == 3.0
     assert run.data.tags["t119"].endswith("... (9000 characters)")
 
 
@@ -689,7 +689,7 @@ def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -
     killed.start("k", "n", params={}, tags={})
     killed.round("k", first)
     killed.close(wait_seconds=20)
-    assert Held(uri).run().data.metrics.keys() < {*many}
+    assert Held(uri).run().data.metrics.keys() < {grouped(name) for name in many}
 
     resumed = MlflowTracker(uri, "digits")
     resumed.start("k", "n", params={}, tags={})
@@ -697,7 +697,7 @@ def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -
     resumed.finish("k", "FINISHED")
     resumed.close()
     held = Held(uri)
-    for name in ("m0", "m999", "m1000", "m1499", "seconds"):
+    for name in (*(f"measured/m{i}" for i in (0, 999, 1000, 1499)), "time/seconds"):
         assert len(held.history(held.run(), name)) == 1, name
 
 
