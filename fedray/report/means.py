@@ -67,7 +67,7 @@ def _section(
     )
     if composed:
         below += f" Of means: computed of the means of {', '.join(composed[1])}."
-    return Section("Over data sets", (), header, texts, [below])
+    return Section(f"Over data sets: {pretty(metric)}", (), header, texts, [below])
 
 
 def over_data_sets(members: Sequence[Group], metric: str, found: Compared) -> Stat | None:

@@ -98,10 +98,16 @@ def _differences(found: Compared, groups: Sequence[Group]) -> Section:
     count = sum(row[3] != NOTHING for row in rows)
     below = (
         f"{pretty(metric)}, {how_chosen(groups, found.at)}: difference to {base.label}, paired by "
-        f"seed; p of the two-sided t-test, corrected for {count} comparison(s) by Holm; within the "
-        f"spread where it is above {ALPHA:g}."
+        "seed"
     )
-    return Section("", (), ["method", "n", "difference", "p (Holm)", "reading"], rows, [below])
+    if count:
+        below += (
+            f"; p of the two-sided t-test, corrected for {count} comparison(s) by Holm; within the "
+            f"spread where it is above {ALPHA:g}"
+        )
+    return Section(
+        "", (), ["method", "n", "difference", "p (Holm)", "reading"], rows, [f"{below}."]
+    )
 
 
 def print_table(found: Compared, console: Console | None = None) -> None:

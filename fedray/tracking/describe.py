@@ -227,7 +227,8 @@ def metrics_of(done: Round) -> dict[str, float]:
 
     What is measured per client is left out: it goes into one file, not into hundreds of metrics.
     """
-    found = {grouped(name): value for name, value in done.metrics.items()}
+    headline_first = sorted(done.metrics.items(), key=lambda item: item[0] != HEADLINE)
+    found = {grouped(name): value for name, value in headline_first}  # pages list in this order
     for direction, traffic in (("up", done.up), ("down", done.down)):
         for unit, total, by_kind in (
             ("bytes", traffic.total_bytes, traffic.bytes),
