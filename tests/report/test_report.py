@@ -380,7 +380,7 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
-        (["{tmp}/runs", "--out", "{tmp}/runs/a/result.json"], r"--out .* cannot be made"),
+        (["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"], r"--out .* cannot be made"),
         (["{tmp}/runs"], r"matrices.json cannot be read"),
     ],
 )
