@@ -11,7 +11,7 @@ from typing import Any
 
 from fedray.config import flatten
 from fedray.errors import UserError
-from fedray.records import BEST, RunFolder, Traffic, megabytes
+from fedray.records import BEST, RunFolder, Traffic
 from fedray.report.compared import Compared
 from fedray.report.figures import (
     figure_clients,
@@ -24,6 +24,7 @@ from fedray.report.runs import NOT_COMPARED, Group, LoadedRun, show
 from fedray.report.section import Picture, Section
 from fedray.report.sweeps import swept_figures
 from fedray.report.table import sections
+from fedray.units import size_of, time_of
 
 MOST_PARTITIONS = 3
 """Different partitions that are drawn."""
@@ -153,7 +154,7 @@ def _traffic(found: Compared) -> list[Section]:
         same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member)
     sent = {_names(members): dict(sizes) for sizes, members in same.items()}
     rows = [
-        [f"{label}: {what}", megabytes(size)]
+        [f"{label}: {what}", size_of(size)]
         for label, sizes in sent.items()
         for what, size in sizes.items()
     ]
@@ -238,7 +239,7 @@ def _cell(config: Mapping[str, Any], key: str) -> str:
 
 def _origin(groups: Iterable[Group]) -> Section:
     """Versions, hashes, times and folders of the runs."""
-    header = ["method", "seed", "rounds", "seconds", "commit", "images", "partition", "identity"]
+    header = ["method", "seed", "rounds", "time", "commit", "images", "partition", "identity"]
     rows = []
     for member in groups:
         for loaded in member.runs:
@@ -249,7 +250,7 @@ def _origin(groups: Iterable[Group]) -> Section:
                     member.label,
                     str(loaded.seed),
                     str(max(run.done, 0)),
-                    f"{run.costs.wall_seconds:.0f}",
+                    time_of(run.costs.wall_seconds),
                     info.versions.get("git", "?"),
                     *((sha or "?")[:12] for sha in hashes),
                 ]

@@ -12,11 +12,11 @@ experiment lags behind its trials and forgets schedulers, so it is not used for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError, named
@@ -24,7 +24,9 @@ from fedray.files import write_json
 from fedray.sweep.seeds import MergedRound, objective_of, read_merged, read_seeds
 from fedray.sweep.spec import Config, SweepPlan, folder_name
 
+FILE = "sweep.json"
 FORMAT = 3
+T = TypeVar("T")
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 
@@ -272,7 +274,7 @@ class Ledger:
         """Replace sweep.json in one step."""
         best = self.best
         write_json(
-            self.home / "sweep.json",
+            self.home / FILE,
             {
                 "format": FORMAT,
                 "sweep": self.plan.sweep,
@@ -292,24 +294,13 @@ class Ledger:
         Raises:
             UserError: when it cannot be read.
         """
-        path = home / "sweep.json"
-        try:
-            return cls._of(home, json.loads(path.read_text(encoding="utf-8")))
-        except UserError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(f"{path} cannot be read: {named(error)}; start anew") from None
+        return read_state(home / FILE, FORMAT, lambda tree: cls._of(home, tree))
 
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Ledger:
-        path = home / "sweep.json"
-        if tree["format"] != FORMAT:
-            raise UserError(
-                f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
-            )
         ledger = cls(
             home=home,
-            plan=validate(SweepPlan, tree["plan"], str(path)),
+            plan=validate(SweepPlan, tree["plan"], str(home / FILE)),
             status=tree["status"],
             began=tree["began"],
         )
@@ -322,16 +313,44 @@ class Ledger:
         return ledger
 
 
-def unfinished(folder: Path) -> Path:
-    """The latest invocation below a sweep's folder that is not finished.
+def read_state(path: Path, version: int, make: Callable[[Tree], T]) -> T:
+    """Read what an invocation, of a sweep or of a table, wrote of itself.
+
+    Args:
+        path: the file.
+        version: the format that `make` reads.
+        make: of the file's tree.
+
+    Raises:
+        UserError: when it cannot be read.
+    """
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        found = tree["format"]
+        if found == version:
+            return make(tree)
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {named(error)}; start anew") from None
+    raise UserError(f"{path} has format {found}, this version reads {version}; start anew")
+
+
+def unfinished(folder: Path, file: str = FILE, what: str = "sweep") -> Path:
+    """The latest invocation below a sweep's or a table's folder that is not finished.
+
+    Args:
+        folder: of all invocations.
+        file: what an invocation wrote of itself.
+        what: an invocation's kind, for the error.
 
     Raises:
         UserError: when there is none.
     """
-    for path in sorted(folder.glob("*/sweep.json"), reverse=True):
+    for path in sorted(folder.glob(f"*/{file}"), reverse=True):
         if _status(path) == "running":
             return path.parent
-    raise UserError(f"--resume: no sweep below {folder} is unfinished; start without --resume")
+    raise UserError(f"--resume: no {what} below {folder} is unfinished; start without --resume")
 
 
 def _status(path: Path) -> Any:

@@ -7,6 +7,7 @@ search.py      which configurations are tried; how a grid is continued at its ed
 measured.py    what one run came to, in the round that is chosen
 agenda.py      what is run next: every cell tunes, chooses and reports by itself
 book.py        plan.json and the runs' folders; what `--resume` reads
+forecast.py    how many runs there will be, and how long they take
 runner.py      the runs inside Ray Tune
 runs.py        the table in MLflow: a run per cell, below it one per seed
 statistics.py  intervals, paired tests, Holm's correction, how many seeds would decide

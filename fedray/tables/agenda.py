@@ -49,8 +49,8 @@ class Ended:
     score: float | None
 
 
-Lookup = Callable[[str], Ended | None]
-"""How the run of a key ended; None: it has not."""
+Lookup = Callable[[Wanted], Ended | None]
+"""How a run ended; None: it has not."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Cell:
         configs, added, edges = list(self.first), False, list[Edge]()
         while configs:
             runs = [self._tuning(config) for config in configs]
-            if left := [run for each in runs for run in each if lookup(run.key) is None]:
+            if left := [run for each in runs for run in each if lookup(run) is None]:
                 return Standing("tuning", tried, None, [], left)
             for config, each in zip(configs, runs, strict=True):
                 tried.append(Tried(config, _objective(each, lookup), added))
@@ -147,7 +147,7 @@ class Cell:
         self, tried: Sequence[Tried], chosen: Config, edges: Sequence[Edge], lookup: Lookup
     ) -> Standing:
         runs = [self.wanted(chosen, "report", seed) for seed in self.plan.report.seeds]
-        left = [run for run in runs if lookup(run.key) is None]
+        left = [run for run in runs if lookup(run) is None]
         return Standing("report" if left else "over", tried, chosen, edges, left)
 
     def _tuning(self, config: Config) -> list[Wanted]:
@@ -165,7 +165,7 @@ def _objective(runs: Sequence[Wanted], lookup: Lookup) -> float | None:
     """The mean over tuning seeds; None where one of them failed."""
     scores = []
     for run in runs:
-        ended = lookup(run.key)
+        ended = lookup(run)
         if ended is None or ended.score is None:
             return None
         scores.append(ended.score)
@@ -178,11 +178,12 @@ def check_rows_differ(cells: Iterable[Cell]) -> None:
     Raises:
         UserError: naming the rows.
     """
-    found: dict[tuple[str, frozenset[str]], str] = {}
+    found: dict[tuple[str, frozenset[str], str], str] = {}
     for cell in cells:
         seed = cell.plan.report.seeds[0]
         keys = frozenset(cell.wanted(config, "report", seed).key for config in cell.first)
-        other = found.setdefault((cell.place.column, keys), cell.place.row)
+        measures = repr(sorted(cell.plan.rows[cell.place.row].metrics.items()))
+        other = found.setdefault((cell.place.column, keys, measures), cell.place.row)
         if other != cell.place.row:
             raise UserError(
                 f"rows {other} and {cell.place.row} of table {cell.plan.table} would run the same "

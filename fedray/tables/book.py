@@ -9,7 +9,6 @@ failed, and what was spent on them.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +17,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.config import Experiment, Tree, validate
-from fedray.errors import UserError, named
+from fedray.errors import UserError
 from fedray.files import results_home, write_json
 from fedray.records import BEST, RunFolder
-from fedray.sweep.ledger import Trial
+from fedray.sweep.ledger import Trial, read_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Ended, Standing, Wanted
 from fedray.tables.measured import Measured, measured
 from fedray.tables.plan import TablePlan
 
+FILE = "plan.json"
 FORMAT = 1
 
 
@@ -84,8 +84,7 @@ class Book:
     def __post_init__(self) -> None:
         self.cells = [Cell(self.plan, place) for place in self.plan.places]
         self._numbers: dict[str, int] = {}
-        self._measured: dict[str, Measured] = {}
-        self._ended: dict[str, Ended] = {}
+        self._measured: dict[tuple[str, str], Measured] = {}
         self._standings: list[tuple[Cell, Standing]] | None = None
 
     # --- which runs -------------------------------------------------------------------------------
@@ -94,29 +93,28 @@ class Book:
         """Where a run lies."""
         return self.store / key
 
-    def measured(self, key: str) -> Measured | None:
-        """What a run came to; None while it is not over, or where it failed.
+    def measured(self, key: str, row: str) -> Measured | None:
+        """What a run came to for a row; None while it is not over, or where it failed.
 
         Raises:
             UserError: when it did not measure what the table is about.
         """
-        if key in self._measured:
-            return self._measured[key]
+        if (key, row) in self._measured:
+            return self._measured[key, row]
         number = self._numbers.get(key)
         if number is not None and not self.trials[number].is_over:
             return None
         if not is_whole(self.folder(key)):
             return None
-        self._measured[key] = measured(self.folder(key), self.plan)
-        return self._measured[key]
+        self._measured[key, row] = measured(self.folder(key), self.plan, row)
+        return self._measured[key, row]
 
-    def lookup(self, key: str) -> Ended | None:
+    def lookup(self, wanted: Wanted) -> Ended | None:
         """How a run ended."""
-        if key in self.failures:
+        if wanted.key in self.failures:
             return Ended(None)
-        if key not in self._ended and (found := self.measured(key)) is not None:
-            self._ended[key] = Ended(found.score)
-        return self._ended.get(key)
+        found = self.measured(wanted.key, wanted.place.row)
+        return None if found is None else Ended(found.score)
 
     def standings(self) -> list[tuple[Cell, Standing]]:
         """Where every cell stands; the runs that have become ready are entered."""
@@ -205,7 +203,8 @@ class Book:
     def rounds_of(self, trial: Trial) -> list[MergedRound]:
         """The rounds that a run has finished, from its folder."""
         rounds = RunFolder(folder_of(trial)).rounds()
-        return [merge([done], self.plan.chosen_by, self.plan.metrics[0]) for done in rounds]
+        watched = watched_of(self.plan, wanted_of(trial))
+        return [merge([done], *watched) for done in rounds]
 
     def is_whole(self, trial: Trial) -> bool:
         """Whether a run has done all its rounds."""
@@ -226,11 +225,12 @@ class Book:
 
     def _take(self, trial: Trial) -> str | None:
         """Take a run's numbers; why that cannot be, otherwise."""
+        wanted = wanted_of(trial)
         try:
-            found = measured(folder_of(trial), self.plan)
+            found = measured(folder_of(trial), self.plan, wanted.place.row)
         except UserError as error:
             return str(error)
-        self._measured[wanted_of(trial).key] = found
+        self._measured[wanted.key, wanted.place.row] = found
         trial.objective, trial.best_rounds = found.choice, [found.round]
         return None
 
@@ -250,7 +250,7 @@ class Book:
             "plan": self.plan.model_dump(mode="json"),
         }
         self.home.mkdir(parents=True, exist_ok=True)
-        write_json(self.home / "plan.json", tree)
+        write_json(self.home / FILE, tree)
 
     @classmethod
     def read(cls, home: Path) -> Book:
@@ -259,24 +259,13 @@ class Book:
         Raises:
             UserError: when it cannot be read.
         """
-        path = home / "plan.json"
-        try:
-            return cls._of(home, json.loads(path.read_text(encoding="utf-8")))
-        except UserError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UserError(f"{path} cannot be read: {named(error)}; start anew") from None
+        return read_state(home / FILE, FORMAT, lambda tree: cls._of(home, tree))
 
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Book:
-        path = home / "plan.json"
-        if tree["format"] != FORMAT:
-            raise UserError(
-                f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
-            )
         return cls(
             home=home,
-            plan=validate(TablePlan, tree["plan"], str(path)),
+            plan=validate(TablePlan, tree["plan"], str(home / FILE)),
             store=Path(tree["store"]),
             command=tree["command"],
             status=tree["status"],
@@ -312,11 +301,20 @@ def _urgency(trial: RunTrial) -> tuple[bool, int]:
     return wanted_of(trial).phase == "report", trial.number
 
 
-def entry(trial: RunTrial) -> Mapping[str, Any]:
+def watched_of(plan: TablePlan, wanted: Wanted) -> tuple[str, str]:
+    """The number that chooses, and the one that is reported, of a run's row."""
+    row = wanted.place.row
+    return plan.chosen_by(row), plan.metric_of(row, plan.metrics[0])
+
+
+def entry(trial: RunTrial, plan: TablePlan) -> Mapping[str, Any]:
     """What the trainable gets as its config."""
-    experiment = wanted_of(trial).experiment
+    wanted = wanted_of(trial)
+    chooser, metric = watched_of(plan, wanted)
     return {
         "number": trial.number,
         "folder": str(trial.folder),
-        "experiment": experiment.model_dump_json(by_alias=True),
+        "experiment": wanted.experiment.model_dump_json(by_alias=True),
+        "chooser": chooser,
+        "metric": metric,
     }

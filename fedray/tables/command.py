@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from fedray.command import INTERRUPTED, RUN_ERROR, CommandLine, as_path, run_command, say_stopped
-from fedray.config import Experiment, find_yaml
+from fedray.command import (
+    INTERRUPTED,
+    RUN_ERROR,
+    CommandLine,
+    add_plugin,
+    as_path,
+    go_on_with,
+    run_command,
+    say_next,
+    say_stopped,
+)
+from fedray.config import Experiment, find_yaml, read_plugins
 from fedray.errors import UserError
 from fedray.files import full_disk_said, write_atomic, write_json
+from fedray.plugins import Plugin
+from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
-from fedray.sweep.command import connect_cluster, hold, prepare
+from fedray.sweep.command import connect_cluster, hold, prepare, untracked
+from fedray.sweep.ledger import unfinished
 from fedray.tables.agenda import Cell, check_rows_differ
-from fedray.tables.book import Book, tables_home
+from fedray.tables.book import FILE, Book, tables_home
+from fedray.tables.forecast import headline, planned_cells
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
 from fedray.tables.spec import SCALES, plan_table
@@ -35,7 +48,7 @@ def parser(prog: str = PROG) -> CommandLine:
     cli = CommandLine(
         prog=prog,
         description="Compare methods: each tuned with the same effort, several seeds, verdicts.",
-        epilog=f"Tables that can be found from here: {', '.join(names('tables'))}.",
+        epilog="fedray ls tables lists those that can be found from here.",
     )
     cli.add_argument(
         "table", nargs="?", metavar="NAME", help="a table in tune/tables/, or a YAML file"
@@ -53,23 +66,32 @@ def parser(prog: str = PROG) -> CommandLine:
     cli.add_argument(
         "--out", type=as_path, metavar="DIR", help="the folder of this invocation's page"
     )
+    cli.add_argument(
+        "--plan", action="store_true", help="print what would be run, and what it costs, and end"
+    )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
+    add_plugin(cli)
     cli.add_debug()
     return cli
 
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(prog), _main, argv)
+    return run_command(parser(prog), carry_out, argv)
 
 
-def _main(args: argparse.Namespace) -> int:
+def carry_out(args: argparse.Namespace) -> int:
+    """Run or go on with a table, as the command line says; returns the exit code."""
+    say_next(f"reading the table {args.table}")
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
     check_rows_differ(book.cells)
-    print(headline(book), flush=True)
     fetch_missing(book.store)
+    print(headline(book), flush=True)
+    if args.plan:
+        print("\n".join(planned_cells(book)))
+        return 0
     book.store.mkdir(parents=True, exist_ok=True)
     with (
         full_disk_said(book.home),
@@ -77,9 +99,9 @@ def _main(args: argparse.Namespace) -> int:
         mirrored(book.home),
         mirrored(book.store),
     ):
-        keep_file(args.table, book.home)
+        keep_file(args.table, book)
         if book.is_complete:
-            return finish(book)
+            return finish(book, tracks=not args.no_track)
         concurrent = connect_cluster(
             book.home,
             list(first.values()),
@@ -87,6 +109,7 @@ def _main(args: argparse.Namespace) -> int:
             book.plan.max_concurrent,
             tracks=not args.no_track,
         )
+        say_next("reading images, partitions and texts")
         prepare(_inputs(book))  # as Ray gets ready
         return run(book, concurrent, tracks=not args.no_track)
 
@@ -130,7 +153,7 @@ def begin_or_resume(args: argparse.Namespace) -> Book:
         )
     if args.resume:
         return _resume(args)
-    plan = plan_table(args.table, args.set, args.scale)
+    plan = plan_table(args.table, args.set, args.scale, args.plugin)
     home = _new_home(args, plan)
     return Book(home, plan, tables_home() / "runs", command=_command(args))
 
@@ -139,7 +162,7 @@ def _new_home(args: argparse.Namespace, plan: TablePlan) -> Path:
     if args.out is not None:
         home: Path = args.out.resolve()
         fetch_missing(home)
-        if (home / "plan.json").exists():
+        if (home / FILE).exists():
             raise UserError(f"{home} already holds a table; go on with --resume, or name another")
         return home
     home = tables_home() / plan.table / datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -152,6 +175,8 @@ def _command(args: argparse.Namespace) -> str:
     words = [args.table, *args.set]
     if args.scale:
         words += ["--scale", args.scale]
+    for plugin in args.plugin:
+        words += ["--plugin", plugin]
     return " ".join(["python -m fedray.table", *map(shlex.quote, words)])
 
 
@@ -159,14 +184,16 @@ def _resume(args: argparse.Namespace) -> Book:
     name = Path(args.table).stem
     below = tables_home() / name
     fetch_missing(below if args.out is None else args.out.resolve())
-    home = args.out.resolve() if args.out is not None else unfinished(below)
+    home = args.out.resolve() if args.out is not None else unfinished(below, FILE, "table")
     book = Book.read(home)
     if book.plan.table != name:
         raise UserError(f"{home} holds table {book.plan.table}, not {name}")
     if book.status == "finished":
         raise UserError(f"{home} is finished; start without --resume")
-    if args.set or args.scale:
-        now = plan_table(args.table, args.set, args.scale or book.plan.scale)
+    if not args.plugin:
+        RunFolder(home).check_plugins(plugins_of(book.plan))
+    if args.set or args.scale or args.plugin:
+        now = plan_table(args.table, args.set, args.scale or book.plan.scale, args.plugin)
         if now != book.plan:
             raise UserError(
                 f"--resume: {home} was started with another plan; pass what it was started with "
@@ -175,40 +202,17 @@ def _resume(args: argparse.Namespace) -> Book:
     return book
 
 
-def unfinished(folder: Path) -> Path:
-    """The latest invocation below a table's folder that is not finished.
-
-    Raises:
-        UserError: when there is none.
-    """
-    for path in sorted(folder.glob("*/plan.json"), reverse=True):
-        if json.loads(path.read_text(encoding="utf-8")).get("status") == "running":
-            return path.parent
-    raise UserError(f"--resume: no table below {folder} is unfinished; start without --resume")
-
-
-def keep_file(name: str, home: Path) -> None:
-    """Keep the table's file, comments and all, with its first results."""
-    if not (home / "table.yaml").exists():
+def keep_file(name: str, book: Book) -> None:
+    """Keep the table's file, comments and all, and its plug-ins, with its first results."""
+    if not (book.home / "table.yaml").exists():
         text = find_yaml(name, folders("tables"), "table").read_text(encoding="utf-8")
-        write_atomic(home / "table.yaml", text)
+        write_atomic(book.home / "table.yaml", text)
+    RunFolder(book.home).write_plugins(plugins_of(book.plan))
 
 
-def headline(book: Book) -> str:
-    """What is going to be compared, in three lines."""
-    plan = book.plan
-    tuning, report = plan.tuning, plan.report
-    first = book.cells[0]
-    rounds = book.usual_rounds
-    tuned = first.wanted(first.first[0], "tuning", tuning.seeds[0]).experiment.rounds
-    return (
-        f"{plan.table} [{plan.scale} scale]: {plan.answers}\n"
-        f"{len(plan.rows)} rows x {len(plan.columns)} columns; each cell: at most "
-        f"{tuning.configurations} configurations x {len(tuning.seeds)} tuning seed(s) x {tuned} "
-        f"rounds, chosen on {plan.select} images; then {len(report.seeds)} report seeds x {rounds} "
-        f"rounds\n{len(plan.parsed_claims())} claims, "
-        f"{sum(row.control is not None for row in plan.rows.values())} controls"
-    )
+def plugins_of(plan: TablePlan) -> tuple[Plugin, ...]:
+    """With their texts; all experiments of a table have the same."""
+    return read_plugins(next(iter(plan.bases.values())).get("plugins", ()))
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -230,13 +234,13 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
             fit(book, watcher, concurrent)
             while watcher.take_again():
                 fit(book, watcher, concurrent)
-        code = finish(book)
+        code = finish(book, tracks=tracks)
         metrics = cell_metrics(outcome(book)) if code == 0 else {}
         if tracker is not None:
             print(f"compare: {ui_hint(tracker)}")
         return code
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(book))
+        say_stopped(stop, how_to_go_on(book, tracks=tracks))
         raise
     finally:
         if runs is not None and tracker is not None:
@@ -244,14 +248,14 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
             tracker.close()
 
 
-def how_to_go_on(book: Book) -> str:
+def how_to_go_on(book: Book, *, tracks: bool) -> str:
     """The command that runs what is left of a table."""
     table, home = book.plan.table, book.home
-    where = "" if home.parent == tables_home() / table else f" --out {shlex.quote(str(home))}"
-    return f"go on with: python -m fedray.table {shlex.quote(table)} --resume{where}"
+    where = [] if home.parent == tables_home() / table else ["--out", home]
+    return go_on_with("fedray.table", table, "--resume", *where, *untracked(tracks=tracks))
 
 
-def finish(book: Book) -> int:
+def finish(book: Book, *, tracks: bool) -> int:
     """Write and print what the table comes to; returns the exit code."""
     whole = book.is_complete
     found = outcome(book)
@@ -259,7 +263,7 @@ def finish(book: Book) -> int:
         book.status = "finished"
     print(f"\n{write_page(book, found)}")
     if not whole:
-        print(f"interrupted; {how_to_go_on(book)}", file=sys.stderr)
+        print(f"interrupted; {how_to_go_on(book, tracks=tracks)}", file=sys.stderr)
         book.write()
         return INTERRUPTED
     print(f"page: {book.home / PAGE} (also .html, .tex, .json, figure.png)")

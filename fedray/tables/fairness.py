@@ -23,6 +23,7 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
     return [
         *_unfinished(cells),
         *_choice(plan),
+        *_metrics(plan),
         *_effort(plan, cells),
         *_edges(cells),
         *_failures(cells),
@@ -48,6 +49,13 @@ def _choice(plan: TablePlan) -> Iterator[str]:
     if both and any(row.space for row in plan.rows.values()):
         seeds = ", ".join(map(str, both))
         yield f"Seeds that are reported were tuned on, too: {seeds}"
+
+
+def _metrics(plan: TablePlan) -> Iterator[str]:
+    """Which rows are measured in another way."""
+    for name, row in plan.rows.items():
+        for metric, own in row.metrics.items():
+            yield f"{name}: its {metric} is {own}"
 
 
 def _effort(plan: TablePlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""The table as a figure: seeds, intervals and the paper's numbers, and the paired differences."""
+"""The table as a figure: seeds, intervals and the paper's numbers, and the paired differences.
+
+Of a table whose columns are numbers of one key, the curves of its rows.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from fedray.tables.page import name_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+WIDE = 30
+"""Numbers of a curve that are so many times as large as the least are drawn on a log scale."""
 ACROSS = 3
 """Panels beside each other, at the most."""
 OURS, PAPER, CONTROL = COLOURS[0], COLOURS[1], COLOURS[7]
@@ -24,6 +29,7 @@ OURS, PAPER, CONTROL = COLOURS[0], COLOURS[1], COLOURS[7]
 def draw(found: Outcome, path: Path) -> None:
     """Draw the first metric, a panel per column, and what the first row is ahead of the others.
 
+    Of a curve one panel: the metric against the key, a line with error bars for each row.
     Nothing is drawn where no cell has a number.
 
     Args:
@@ -38,6 +44,12 @@ def draw(found: Outcome, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    if found.plan.curve is not None:
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        _curves(figure.subplots(), found, found.plan.curve)
+        figure.savefig(path, dpi=150)
+        return
     across = min(ACROSS, len(columns) + 1)
     down = math.ceil((len(columns) + 1) / across)
     size = 2.2 + 3.0 * across, 0.9 + down * (0.9 + 0.3 * len(rows))
@@ -53,6 +65,51 @@ def draw(found: Outcome, path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path, dpi=150)
+
+
+def _curves(axes: Axes, found: Outcome, key: str) -> None:
+    """A line for each row: mean and interval, single seeds as dots, the paper's numbers dashed."""
+    plan, metric = found.plan, found.metrics[0]
+    numbers = {column: float(tree[key]) for column, tree in plan.columns.items()}
+    for index, row in enumerate(plan.rows):
+        colour = COLOURS[index % len(COLOURS)]
+        there: list[tuple[float, Interval]] = []
+        for column, x in numbers.items():
+            side = Side(row, column)
+            interval = found.interval(side, metric.name)
+            if interval is not None:
+                there.append((x, interval))
+                values = list(found.by_seed(side, metric.name).values())
+                axes.plot([x] * len(values), values, ".", color=colour, alpha=0.5, markersize=4)
+        if there:
+            _line(axes, there, colour, plan.rows[row].label)
+        if plan.paper is not None:
+            said = [(x, plan.paper.of(row, column)) for column, x in numbers.items()]
+            points = [(x, entry[0]) for x, entry in said if entry is not None]
+            axes.plot([x for x, _ in points], [y for _, y in points], "D--", mfc="w", color=colour)
+    if min(numbers.values()) > 0 and max(numbers.values()) >= WIDE * min(numbers.values()):
+        axes.set_xscale("log")
+    ticks = sorted(numbers.values())
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks], minor=False)
+    axes.set_xlabel(key)
+    axes.set_ylabel(name_of(metric))
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _line(axes: Axes, points: Sequence[tuple[float, Interval]], colour: str, label: str) -> None:
+    """Means with their intervals; no ends where there is one seed."""
+    halves = [0.0 if math.isinf(interval.half) else interval.half for _, interval in points]
+    axes.errorbar(
+        [x for x, _ in points],
+        [interval.mean for _, interval in points],
+        yerr=halves,
+        fmt="o-",
+        color=colour,
+        capsize=3,
+        markersize=5,
+        label=label,
+    )
 
 
 def _values(axes: Axes, found: Outcome, column: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from fedray.errors import UserError, nearest
 from fedray.records import Metric, Round, Run, RunFolder, best_round
@@ -19,7 +20,7 @@ class Measured:
         round: the chosen one, 1 or later.
         choice: what it was chosen by, there.
         score: likewise, larger is better.
-        values: the table's metrics, there.
+        values: the table's metrics, there; another of the row's may stand for one.
         seconds: of all rounds.
         bytes: sent and received in all rounds.
         partition: hash of who owns which image.
@@ -40,46 +41,49 @@ class Measured:
     metrics: list[Metric]
 
 
-def measured(folder: Path, plan: TablePlan) -> Measured:
-    """Read a finished run.
+def measured(folder: Path, plan: TablePlan, row: str) -> Measured:
+    """Read a finished run of a row.
 
     Raises:
         UserError: when it has not measured what the table chooses by or shows, or is damaged.
     """
     run = RunFolder(folder).read()
-    metric = run.info.metric(plan.chosen_by)
-    chosen = chosen_round(run.rounds, plan, metric)
+    chooser, own = plan.chosen_by(row), {name: plan.metric_of(row, name) for name in plan.metrics}
+    metric = run.info.metric(chooser)
+    chosen = chosen_round(run.rounds, metric, plan.at)
     if chosen is None:
-        raise _missing(plan.chosen_by, run)
-    if gone := [name for name in plan.metrics if name not in chosen.metrics]:
+        raise _missing(chooser, run)
+    if gone := [name for name in own.values() if name not in chosen.metrics]:
         raise _missing(gone[0], run)
     return Measured(
         round=chosen.round,
-        choice=chosen.metrics[plan.chosen_by],
-        score=sign_of(metric) * chosen.metrics[plan.chosen_by],
-        values={name: chosen.metrics[name] for name in plan.metrics},
+        choice=chosen.metrics[chooser],
+        score=sign_of(metric) * chosen.metrics[chooser],
+        values={name: chosen.metrics[one] for name, one in own.items()},
         seconds=run.costs.wall_seconds,
         bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
         partition=run.info.partition_sha256,
         data=run.info.data_sha256,
         versions=dict(run.info.versions),
-        metrics=[run.info.metric(name) for name in plan.metrics],
+        metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
     )
 
 
-def chosen_round(rounds: Sequence[Round], plan: TablePlan, metric: Metric) -> Round | None:
-    """The best or the last round by what the plan chooses by, the first of equal ones.
+def chosen_round(
+    rounds: Sequence[Round], metric: Metric, at: Literal["best", "final"]
+) -> Round | None:
+    """The best or the last round by what is chosen by, the first of equal ones.
 
     The untrained model, round 0, is no candidate.
     """
     there = {done.round: done for done in rounds if done.round > 0}
     curve = {
-        number: done.metrics[plan.chosen_by]
+        number: done.metrics[metric.name]
         for number, done in there.items()
-        if plan.chosen_by in done.metrics
+        if metric.name in done.metrics
     }
     best = best_round(curve, metric.direction)
-    if plan.at == "final":
+    if at == "final":
         best = max(curve, default=None)
     return None if best is None else there[best]
 

@@ -189,7 +189,7 @@ def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
     for seed in book.plan.report.seeds if standing.chosen is not None else []:
         wanted = cell.wanted(standing.chosen or {}, "report", seed)
         reason = book.failures.get(wanted.key)
-        found = None if reason is not None else book.measured(wanted.key)
+        found = None if reason is not None else book.measured(wanted.key, place.row)
         seeds.append(SeedResult(seed, wanted.key, found, reason))
     tuning = [
         cell.wanted(tried.config, "tuning", seed).key

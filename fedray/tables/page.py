@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedray.records import Metric, megabytes
+from fedray.records import Metric
 from fedray.report.section import Picture, Section
 from fedray.report.statistics import MOST_SEEDS, Interval
 from fedray.sweep.spec import words
@@ -16,6 +16,7 @@ from fedray.tables.controls import ControlRead
 from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
+from fedray.units import size_of
 
 MARK = "†"
 """Of numbers that were chosen on test images."""
@@ -88,8 +89,25 @@ def paper_text(found: Outcome, row: str, column: str) -> str:
 def row_text(found: Outcome, row: str) -> str:
     """A row's label; of a control that it is one."""
     plan = found.plan.rows[row]
-    label = row if plan.label == row else f"{row}: {plan.label}"
-    return f"{label} (control)" if plan.control else label
+    return f"{plan.label} (control)" if plan.control else plan.label
+
+
+def glosses(found: Outcome) -> list[str]:
+    """What rows and columns are, where their labels do not say it: the names that claims use."""
+    plan = found.plan
+    said = []
+    for name, row in plan.rows.items():
+        gloss = plan.glosses.get(name)
+        if gloss is not None or _plain(row.label) != _plain(name):
+            said.append(f"{row.label}: `{name}`" + (f", {gloss}" if gloss else ""))
+    return [
+        *said,
+        *(f"{name}: {plan.glosses[name]}" for name in plan.columns if name in plan.glosses),
+    ]
+
+
+def _plain(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
 
 
 def main_cells(found: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
@@ -131,7 +149,8 @@ def _main(found: Outcome, metric: Metric) -> Section:
     header, rows = main_cells(found, metric)
     title = "" if metric is found.metrics[0] else name_of(metric)
     left = [f"Not at this scale: {found.plan.left_out}"] if found.plan.left_out else []
-    return Section(title, (), header, rows, [caption(found, metric), *left])
+    items = glosses(found) if metric is found.metrics[0] else []
+    return Section(title, (), header, rows, [caption(found, metric), *left], items)
 
 
 def interval_text(interval: Interval | None, metric: Metric) -> str:
@@ -305,7 +324,7 @@ def _made(found: Outcome, made: Made) -> Section:
     items = [
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them were there already), "
-        f"{hours:.2f} hours of computing, {megabytes(traffic)} sent and received",
+        f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
         f"report seeds {', '.join(map(str, found.plan.report.seeds))}; tuning seeds "
         f"{', '.join(map(str, found.plan.tuning.seeds))}",
         f"commit {made.commit}; {made.versions}",

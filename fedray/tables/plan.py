@@ -111,6 +111,8 @@ class RowPlan(Frozen):
     space: Tree = Field(default_factory=dict)
     """All that is tuned."""
     label: str
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """What stands for a metric of the table in this row."""
     control: str | None = None
     of: str | None = None
     """Of a control, the row that it is to explain."""
@@ -165,6 +167,10 @@ class TablePlan(Frozen):
     paper: PaperNumbers | None
     confidence: float
     max_concurrent: int | None
+    hours: float | None = None
+    """About how long it takes, says the file."""
+    glosses: dict[str, str] = Field(default_factory=dict)
+    """What a row or a column is, in a sentence."""
     left_out: str
 
     @property
@@ -176,10 +182,14 @@ class TablePlan(Frozen):
         """The cell that tunes for a cell: itself, unless the file says otherwise."""
         return Place(self.rows[place.row].tuned_as or place.row, self.tuning.at or place.column)
 
-    @property
-    def chosen_by(self) -> str:
-        """The metric by which configurations and rounds are chosen."""
-        return self.choose if self.select == "test" else f"{VALIDATION}{self.choose}"
+    def metric_of(self, row: str, metric: str) -> str:
+        """What a row measures as a metric of the table: that, or another that stands for it."""
+        return self.rows[row].metrics.get(metric, metric)
+
+    def chosen_by(self, row: str) -> str:
+        """The metric by which a row's configurations and rounds are chosen."""
+        name = self.metric_of(row, self.choose)
+        return name if self.select == "test" else f"{VALIDATION}{name}"
 
     def parsed_claims(self) -> list[Claim]:
         """The inequalities."""

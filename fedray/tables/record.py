@@ -60,8 +60,9 @@ class Made:
 
 def made(book: Book, found: Outcome) -> Made:
     """How the book's table was made."""
-    keys = {key for cell in found.cells.values() for key in keys_of(cell)}
-    measured = [one for key in keys if (one := book.measured(key)) is not None]
+    rows = {key: cell.place.row for cell in found.cells.values() for key in keys_of(cell)}
+    keys = set(rows)
+    measured = [one for key in keys if (one := book.measured(key, rows[key])) is not None]
     packages = versions()
     return Made(
         command=book.command,
@@ -165,7 +166,7 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
     paper = None
     if plan.paper is not None:
         paper = plan.paper.of(place.row, place.column)
-    measured = [one for key in keys_of(cell) if (one := book.measured(key)) is not None]
+    measured = [one for key in keys_of(cell) if (one := book.measured(key, place.row)) is not None]
     return {
         "row": place.row,
         "column": place.column,

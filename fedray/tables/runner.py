@@ -5,7 +5,6 @@ The trial, the warm processes, the watcher and the progress are the sweep's.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +39,7 @@ class ReadyRuns(Searcher):  # type: ignore[misc]
         trial = self._book.next()
         if trial is not None:
             trial.status = "running"
-            return {"trial": entry(trial)}
+            return {"trial": entry(trial, self._book.plan)}
         return Searcher.FINISHED if self._book.is_complete else None
 
     def on_trial_complete(
@@ -82,27 +81,25 @@ class TableWatcher(Watcher):
             self._write()
 
 
-def run_one(config: Mapping[str, Any], chooser: str, metric: str) -> None:
+def run_one(config: Mapping[str, Any]) -> None:
     """The trainable: one experiment in its folder.
 
     Args:
         config: under "trial", what `fedray.tables.book.entry` gives.
-        chooser: the number that chooses.
-        metric: the one that is reported.
     """
     trial = config["trial"]
     folder = Path(trial["folder"])
-    tell(trial, folder, lambda: reports(_alone(trial, folder, chooser, metric)))
+    tell(trial, folder, lambda: reports(_alone(trial, folder)))
 
 
-def _alone(trial: Mapping[str, Any], folder: Path, chooser: str, metric: str) -> Lockstep:
+def _alone(trial: Mapping[str, Any], folder: Path) -> Lockstep:
     runs = [RunFolder(folder)]
     return Lockstep(
         [experiment_in(trial)],
         folder,
         runs,
-        chooser,
-        metric,
+        trial["chooser"],
+        trial["metric"],
         _so_far,
         wait_seconds=-1,  # for another table that has begun the same run
     )
@@ -131,5 +128,4 @@ def fit(book: Book, watcher: Watcher, concurrent: int) -> None:
         trial_dirname_creator=lambda trial: f"trial_{trial.config['trial']['number']:05d}",
         reuse_actors=True,
     )
-    trainable = functools.partial(run_one, chooser=book.plan.chosen_by, metric=book.plan.metrics[0])
-    tune_trials(trainable, experiment_in, ({}, config), book.home, watcher)
+    tune_trials(run_one, experiment_in, ({}, config), book.home, watcher)

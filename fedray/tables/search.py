@@ -148,7 +148,7 @@ def _beyond(
     best: Config, axis: Axis, known: Sequence[Config]
 ) -> tuple[Literal["lowest", "highest"], Config] | None:
     """The configuration beyond the best one on an axis, if it is at an end there."""
-    if axis.distribution != "grid" or len(axis.keys) > 1 or not all(map(_is_number, axis.values)):
+    if not has_edges(axis):
         return None
     line = sorted({c[axis.key] for c in known if _equal_besides(c, best, axis.key)})
     value = best[axis.key]
@@ -169,6 +169,11 @@ def next_value(before: float, last: float) -> float:
         whole = round(value)
         return whole if whole != last else last + (1 if last > before else -1)
     return rounded(value)
+
+
+def has_edges(axis: Axis) -> bool:
+    """Whether an axis is a grid of numbers, which can be continued."""
+    return axis.distribution == "grid" and len(axis.keys) == 1 and all(map(_is_number, axis.values))
 
 
 def _is_number(value: Any) -> bool:

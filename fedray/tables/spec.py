@@ -21,6 +21,8 @@ from fedray.config import (
     read_experiment,
     read_mapping,
     validate,
+    with_plugins,
+    with_read_plugins,
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
@@ -31,6 +33,7 @@ from fedray.tables.claims import ALL, parse_claims
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
+PLUGINS = "plugins"
 BASELINES = ("local", "fedavg", "fedproto")
 """The methods that a file is compared with that names none."""
 M = TypeVar("M", bound=BaseModel)
@@ -40,7 +43,8 @@ class Row(Frozen):
     """A method, or a control."""
 
     algorithm: Any = None
-    """The method, with its hyper-parameters or without; None: the experiment's."""
+    """The method, with its hyper-parameters or without; None: the one that the row is called
+    after, or else the experiment's."""
     experiment: str | None = None
     """An experiment of its own, in place of the table's."""
     set: Tree = Field(default_factory=dict)
@@ -50,8 +54,11 @@ class Row(Frozen):
     tuned_as: str | None = None
     """The row whose choice it takes over, instead of tuning; for controls, and for figures of a
     hyper-parameter."""
-    label: str = Field("", max_length=100)
-    """What the table calls it; empty: its name."""
+    label: str = Field("", max_length=40)
+    """What the table calls it; empty: its name. `glosses` of the table say more."""
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """Where the method has another natural metric than the table: `local_accuracy:
+    finetuned_accuracy`. It chooses, too, where the table's one would."""
     control: str | None = Field(None, min_length=3, max_length=300)
     """Makes the row a control, and says what it would refute if it did as well."""
     of: str | None = None
@@ -83,7 +90,7 @@ class Scale(Frozen):
     max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Runs at a time; None: as many as the cluster holds."""
     hours: float | None = Field(None, gt=0, le=1e6)
-    """About how long it takes, and on what, as a comment says."""
+    """About how long it takes, of one core; said before it starts."""
     left_out: str = Field("", max_length=1000)
     """What of the paper's table this scale does not have."""
 
@@ -128,13 +135,20 @@ class Table(Frozen):
     better than each baseline."""
     paper: Tree | None = None
     """`source` and `numbers`: see `PaperNumbers`."""
+    glosses: dict[str, str] = Field(default_factory=dict)
+    """A sentence about a row or a column, by its name, below the table."""
     confidence: float = Field(0.95, gt=0.5, lt=1)
     """Of the intervals; a claim is decided where it errs with at most one minus this."""
     scales: Tree = Field(default_factory=lambda: {"laptop": {}})
     """laptop: minutes; desktop: a night on a few cores; paper: GPUs."""
 
 
-def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = None) -> TablePlan:
+def plan_table(
+    name: str,
+    assignments: Iterable[str] = (),
+    scale: str | None = None,
+    plugins: Sequence[str] = (),
+) -> TablePlan:
     """Find a table, take one scale of it, and lay the command line's keys on its experiments.
 
     `report.seeds=[0,1]`, `tuning.configurations=2`, `select=test` and the like change the table;
@@ -144,6 +158,7 @@ def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = N
         name: a table's name or file.
         assignments: "key=value" for the experiment of every cell.
         scale: laptop, desktop or paper; None: the first one that the file has.
+        plugins: files and modules besides those that the experiments name.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
@@ -154,12 +169,12 @@ def plan_table(name: str, assignments: Iterable[str] = (), scale: str | None = N
     scales = {label: _scale(label, tree, where) for label, tree in table.scales.items()}
     if not scales:
         raise UserError(f"{where}.scales is empty; leave it out, or give laptop: {{}}")
+    given = {**_assigned(assignments, where), "plugins": plugins}
     for label, each in scales.items():
-        _planned(table, path.stem, label, each, {})
+        _planned(table, path.stem, label, each, {"plugins": plugins})
     scale = next(iter(scales)) if scale is None else scale
     if scale not in scales:
         raise UserError(f"{where} has no {scale} scale, only {', '.join(scales)}")
-    given = _assigned(assignments, where)
     return _planned(table, path.stem, scale, scales[scale], given)
 
 
@@ -192,8 +207,9 @@ def _assigned(assignments: Iterable[str], where: str) -> Tree:
 
 
 def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> TablePlan:
-    """One scale of a table, checked."""
+    """One scale of a table, checked; its plug-ins are in use from here on."""
     where = f"table {name}"
+    bases = _bases(table, scale, given)
     table = validate(Table, {**table.model_dump(), **given.get("select", {})}, where)
     at_scale = f"{where}.scales.{label}"
     columns, curve = _settings(table, scale, where)
@@ -201,17 +217,17 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
     _check_given(given.get("set", {}), rows, where)
+    _check_metrics(rows, [*table.metrics, table.choose or table.metrics[0]], where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
     parse_claims(claims, list(rows), list(columns), table.metrics)
     experiment = scale.experiment or table.experiment
-    names = dict.fromkeys([experiment, *(row.experiment for row in rows.values())])
     return TablePlan(
         table=name,
         scale=label,
         answers=table.answers or f"how {', '.join(rows)} compare",
         experiment=experiment,
-        bases={each: read_experiment(each) for each in names if each is not None},
+        bases=bases,
         set=_keys({**table.set, **scale.set}, f"{at_scale}.set"),
         given=_keys(given.get("set", {}), where),
         rows=rows,
@@ -228,8 +244,26 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
         paper=_paper(table, known, where),
         confidence=table.confidence,
         max_concurrent=scale.max_concurrent,
+        hours=scale.hours,
+        glosses=_glosses(table, known, where),
         left_out=scale.left_out,
     )
+
+
+def _bases(table: Table, scale: Scale, given: Tree) -> dict[str, Tree]:
+    """The experiments that rows change, with the texts of all plug-ins, which are put to use.
+
+    A resumed table runs these texts, whatever became of the files.
+    """
+    rows = [*table.rows.values(), *scale.rows.values()]
+    named = [row.get("experiment") for row in rows if isinstance(row, Mapping)]
+    names = dict.fromkeys([scale.experiment or table.experiment, *filter(None, named)])
+    own = {**table.set, **scale.set, **given.get("set", {})}.get(PLUGINS)
+    pairs, more = [(PLUGINS, own)], given.get("plugins", ())
+    trees = {name: with_read_plugins(read_experiment(name), pairs, more) for name in names}
+    texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
+    every = [(PLUGINS, list(texts.values()) or None)]
+    return {name: with_plugins(tree, every) for name, tree in trees.items()}
 
 
 def _phases(
@@ -256,6 +290,21 @@ def _paper(table: Table, rows: Sequence[str], where: str) -> PaperNumbers | None
     paper = validate(PaperNumbers, table.paper, f"{where}.paper")
     paper.check(rows, where)
     return paper
+
+
+def _glosses(table: Table, rows: Sequence[str], where: str) -> dict[str, str]:
+    """Of rows and columns, also those of other scales."""
+    scales = [
+        table.columns,
+        *((scale or {}).get("columns") or {} for scale in table.scales.values()),
+    ]
+    known = [*rows, *(column for columns in scales for column in columns)]
+    for name in table.glosses:
+        if name not in known:
+            raise UserError(
+                f"{where}.glosses: there is no row or column {shown(name)}.{nearest(name, known)}"
+            )
+    return table.glosses
 
 
 def _laid(model: type[M], table: Tree, scale: Tree, given: Tree, where: str) -> M:
@@ -296,6 +345,8 @@ def _columns(columns: Tree, where: str) -> dict[str, Tree]:
 
 
 def _keys(keys: Tree, where: str) -> Tree:
+    """An experiment's keys, checked; plug-ins are with the bases."""
+    keys = {key: value for key, value in keys.items() if key != PLUGINS}
     if wrong := [key for key in keys if not is_key(key)]:
         raise UserError(f"{where}: {shown(wrong[0])} is no key")
     if "seed" in keys:
@@ -365,6 +416,7 @@ def _rows(
             set=row.set,
             space=axes,
             label=row.label or name,
+            metrics=row.metrics,
             control=row.control,
             of=explained,
             over=row.over,
@@ -409,6 +461,17 @@ def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
                 f"{where}: {key} is tuned for row {name}; leave {key}={given[key]} out, or change "
                 "the space in the file"
             )
+
+
+def _check_metrics(rows: Mapping[str, RowPlan], metrics: Sequence[str], where: str) -> None:
+    """Refuse what stands for a metric that the table does not have."""
+    for name, row in rows.items():
+        for metric in row.metrics:
+            if metric not in metrics:
+                raise UserError(
+                    f"{where}.rows.{name}.metrics: the table has no metric {shown(metric)}."
+                    f"{nearest(metric, metrics)}"
+                )
 
 
 def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:

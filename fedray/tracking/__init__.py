@@ -5,6 +5,7 @@
     view.py       which columns MLflow's run table shows first
     notes.py      what stands in a run's description
     store.py      the only place that talks to MLflow: everything there is done once, however often
+    models.py     a run's models, where it is asked to log them
     live.py       MlflowTracker: a queue and one writing thread
     uploading.py  what a run could not log, later: `python -m fedray.tracking upload DIR`
 
@@ -27,7 +28,7 @@ from fedray.tracking.describe import (
     source_tags,
 )
 from fedray.tracking.live import MlflowTracker, run_tracker, tracker_for, ui_hint
-from fedray.tracking.notes import picture, run_note, table
+from fedray.tracking.notes import folder_note, picture, table
 from fedray.tracking.protocol import NullTracker, Tracker
 from fedray.tracking.store import resolve_uri, ui_command
 from fedray.tracking.uploading import upload
@@ -45,12 +46,12 @@ __all__ = [
     "data_of",
     "describe_run",
     "experiment_name",
+    "folder_note",
     "grouped",
     "picture",
     "resolve_uri",
     "run_key",
     "run_name",
-    "run_note",
     "run_tracker",
     "source_tags",
     "table",

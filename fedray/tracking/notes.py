@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedray.records import BEST, Run, Traffic, data_name, megabytes
+from fedray.errors import UserError
+from fedray.records import BEST, Run, RunFolder, Traffic, data_name
 from fedray.tracking.store import ARTIFACT
+from fedray.units import size_of
+
+
+def folder_note(folder: RunFolder) -> str:
+    """A single run's description; nothing, where a full disk left no whole result."""
+    try:
+        return run_note(folder.read())
+    except UserError:
+        return ""
 
 
 def run_note(done: Run) -> str:
@@ -26,7 +36,7 @@ def run_note(done: Run) -> str:
         )
     if final is not None:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
-    lines.append(f"Sent: up {megabytes(up)}, down {megabytes(down)}.")
+    lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
     lines.append("Again: `python -m fedray.run config.yaml`, with the file among the artifacts.")
     return "\n\n".join([*lines, picture("who holds which class", "partition.png")])
 

@@ -27,7 +27,7 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
     assert plan.scale == "laptop"
     assert list(plan.columns) == ["all"]
     assert plan.select == "validation"
-    assert plan.chosen_by == "validation/local_accuracy"
+    assert plan.chosen_by("mine") == "validation/local_accuracy"
     assert not {*plan.tuning.seeds} & {*plan.report.seeds}
     spaces = [row.space for row in plan.rows.values()]
     assert all(space == spaces[0] for space in spaces)
@@ -117,7 +117,7 @@ def test_validation_images_are_held_out_where_the_experiment_does_not_say(write,
     plan = plan_table("tiny")
     found = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     assert found.data.validation_fraction is None
-    assert plan.chosen_by == "local_accuracy"
+    assert plan.chosen_by("mine") == "local_accuracy"
     assert found.report.select == "test"
     write()
     assert plan_table("tiny", ["select=test"]) == plan
