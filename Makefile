@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 QUIET = RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 
-.PHONY: demo test long lint docs lock clean
+.PHONY: demo test long lint docs site lock clean
 
 demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
@@ -20,8 +20,12 @@ lint: $(VENV)/installed
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-docs: $(VENV)/installed  ## README tables, docs/reference.md, hooks.md, privacy.md and papers.md, from the code
+docs: $(VENV)/installed  ## the pages that are written from the code, and the site in build/site
 	$(RUN) fedray docs
+	$(MAKE) site
+
+site: $(VENV)/installed  ## the documentation's site alone; a warning, such as a dead link, is an error
+	$(RUN) sphinx -q -W --keep-going -n -b html docs build/site
 
 # Installs the pinned versions of constraints.txt, once, and again when they change.
 $(VENV)/installed: constraints.txt pyproject.toml

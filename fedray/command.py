@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 import threading
@@ -26,6 +27,9 @@ RUN_ERROR = 1
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 NOBODY_READS = 128 + signal.SIGPIPE
+
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which Ray tells a submitted job what it is."""
 
 LONGEST_WORD = 500
 """Characters of a name that a flag takes; MLflow takes no longer ones."""
@@ -210,6 +214,27 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
 def say_wrong(error: object) -> None:
     """Say in one line what the user can mend."""
     _say(f"error: {one_line(error)}")
+
+
+def go_on_with(*words: object) -> str:
+    """What to do about a command that was stopped: the command that goes on where it was.
+
+    Inside a job of Ray's that is another job: this one's cluster is not where the user is.
+
+    Args:
+        words: behind `python -m`.
+    """
+    command = shlex.join(["python", "-m", *map(str, words)])
+    job = os.environ.get(JOB)
+    if job is None:
+        return f"go on with: {command}"
+    here = " --working-dir ." if "working_dir" in job else ""
+    return f"go on with: ray job submit{here} -- {command}"
+
+
+def say_next(what: str) -> None:
+    """Say what is being done, or waited for, before there is anything to show."""
+    print(f"{what} ...", flush=True)
 
 
 def _print_masked(

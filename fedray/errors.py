@@ -12,6 +12,8 @@ from fedray.masking import mask
 
 LONGEST_LINE = 1000
 """Characters of an error's one line; a longer message is cut."""
+MOST_SHOWN = 40
+"""Valid names in a message; `fedray ls` lists all."""
 PLUGIN_MARK = "__fedray_plugin__"
 """What a module of a plug-in has among its globals: the plug-in's key."""
 
@@ -108,7 +110,7 @@ class RunFailed(FedrayError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for a near miss, of any case, else the list of valid names.
+    """Return " Did you mean 'x'?" for a near miss, of any case, else valid names.
 
     Near is also the shortest name that a word of three letters and more is a part of.
     """
@@ -120,7 +122,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         return f" Did you mean '{min(parts, key=len)}'?"
     if close:
         return f" Did you mean '{by_small_letters[close[0]]}'?"
-    return f" Valid: {', '.join(names)}."
+    more = f", and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return f" Valid: {', '.join(names[:MOST_SHOWN])}{more}."
 
 
 def named(error: BaseException) -> str:

@@ -6,10 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fedray.command import CommandLine, as_path, run_command, sigterm_kept, whole_number
+from fedray.command import (
+    JOB,
+    CommandLine,
+    as_path,
+    go_on_with,
+    run_command,
+    sigterm_kept,
+    whole_number,
+)
 from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
 
 NOISY = "first\nsecond\r\x1b[31mred\x00 \ud800 " + "x" * 100_000
@@ -161,6 +170,17 @@ def test_who_sets_a_handler_of_its_own_does_not_keep_it():
     with sigterm_kept():
         signal.signal(signal.SIGTERM, lambda number, frame: None)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_command_that_goes_on_is_a_job_where_it_was_one(monkeypatch):
+    monkeypatch.delenv(JOB, raising=False)
+    words = ("fedray.sweep", "mine", "--resume", "--out", Path("/a b"))
+    plain = "python -m fedray.sweep mine --resume --out '/a b'"
+    assert go_on_with(*words) == f"go on with: {plain}"
+    monkeypatch.setenv(JOB, '{"runtime_env": {}}')
+    assert go_on_with(*words) == f"go on with: ray job submit -- {plain}"
+    monkeypatch.setenv(JOB, '{"runtime_env": {"working_dir": "gcs://x.zip"}}')
+    assert go_on_with(*words) == f"go on with: ray job submit --working-dir . -- {plain}"
 
 
 def test_nobody_reads_the_output():

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 import fedray
 from fedray.cli.listing import KINDS, Entry, Parameter
+from fedray.config import Component, Experiment, Frozen
 from fedray.records import Metric
 from fedray.registry import parameters_of, registry, summary_of
 
@@ -31,6 +33,24 @@ def entries(kind: str) -> list[Entry]:
         kind: a key of `KINDS`.
     """
     return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
+
+
+def keys() -> list[Entry]:
+    """Every key of an experiment, in its order; what is chosen by name has keys of its own."""
+    return list(_keys(Experiment, ""))
+
+
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
+    for found in parameters(model):
+        key, inner = f"{prefix}{found.name}", model.model_fields[found.name].annotation
+        if inspect.isclass(inner) and issubclass(inner, Frozen):
+            yield from _keys(inner, f"{key}.")
+            continue
+        told = replace(found, name=key, text="")
+        if inner is Component:
+            told = replace(told, type="name", default=found.default[6:].partition("'")[0])
+        text, file = found.text.rstrip("."), "config/experiment.py"
+        yield Entry(key, key, text, "-", "", file, (told,))
 
 
 def family_heading(package: str) -> str:
@@ -48,7 +68,7 @@ def _entry(entry: Any) -> Entry:
         paper=getattr(entry, "paper", "-"),
         travels=getattr(entry, "travels", ""),
         file=_file(entry),
-        parameters=tuple(_parameters(params)) if params is not None else (),
+        parameters=tuple(parameters(params)) if params is not None else (),
         gives=tuple(
             _meaning(metric, alone=metric.name in getattr(entry, "only_on_test", ()))
             for metric in getattr(entry, "metrics", ())
@@ -78,7 +98,8 @@ def _file(entry: Any) -> str:
     return Path(found).relative_to(root).as_posix()
 
 
-def _parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
+    """The fields of a model, as parameters."""
     texts = parameter_texts(params)
     for name, field in params.model_fields.items():
         yield Parameter(

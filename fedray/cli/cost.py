@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from fedray.command import CommandLine, add_plugin, run_command
 from fedray.report.parameters import Component, Cost, costs
 from fedray.runtime.resolve import resolve
+from fedray.units import size_of
 
 COLUMNS = ("parameters", "trained", "memory", "up", "down")
 WIDE = 15
@@ -68,19 +69,11 @@ def _table(cost: Cost) -> list[str]:
 
 def _row(name: str, part: Component) -> str:
     numbers = {each: f"{getattr(part, each):,}" for each in COLUMNS}
-    numbers["memory"] = _size(part.memory)
+    numbers["memory"] = size_of(part.memory)
     return f"  {name:<{WIDE + 2}}" + "".join(
         f"{'-' if not getattr(part, each) else numbers[each]:>12}" for each in COLUMNS
     )
 
 
 def _kinds(size: Mapping[str, float]) -> str:
-    return ", ".join(f"{kind} {_size(count)}" for kind, count in size.items())
-
-
-def _size(count: float) -> str:
-    """Bytes as 12 B, 3.4 kB, 5.6 MB."""
-    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= one:
-            return f"{count / one:.1f} {unit}"
-    return f"{count:.0f} B"
+    return ", ".join(f"{kind} {size_of(count)}" for kind, count in size.items())

@@ -1,4 +1,4 @@
-"""The README's tables and the pages below docs/ that are written from code and experiments.
+"""The pages below docs/ that are written from code and experiments.
 
 `python -m fedray docs` writes them; `--check` says whether they are up to date.
 """
@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from fedray.cli.catalogue import entries, family_heading
+from fedray.cli.catalogue import entries, keys
+from fedray.cli.keys_page import keys_page
 from fedray.cli.links import linked
+from fedray.cli.listing import KEYS as KEY_LISTING
 from fedray.cli.listing import KINDS, Entry, Parameter
+from fedray.cli.method_pages import method_pages
 from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.results_page import RESULTS, results_page, take
@@ -25,9 +30,6 @@ from fedray.files import write_atomic
 from fedray.plugins import use
 from fedray.registry import registry, summary_of
 
-BEGIN, END = "<!-- methods: begin -->", "<!-- methods: end -->"
-FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
-"""The families of methods in the README's order; those that are missing here come last."""
 HEADINGS = {
     "clips": "CLIPs",
     "groups": "Model groups",
@@ -35,11 +37,13 @@ HEADINGS = {
     "styles": "Text styles",
 }
 REFERENCE = "docs/reference.md"
+KEYS = "docs/keys.md"
 HOOKS = "docs/hooks.md"
 HOOKED = (Algorithm, SummingMethod, LocalTraining)
 """The classes that say what a method may override."""
 PRIVACY = "docs/privacy.md"
 PAPERS = "docs/papers.md"
+LISTING = "fedray/listing.json"
 SETTINGS = "docs/settings.md"
 
 
@@ -69,55 +73,38 @@ def docs(args: argparse.Namespace) -> int:
     use(read_plugins(args.plugin), check=True)
     if args.take is not None:
         print(f"wrote {take(args.take, args.root)}")
-    outdated = [path for path, text in pages(args.root).items() if _read(path) != text]
+    written = pages(args.root)
+    outdated = [path for path, text in written.items() if _read(path) != text]
     if args.check:
         for path in outdated:
             print(f"{path} is not up to date; run python -m fedray docs")
         return int(bool(outdated))
     for path in outdated:
-        write_atomic(path, pages(args.root)[path])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, written[path])
         print(f"wrote {path}")
     return 0
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """What README and reference page should be, by path.
+    """What the written pages should be, by path.
 
     Raises:
-        UserError: when the README has no place for the tables.
+        UserError: when the folder is no checkout.
     """
-    readme = root / "README.md"
-    text = _read(readme)
-    if BEGIN not in text or END not in text:
-        raise UserError(f"{readme} lacks the lines {BEGIN} and {END}; run this in a checkout")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    if not (root / "docs").is_dir():
+        raise UserError(f"{root.absolute()} has no folder docs; run this in a checkout of fedray")
     return {
-        readme: f"{before}{BEGIN}\n\n{method_tables()}\n{END}{after}",
         root / REFERENCE: reference(),
+        root / KEYS: keys_page(),
         root / HOOKS: hooks_page(),
         root / PRIVACY: privacy_page(),
         root / PAPERS: papers_page(),
+        root / LISTING: listing(),
         root / SETTINGS: settings_page(),
         root / RESULTS: results_page(root, _read(root / RESULTS)),
+        **{root / path: text for path, text in method_pages().items()},
     }
-
-
-def method_tables() -> str:
-    """A table of methods for each family."""
-    by_family: dict[str, list[Entry]] = {}
-    shipped = (entry for entry in entries("algorithms") if entry.file)
-    for entry in shipped:
-        by_family.setdefault(entry.file.split("/")[1], []).append(entry)
-    known = [family for family in FAMILIES if family in by_family]
-    parts = []
-    for family in [*known, *sorted(by_family.keys() - set(known))]:
-        parts += [f"{family_heading(f'fedray.algorithms.{family}')}:", ""]
-        parts += ["| method | `algorithm=` | paper | what travels |", "|---|---|---|---|"]
-        for entry in by_family[family]:
-            link = f"[{entry.title}](fedray/{entry.file})"
-            parts.append(f"| {link} | `{entry.name}` | {linked(entry.paper)} | {entry.travels} |")
-        parts.append("")
-    return "\n".join(parts)
 
 
 def reference() -> str:
@@ -136,6 +123,19 @@ def reference() -> str:
             if homes.home(entry.name).partition(".")[0] in ("", "fedray"):  # "": of a plug-in
                 parts += _section(entry)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def listing() -> str:
+    """What fedray itself registers, an entry on each line, for `fedray ls` of an installed one."""
+    found = {KEY_LISTING: keys()}
+    for kind in KINDS:
+        homes = registry(KINDS[kind])
+        found[kind] = [e for e in entries(kind) if homes.home(e.name).startswith("fedray.")]
+    kinds = []
+    for kind, ours in found.items():
+        lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in ours)
+        kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
+    return "{" + ",\n".join(kinds) + "}\n"
 
 
 def hooks_page() -> str:

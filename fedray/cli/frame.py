@@ -12,12 +12,29 @@ import click
 from click.shell_completion import CompletionItem
 
 import fedray
+from fedray import shipped
 from fedray.cli.words import GROUPS, WORDS, word_of
 from fedray.command import USER_ERROR, say_wrong
 from fedray.errors import UserError
+from fedray.shipped import FOLDERS
 
 NAME = "fedray"
 WIDTH = 80
+
+
+def names(kind: str) -> Sequence[str]:
+    """What a word may be.
+
+    Args:
+        kind: as of `Word.names`.
+    """
+    if kind in FOLDERS:
+        return shipped.names(kind)
+    from fedray.cli.listing import LISTINGS, registered
+
+    if kind == "listings":
+        return LISTINGS
+    return sorted({entry.name for entries in registered().values() for entry in entries})
 
 
 class _Behind(click.Command):
@@ -33,9 +50,13 @@ class _Behind(click.Command):
             callback=self._run,
             short_help=WORDS[name].does,
             add_help_option=False,  # --help is one of the words that are passed on
-            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )
         self._word = WORDS[name]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave every word as it is."""
+        ctx.args = list(args)
+        return ctx.args
 
     def _run(self) -> int:
         given = click.get_current_context().args
@@ -47,12 +68,11 @@ class _Behind(click.Command):
         return NAME if self._word.before else f"{NAME} {self.name}"
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names that the first word may be."""
-        if ctx.args:
-            return []
-        from fedray.shipped import names
-
-        found = [name for kind in self._word.names for name in names(kind)]
+        """The names that the first word may be; everywhere the flags."""
+        if incomplete.startswith("-"):
+            found = self._word.flags
+        else:
+            found = [] if ctx.args else [name for kind in self._word.names for name in names(kind)]
         return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 

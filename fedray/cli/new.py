@@ -7,15 +7,16 @@ import keyword
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedray.cli.listing import KINDS as LISTED
+from fedray.cli.listing import registered
 from fedray.command import CommandLine, run_command
 from fedray.errors import UserError, shown
 from fedray.files import write_atomic
 from fedray.plugins import check_module_name
-from fedray.registry import registry
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = {"method": "algorithm", "model": "architecture", "source": "data source"}
-"""What a file may have, and the registry that it is added to."""
+KINDS = {"method": "algorithms", "model": "architectures", "source": "sources"}
+"""What a file may have, and the listing that it is added to."""
 PROJECT = {
     "README.md": "README.md",
     "new_project.yaml": "{name}.yaml",
@@ -71,9 +72,10 @@ def check(kind: str, name: str) -> None:
             f"{shown(name)} is no name that Python can import; use letters, digits and underscores"
         )
     check_module_name(name, Path.cwd())
-    for registered in ("algorithm", "architecture") if kind == "project" else (KINDS[kind],):
-        if name in registry(registered).names():
-            raise UserError(f"there is {registered} '{name}' already; take another name")
+    known = registered()
+    for listing in ("algorithms", "architectures") if kind == "project" else (KINDS[kind],):
+        if name in {entry.name for entry in known[listing]}:
+            raise UserError(f"there is {LISTED[listing]} '{name}' already; take another name")
 
 
 def file(args: argparse.Namespace) -> str:
@@ -97,9 +99,9 @@ def project(name: str) -> dict[Path, str]:
 def command(kind: str, name: str) -> str:
     """What runs it."""
     if kind == "project":
-        return f"cd {name} && python -m fedray.run {name}.yaml"
+        return f"cd {name} && fedray run {name}.yaml"
     key = {"method": "algorithm", "model": "model.group", "source": "data.source"}[kind]
-    return f"python -m fedray.run fedavg_digits --plugin {name}.py {key}={name}"
+    return f"fedray run fedavg_digits --plugin {name}.py {key}={name}"
 
 
 def _named(kind: str, file: str, name: str) -> str:

@@ -7,9 +7,10 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedray.records import HEADLINE, VALIDATION, Round, megabytes
+from fedray.records import HEADLINE, VALIDATION, Round
+from fedray.units import size_of, time_of
 
 
 def accuracy(done: Round) -> str:
@@ -28,10 +29,34 @@ def describe(done: Round) -> str:
         words.append(f"loss {done.metrics['train_loss']:.3f}")
     up, down = done.up.total_bytes, done.down.total_bytes
     if up or down:
-        words.append(f"up {megabytes(up)}, down {megabytes(down)}")
+        words.append(f"up {size_of(up)}, down {size_of(down)}")
     if done.events:
         words.append(f"{len(done.events)} fault(s)")
     return ", ".join(words)
+
+
+class Pace:
+    """Seconds left of a run, by the mean of its rounds without the first that is seen.
+
+    That one, and what comes before it, costs what no other does: imports, first decoding, round 0.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._seen: list[tuple[int, float]] = []
+
+    def left(self, done: int, now: float) -> float | None:
+        """Seconds left after a round; None before there is anything to judge by.
+
+        Args:
+            done: the round's number.
+            now: the time.
+        """
+        self._seen.append((done, now))
+        if len(self._seen) < 3:
+            return None
+        first, began = self._seen[1]
+        return (now - began) / (done - first) * (self._rounds - done)
 
 
 class RoundProgress:
@@ -43,8 +68,7 @@ class RoundProgress:
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-        self._started = time.monotonic()
-        self._first: int | None = None
+        self._pace = Pace(rounds)
         self._bar: Progress | None = None
         if sys.stdout.isatty():
             self._bar = Progress(
@@ -52,11 +76,10 @@ class RoundProgress:
                 MofNCompleteColumn(),
                 BarColumn(bar_width=None),
                 TextColumn("{task.description}"),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),
                 console=Console(),
             )
-            self._task = self._bar.add_task("starting", total=rounds)
+            self._task = self._bar.add_task("starting", total=rounds, left="")
 
     def __enter__(self) -> RoundProgress:
         if self._bar is not None:
@@ -66,17 +89,14 @@ class RoundProgress:
     def __call__(self, done: Round) -> None:
         """Show one round."""
         number = done.round
+        seconds = self._pace.left(number, time.monotonic())
+        left = "" if seconds is None else f"left {time_of(seconds)}"
         if self._bar is not None:
             text = accuracy(done) if HEADLINE in done.metrics else "training"
-            self._bar.update(self._task, completed=number, description=text)
+            self._bar.update(self._task, completed=number, description=text, left=left)
             return
-        line = f"round {number}/{self._rounds}  {describe(done)}  {done.seconds:.1f} s"
-        if self._first is None:
-            self._first, self._started = number, time.monotonic()
-        else:
-            pace = (time.monotonic() - self._started) / (number - self._first)
-            line += f"  left {pace * (self._rounds - number):.0f} s"
-        print(line, flush=True)
+        line = f"round {number}/{self._rounds}  {describe(done)}  {time_of(done.seconds)}"
+        print(f"{line}  {left}".rstrip(), flush=True)
 
     def __exit__(
         self,

@@ -3,46 +3,56 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
+from fedray.api.training import begin, follow, new_folder
 from fedray.cli.progress import RoundProgress
-from fedray.command import CommandLine, add_plugin, as_path, run_command, say_stopped
-from fedray.config import EXPERIMENTS, Experiment
+from fedray.cli.several import finished, seed_folder, several_seeds, summary
+from fedray.command import (
+    CommandLine,
+    add_plugin,
+    as_path,
+    go_on_with,
+    run_command,
+    say_next,
+    say_stopped,
+)
+from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import full_disk_said, results_home
+from fedray.files import results_home
 from fedray.records import (
     BEST,
     Round,
     Run,
     RunFolder,
-    Status,
     Traffic,
-    megabytes,
     prove_writable,
 )
-from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.runtime.mirror import fetch_missing
 from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
+from fedray.units import size_of, time_of
 
 PROG = "python -m fedray.run"
 
 
 def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.run`."""
-    shipped = ", ".join(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
     cli = CommandLine(
         prog=prog,
         description="Run one federated experiment.",
-        epilog=f"Shipped experiments: {shipped}.",
+        epilog="fedray ls experiments lists those that are shipped, fedray show NAME an "
+        "experiment's keys.",
     )
     cli.add_argument("experiment", nargs="?", help="a shipped name or a YAML file")
     cli.add_argument(
-        "set", nargs="*", metavar="key=value", help="for example algorithm.lambda=7 seed=1"
+        "set",
+        nargs="*",
+        metavar="key=value",
+        help="for example algorithm.lambda=7 seed=1; seed=0,1,2 makes a run of each",
     )
     cli.add_argument("--executor", choices=["ray", "serial"], default="ray")
     cli.add_argument("--out", type=as_path, metavar="DIR", help="a new folder for the results")
@@ -57,6 +67,7 @@ def parser(prog: str = PROG) -> CommandLine:
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
     add_plugin(cli)
     cli.add_debug()
+    cli.set_defaults(among=None)  # of several seeds: the words that ask for them all
     return cli
 
 
@@ -66,6 +77,50 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
+    if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
+        args.experiment, args.set = None, [args.experiment, *args.set]
+    say_next(f"importing PyTorch, reading {args.experiment or args.resume or 'the experiment'}")
+    seeds, others = several_seeds(args.set)
+    if seeds:
+        return run_seeds(args, seeds, others)
+    one_run(args)
+    return 0
+
+
+def run_seeds(args: argparse.Namespace, seeds: Sequence[int], others: Sequence[str]) -> int:
+    """Run one seed after the other, each in a folder of its own; returns the exit code.
+
+    Raises:
+        UserError: when the command line contradicts itself or a folder is taken.
+    """
+    if args.experiment is None:
+        raise UserError("several seeds need the experiment's name, with --resume too")
+    if args.resume and args.out:
+        raise UserError("--out and --resume both name the runs' folder; give one of them")
+    home = folder_of(args, Path(args.experiment).stem)
+    fetch_missing(home)
+    among = [args.experiment, *others, f"seed={','.join(map(str, seeds))}"]
+    for seed in seeds:
+        out = seed_folder(home, seed)
+        begun = RunFolder(out).is_taken
+        if begun and not args.resume:
+            raise UserError(f"{out} already holds a run; go on with --resume {home}")
+        where = {"out": None, "resume": out} if begun else {"out": out, "resume": None}
+        words = {"set": [*others, f"seed={seed}"], "among": among, **where}
+        one_run(argparse.Namespace(**{**vars(args), **words}))
+    print("\n".join(summary(finished(home, seeds), home)))
+    return 0
+
+
+def folder_of(args: argparse.Namespace, name: str) -> Path:
+    """The folder that was given, or a new one of the results."""
+    given: Path | None = args.resume or args.out
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return given.resolve() if given else results_home() / "runs" / f"{name}-{stamp}"
+
+
+def one_run(args: argparse.Namespace) -> Path:
+    """Run what the command line asks for, say what it comes to; returns its folder."""
     began = time.time()
     experiment, out = what_and_where(args)
     prove_writable(RunFolder(out))
@@ -73,11 +128,11 @@ def _main(args: argparse.Namespace) -> int:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
     tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
-    rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
-    with full_disk_said(out), mirrored(out), closing(rounds):
-        run(experiment, out, rounds, tracker)
-    print_summary(out, tracker)
-    return 0
+    # last: it has claimed the folder
+    rounds = begin(experiment, out, args.executor, began, say, say_next)
+    run(experiment, out, rounds, tracker, how_to_go_on(out, args))
+    print_summary(out, tracker, args.executor)
+    return out
 
 
 def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
@@ -89,8 +144,6 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     from fedray.runtime.resolve import resolve
     from fedray.runtime.session import check_folder
 
-    if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
-        args.experiment, args.set = None, [args.experiment, *args.set]
     if args.verify:
         args.set = [*args.set, f"data.verified_since={time.time()!r}"]
     if args.resume and args.out:
@@ -109,14 +162,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     if args.experiment is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
     experiment = resolve(args.experiment, args.set, args.plugin)
-    if args.out is None:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return experiment, results_home() / "runs" / f"{experiment.name}-{stamp}"
-    out = args.out.resolve()
-    fetch_missing(out)
-    if RunFolder(out).is_taken:
-        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
-    return experiment, out
+    return experiment, new_folder(experiment.name, args.out)
 
 
 def say_where_it_begins(folder: RunFolder) -> None:
@@ -144,95 +190,55 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def _rounds(
-    experiment: Experiment, out: Path, executor: str, began: float
-) -> Generator[Round, None, None]:
-    """The rounds, from whichever executor was asked for."""
-    if executor == "serial":
-        from fedray.runtime.devices import device_of_this_process
-        from fedray.runtime.serial import SerialExecutor, unused_keys
-        from fedray.runtime.session import Session
-
-        device = device_of_this_process(experiment.gpus)
-        unused = unused_keys(experiment)
-        if unused:
-            print(unused, flush=True)
-        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
-        return session.rounds()
-    from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight, server_bundle
-    from fedray.runtime.server import run_on_ray
-
-    nodes = connect()
-    check_storage(out, len(nodes), server_bundle(experiment))
-    print(preflight(experiment, nodes), flush=True)
-    return run_on_ray(experiment, out, began)
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
 
 
-def run(experiment: Experiment, out: Path, rounds: Iterator[Round], tracker: Tracker) -> None:
+def run(
+    experiment: Experiment,
+    out: Path,
+    rounds: Generator[Round, None, None],
+    tracker: Tracker,
+    how_to_go_on: Callable[[], str],
+) -> None:
     """Drive a run to its end: show it, track it, and leave the tracker in a true state.
 
     Raises:
         KeyboardInterrupt: when it is stopped; how to go on is said.
     """
+
+    def stopped(stop: KeyboardInterrupt) -> None:
+        say_stopped(stop, how_to_go_on())
+
     try:
-        with RoundProgress(experiment.rounds) as show:
-            _follow(out, rounds, tracker, show)
+        with (
+            RoundProgress(experiment.rounds) as show,
+            closing(follow(out, rounds, tracker, stopped=stopped)) as tracked,
+        ):
+            for done in tracked:
+                show(done)
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(out))
+        stopped(stop)
         raise
 
 
-def _follow(out: Path, rounds: Iterator[Round], tracker: Tracker, show: RoundProgress) -> None:
-    from fedray.tracking import FOLDER_TAG, data_of, describe_run, run_key, run_name, run_note
+def how_to_go_on(out: Path, args: argparse.Namespace) -> Callable[[], str]:
+    """What says how a stopped run goes on, or that it has to begin anew."""
+    flags = [] if args.executor == "ray" else ["--executor", args.executor]
+    flags += ["--no-track"] if args.no_track else []
+    if args.among is not None:
+        flags += [word for plugin in args.plugin for word in ("--plugin", plugin)]
+        return lambda: go_on_with("fedray.run", *args.among, "--resume", out.parent, *flags)
 
-    folder = RunFolder(out)
-    before = folder.rounds()
-    first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
-    info = folder.read().info
-    key = run_key(out, info.identity)
-    params, tags = describe_run(info)
-    data = data_of(info)
-    tracker.start(
-        key,
-        run_name(info),
-        params=params,
-        tags={**tags, FOLDER_TAG: out.name},
-        data=() if data is None else (data,),
-    )
-    status: Status = "FAILED"
-    try:
-        for done in before:
-            tracker.round(key, done)
-        for done in _each_once(chain([first] if first else [], rounds)):
-            show(done)
-            tracker.round(key, done)
-        status = "FINISHED"
-    except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(out))
-        status = "KILLED"
-        raise
-    finally:
-        tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
-        tracker.close()
+    def say() -> str:
+        from fedray.checkpoint import CheckpointStore
 
+        if CheckpointStore(out, identity="").latest() is None:
+            return f"no checkpoint is in {out} yet, so there is nothing to go on with"
+        return go_on_with("fedray.run", "--resume", out, *flags)
 
-def how_to_go_on(out: Path) -> str:
-    """Where a stopped run can go on, and how; or that it has to begin anew."""
-    from fedray.checkpoint import CheckpointStore
-
-    if CheckpointStore(out, identity="").latest() is None:
-        return f"no checkpoint is in {out} yet, so there is nothing to go on with"
-    return f"go on with: python -m fedray.run --resume {shlex.quote(str(out))}"
-
-
-def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
-    """The rounds without repetition: a server that died does its last one again."""
-    last = -1
-    for done in rounds:
-        if done.round > last:
-            last = done.round
-            yield done
+    return say
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:
@@ -259,7 +265,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
         )
 
 
-def print_summary(out: Path, tracker: Tracker) -> None:
+def print_summary(out: Path, tracker: Tracker, executor: str) -> None:
     """The last lines: best, final, traffic, times, and where everything is."""
     done = RunFolder(out).read()
     for line in accuracy_lines(done):
@@ -270,11 +276,12 @@ def print_summary(out: Path, tracker: Tracker) -> None:
         print(line)
     up = sum((each.up for each in done.rounds), Traffic())
     down = sum((each.down for each in done.rounds), Traffic())
-    print(f"sent: up {megabytes(up.total_bytes)}, down {megabytes(down.total_bytes)}")
+    print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
+    who = "the server" if executor == "ray" else "this process"
     print(
-        f"time: {done.costs.startup_seconds:.1f} s to the first round, "
-        f"{done.costs.wall_seconds:.1f} s in rounds; "
-        f"server's peak memory {megabytes(done.costs.peak_rss_bytes)}"
+        f"time: {time_of(done.costs.startup_seconds)} to the first round, "
+        f"{time_of(done.costs.wall_seconds)} in rounds; "
+        f"peak memory of {who} {size_of(done.costs.peak_rss_bytes)}"
     )
     print(f"results: {out}")
     hint = ui_hint(tracker)

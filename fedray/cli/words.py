@@ -33,7 +33,7 @@ class Word:
         module: what does it.
         before: words that its module wants before those that were given.
         names: what its first word may be, for completion: keys of `fedray.shipped.FOLDERS`,
-            or kinds of `fedray.cli.catalogue`.
+            "listings" (what `ls` lists) or "registered" (what is chosen by name).
     """
 
     group: str
@@ -47,6 +47,14 @@ class Word:
         """What runs it: takes the words behind it and what it was called; returns the exit code."""
         found: Callable[[Sequence[str], str], int] = importlib.import_module(self.module).main
         return found
+
+    @property
+    def flags(self) -> list[str]:
+        """The long flags of its parser; none where its module has words of its own."""
+        if self.before:
+            return []
+        actions = importlib.import_module(self.module).parser()._actions
+        return [flag for each in actions for flag in each.option_strings if flag[:2] == "--"]
 
 
 def word_of(name: str) -> Word:
@@ -75,12 +83,17 @@ WORDS: Mapping[str, Word] = MappingProxyType(
             "fedray.tables.command",
             names=("tables",),
         ),
-        "ls": Word(EXPERIMENTS, "list what can be chosen by name", "fedray.cli.ls"),
+        "ls": Word(
+            EXPERIMENTS,
+            "list what can be chosen by name",
+            "fedray.cli.ls",
+            names=("listings",),
+        ),
         "show": Word(
             EXPERIMENTS,
             "an experiment's values, or what is known of a name",
             "fedray.cli.show",
-            names=("experiments",),
+            names=("experiments", "sweeps", "tables", "registered"),
         ),
         "cp": Word(
             EXPERIMENTS,

@@ -174,6 +174,8 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
     for folder in folders:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
+    if Path(f"{name}.yaml").is_file():
+        raise UserError(f"there is no {kind} '{name}'; for the file here write {name}.yaml")
     names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     raise UserError(f"there is no {kind} '{name}'.{nearest(name, names)}")
 

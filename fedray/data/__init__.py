@@ -12,7 +12,8 @@ augment.py       what training images go through
 federated.py     images, and each client's indices
 evolution.py     what clients hold from later rounds on
 validation.py    validation images taken from training images
-plot.py          a plot of a partition
+inspect.py       images of one's own, looked at before a run does
+plot.py          a plot of a partition, and of a few images
 """
 
 from fedray.data.federated import EvalSet, FederatedData, federate, local_split

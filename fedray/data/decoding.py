@@ -118,6 +118,45 @@ def decode(
     return _decode(encoded, where, image_size, 3, fit)
 
 
+def measure(encoded: Encoded, where: str) -> tuple[int, int]:
+    """Width and height of one image, of which only the head is read.
+
+    Raises:
+        UserError: when it is no image.
+    """
+    with _open(encoded, where) as image:
+        return image.size
+
+
+def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8], bool]:
+    """One image at S pixels a side, read whole.
+
+    Args:
+        encoded: the image.
+        where: names it in errors.
+        size: S.
+
+    Returns:
+        uint8 [S, S, 3], and whether the image is grey.
+
+    Raises:
+        UserError: when a run could not decode it.
+    """
+    with _open(encoded, where) as image:
+        grey = image.mode in _GREY
+        pixels = _pixels(image, where, size, 3, _fit_for("bilinear"))
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0)), grey
+
+
+def sizes_differ(where: str, size: tuple[int, int], first: tuple[int, int]) -> str:
+    """What is said of images of several sizes, each width and height."""
+    return (
+        f"images differ in size: {where} is {size[0]}x{size[1]}, the first is "
+        f"{first[0]}x{first[1]}; set data.image_size, for example "
+        f"data.image_size={min(*size, *first)}"
+    )
+
+
 def decode_masks(
     images: Sequence[Encoded],
     masks: Sequence[Encoded],
@@ -199,11 +238,8 @@ def _decode(
                     raise _Colour
                 pixels = _pixels(image, where(i), image_size, channels, fit)
             if pixels.shape[1:] != (height, width):
-                raise UserError(
-                    f"images differ in size: {where(i)} is {pixels.shape[2]}x{pixels.shape[1]}, "
-                    f"the first is {width}x{height}; set data.image_size, for example "
-                    f"data.image_size={min(height, width)}"
-                )
+                _, own_height, own_width = pixels.shape
+                raise UserError(sizes_differ(where(i), (own_width, own_height), (width, height)))
             images[i] = pixels
 
     with ThreadPoolExecutor(workers) as pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Histogram = NDArray[np.int64]
+Pixels = NDArray[np.uint8]
+MOST_ROWS = 20
+"""Classes of which samples are drawn."""
 MOST_CELLS = 2000
 """More clients than that have less than a pixel each; they are drawn as an image, much faster."""
 
@@ -66,6 +69,36 @@ def plot_partition(
         axes.tick_params(length=2)
         axes.set_title(above + _title(counts), fontsize=10)
         figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def plot_samples(
+    samples: Mapping[int, Sequence[Pixels]],
+    class_names: Sequence[str],
+    path: Path | str | BinaryIO,
+) -> None:
+    """Draw a few images of each class, a row a class, as a PNG.
+
+    Args:
+        samples: by class, uint8 [S, S, 3] each; a class may have none.
+        class_names: C names; the first `MOST_ROWS` are drawn.
+        path: where the PNG goes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = min(len(class_names), MOST_ROWS)
+    columns = max((len(images) for images in samples.values()), default=1)
+    figure = Figure((0.7 * columns + 2, 0.7 * rows + 0.2), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for label, row in enumerate(axes):
+        for number, ax in enumerate(row):
+            ax.set_axis_off()
+            if number < len(samples.get(label, ())):
+                ax.imshow(samples[label][number], interpolation="nearest")
+        name = class_names[label]
+        row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
     figure.savefig(path, format="png", metadata={"Software": None})
 
 

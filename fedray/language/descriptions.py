@@ -146,8 +146,9 @@ def _not_described(
     hint = nearest(missing[0], described) if len(described) <= 20 else ""
     return UserError(
         f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
-        f"({len(described)} classes described, {wanted} wanted); add them to the file or "
-        f"choose another one.{hint}"
+        f"({len(described)} classes described, {wanted} wanted).{hint} Give a file of your "
+        "classes with text.descriptions=FILE.json (fedray data ROOT drafts it, fedray generate "
+        "asks a language model), or use text.style=handcrafted, which needs none"
     )
 
 
@@ -174,6 +175,19 @@ def find_descriptions(name_or_path: str) -> Path:
             f"these or the path of a JSON file.{nearest(name_or_path, shipped_names())}"
         )
     return path
+
+
+def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
+    """A file's content to fill in: what style fine needs of each class.
+
+    Args:
+        class_names: the classes.
+        texts: descriptions of each (FedTSP: k = 3).
+    """
+    return {
+        name: {"Short Label": display_name(name), "Fine-grained Descriptions": [""] * texts}
+        for name in class_names
+    }
 
 
 def check_entry(name: str, entry: Any, where: str, texts: int | None = None) -> ClassDescriptions:

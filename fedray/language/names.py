@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedray.errors import UserError, nearest, one_line
 from fedray.files import read_text
+from fedray.language.descriptions import canonical_name
 
 FOLDER = Path(__file__).parent / "names"
 MOST_BYTES = 10_000_000
@@ -24,21 +25,28 @@ def shipped_lists() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def names_for(names: Sequence[str] | str, classes: int) -> tuple[str, ...]:
+def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, ...]:
     """Other names for C classes, in the order of their labels.
 
     Args:
         names: the names themselves, the name of a shipped list, or a JSON file of a list.
-        classes: C.
+        classes: the C names that the data has.
 
     Raises:
-        UserError: when there is no such list, it holds anything but names, or not C of them.
+        UserError: when there is no such list, it holds anything but names, not C of them, or the
+            data's own in another order.
     """
     found = load_names(names) if isinstance(names, str) else tuple(names)
-    if len(found) != classes:
+    ours, given = ([canonical_name(name) for name in each] for each in (classes, found))
+    if ours != given and sorted(ours) == sorted(given):
+        raise UserError(
+            "text.names are the data's own class names in another order, so that texts would "
+            f"describe other classes; leave text.names out, or give {', '.join(classes)}"
+        )
+    if len(found) != len(classes):
         where = f"={names}" if isinstance(names, str) else ""
         raise UserError(
-            f"text.names{where} gives {len(found)} names for {classes} classes; give one "
+            f"text.names{where} gives {len(found)} names for {len(classes)} classes; give one "
             "for each, in the order of the labels"
         )
     return found

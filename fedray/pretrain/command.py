@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import logging
-import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,7 +16,14 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from fedray.command import CommandLine, as_path, run_command, say_stopped, whole_number
+from fedray.command import (
+    CommandLine,
+    as_path,
+    go_on_with,
+    run_command,
+    say_stopped,
+    whole_number,
+)
 from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
 from fedray.files import results_home, write_atomic, write_json
@@ -28,6 +34,7 @@ from fedray.pretrain.loop import CHECKPOINT, EPOCHS, EpochRecord, WorkerRank, tr
 from fedray.pretrain.scores import zero_shot
 from fedray.pretrain.spec import PretrainConfig, load_config
 from fedray.runtime.devices import device_of_this_process
+from fedray.units import time_of
 
 MODEL = "model"
 SCORES = "scores.json"
@@ -81,7 +88,7 @@ def _main(args: argparse.Namespace) -> int:
         begun = (out / CHECKPOINT).is_file()
         say_stopped(
             stop,
-            f"go on with: python -m fedray.pretrain --resume {shlex.quote(str(out))}"
+            go_on_with("fedray.pretrain", "--resume", out)
             if begun
             else f"no checkpoint is in {out} yet, so there is nothing to go on with",
         )
@@ -225,8 +232,8 @@ def describe(record: EpochRecord) -> str:
     left = (record.epochs - record.epoch) * record.seconds
     return (
         f"{record.stage} epoch {record.epoch}/{record.epochs}  "
-        f"loss {record.loss:.4f}  {record.seconds:.1f} s  "
-        f"{record.rows / record.seconds:.0f} rows/s  left {left:.0f} s"
+        f"loss {record.loss:.4f}  {time_of(record.seconds)}  "
+        f"{record.rows / record.seconds:.0f} rows/s  left {time_of(left)}"
     )
 
 

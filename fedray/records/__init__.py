@@ -36,7 +36,7 @@ from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
 from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary
 from fedray.records.sealed import checksum, parse_json, sealed, unsealed
-from fedray.records.traffic import Traffic, megabytes
+from fedray.records.traffic import Traffic
 from fedray.records.versions import versions
 from fedray.records.writer import RunWriter
 
@@ -72,7 +72,6 @@ __all__ = [
     "counterpart",
     "find_metric",
     "find_runs",
-    "megabytes",
     "parse_json",
     "prove_writable",
     "rounds_checksum",

@@ -45,10 +45,5 @@ class Traffic:
         return sum(self.bytes.values())
 
 
-def megabytes(count: float) -> str:
-    """A size in bytes, for people: in units of 10^6 or 10^3 bytes."""
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
-
-
 def _sum(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
     return {kind: a.get(kind, 0) + b.get(kind, 0) for kind in sorted({*a, *b})}

@@ -208,6 +208,17 @@ def load_data(experiment: Experiment) -> FederatedData:
     return data
 
 
+def deal(experiment: Experiment, images: ImageSet) -> FederatedData:
+    """Like `load_data`, with images that are there already; of pixels nothing is asked.
+
+    Raises:
+        UserError: when the images cannot serve the clients or the method.
+    """
+    data = _dealt(experiment, images)
+    _check_enough(experiment, data)
+    return data
+
+
 def _plugins(experiment: Experiment) -> tuple[str, ...]:
     """What names in an experiment may mean besides fedray's own, by their hashes."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)
@@ -335,7 +346,7 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
 
     keys, names = experiment.text, setting.class_names
     if keys.names is not None:
-        names = names_for(keys.names, len(names))
+        names = names_for(keys.names, names)
     texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
     choice = encoder_choice(keys.encoder)
     written = tuple(text for texts_of_class in texts for text in texts_of_class)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 from fedray.config import Experiment
 from fedray.core import SGD, Algorithm, algorithms, build_optimizer, build_schedule
+from fedray.data.inspect import check_sizes
 from fedray.errors import UserError
 from fedray.models import assign_architectures, check_pretrained, is_dense
 from fedray.runtime.privacy import check_privacy
@@ -27,10 +31,24 @@ def check(experiment: Experiment) -> None:
             "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
     _check_models(experiment, method)
+    _check_images(experiment)
     _check_schedule(experiment)
     if method.requires.sgd:
         _check_sgd(experiment, method)
     check_privacy(experiment, method)
+
+
+def _check_images(experiment: Experiment) -> None:
+    """What would be found out when images are decoded, before anything starts."""
+    keys = experiment.data
+    if keys.root is not None and keys.image_size is None and not keys.source.params:
+        _sizes_agree(keys.root, keys.source.name)
+
+
+@cache
+def _sizes_agree(root: str, source: str) -> None:
+    """Once in a process that goes on, whatever the number of its experiments."""
+    check_sizes(Path(root), source)
 
 
 def _check_schedule(experiment: Experiment) -> None:

@@ -403,8 +403,8 @@ def check_folder(out: Path, experiment: Experiment) -> None:
         return
     differing = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
     raise UserError(
-        f"{out} holds another experiment ({differing}); pass the same experiment and keys, "
-        "or another folder"
+        f"{out} holds another experiment ({differing}); give --resume {out} alone to go "
+        "on with what it holds, or name another folder with --out"
     )
 
 

@@ -7,7 +7,6 @@ import functools
 import itertools
 import logging
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,9 @@ from fedray.command import (
     CommandLine,
     add_plugin,
     as_path,
+    go_on_with,
     run_command,
+    say_next,
     say_stopped,
     whole_number,
 )
@@ -65,7 +66,7 @@ def parser(prog: str = PROG) -> CommandLine:
     cli = CommandLine(
         prog=prog,
         description="Run one experiment in many configurations.",
-        epilog=f"Sweeps that can be found from here: {', '.join(names('sweeps'))}.",
+        epilog="fedray ls sweeps lists those that can be found from here.",
     )
     cli.add_argument("sweep", nargs="?", metavar="NAME", help="a sweep in tune/, or a YAML file")
     cli.add_argument(
@@ -92,10 +93,12 @@ def parser(prog: str = PROG) -> CommandLine:
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(prog), _main, argv)
+    return run_command(parser(prog), carry_out, argv)
 
 
-def _main(args: argparse.Namespace) -> int:
+def carry_out(args: argparse.Namespace) -> int:
+    """Run or go on with a sweep, as the command line says; returns the exit code."""
+    say_next(f"reading the sweep {args.sweep}")
     ledger = begin_or_resume(args)
     configs = check_configurations(ledger.plan)
     print(headline(ledger), flush=True)
@@ -105,6 +108,7 @@ def _main(args: argparse.Namespace) -> int:
         ledger.home, asked, ledger.left, plan.max_concurrent, tracks=not args.no_track
     )
     every = itertools.product(configs, plan.seeds)
+    say_next("reading images, partitions and texts")
     prepare((words(c), plan.experiment_of(c, seed)) for c, seed in every)  # as Ray gets ready
     with full_disk_said(ledger.home), hold(ledger.home), mirrored(ledger.home):
         keep_file(args.sweep, ledger)
@@ -275,6 +279,7 @@ def connect_cluster(
     from fedray.runtime.cluster import check_storage, connect, drivers_node
     from fedray.runtime.resources import at_a_time, preflight, server_bundle
 
+    say_next("connecting to Ray")
     nodes = connect()
     for experiment in experiments:
         check_storage(home, len(nodes), server_bundle(experiment))
@@ -334,7 +339,7 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
         ledger.write()  # at last: a sweep that is killed while it concludes can be resumed
         return code
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(ledger))
+        say_stopped(stop, how_to_go_on(ledger, tracks=tracks))
         raise
     finally:
         if runs is not None and tracker is not None:
@@ -342,11 +347,16 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
             tracker.close()
 
 
-def how_to_go_on(ledger: Ledger) -> str:
+def how_to_go_on(ledger: Ledger, *, tracks: bool) -> str:
     """The command that runs what is left of a sweep."""
     sweep, home = ledger.plan.sweep, ledger.home
-    where = "" if home.parent == results_home() / sweep else f" --out {shlex.quote(str(home))}"
-    return f"go on with: python -m fedray.sweep {shlex.quote(sweep)} --resume{where}"
+    where = [] if home.parent == results_home() / sweep else ["--out", home]
+    return go_on_with("fedray.sweep", sweep, "--resume", *where, *untracked(tracks=tracks))
+
+
+def untracked(*, tracks: bool) -> list[str]:
+    """The flag of a command that logs nothing to MLflow."""
+    return [] if tracks else ["--no-track"]
 
 
 def fit(ledger: Ledger, watcher: Watcher, order: Sequence[Trial], concurrent: int) -> None:
@@ -434,7 +444,7 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
     if plan.mean_over is not None or plan.columns:
         say_means(ledger)
     if ledger.left:
-        print(f"interrupted; {how_to_go_on(ledger)}", file=sys.stderr)
+        print(f"interrupted; {how_to_go_on(ledger, tracks=hint is not None)}", file=sys.stderr)
         return INTERRUPTED
     if not ledger.through:
         print(f"failed: no trial of {plan.sweep} came through", file=sys.stderr)

@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 from fedray.config import read_plugins
-from fedray.records import Metric, megabytes
+from fedray.records import Metric
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
 from fedray.sweep.spec import Config, SweepPlan, short_names, show_value
+from fedray.units import size_of, time_of
 
 WIDTH = 80
 CUT = 14
@@ -59,9 +60,9 @@ def _results(trial: Trial, plan: SweepPlan) -> dict[str, str]:
     cells = {
         "round": trial.when,
         "rounds": "" if trial.last_round is None else str(trial.last_round),
-        "traffic": megabytes(trial.bytes),
-        "start-up": "" if start is None else f"{start:.1f} s",
-        "time": f"{trial.seconds:.0f} s",
+        "traffic": size_of(trial.bytes),
+        "start-up": "" if start is None else time_of(start),
+        "time": time_of(trial.seconds),
     }
     numbers = [trial.objective, *([trial.std] if len(plan.seeds) > 1 else [])]
     if plan.objective != plan.metric:

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +26,7 @@ from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import Trial, TrialBook
 from fedray.sweep.runs import TrialRuns, replay
 from fedray.sweep.spec import words
+from fedray.units import time_of
 
 __all__ = ["SweepProgress", "Watcher", "replay"]
 
@@ -254,7 +254,7 @@ class SweepProgress:
             line += f"{self._ledger.how} {trial.objective:.4f} (round {trial.when})"
             if trial.status == "stopped":
                 line += f"  stopped in round {trial.last_round}"
-        self._print(f"{line}  {trial.seconds:.0f} s")
+        self._print(f"{line}  {time_of(trial.seconds)}")
 
     def left(self) -> float | None:
         """Seconds left; None while nothing has shown how long a round takes."""
@@ -277,7 +277,7 @@ class SweepProgress:
             self._bar.console.print(line, highlight=False, markup=False)
             return
         left = self.left()
-        print(line + (f"  left {left:.0f} s" if left else ""), flush=True)
+        print(line + (f"  left {time_of(left)}" if left else ""), flush=True)
         self._last_line = self._clock()
 
     def _update(self) -> None:
@@ -298,5 +298,5 @@ class SweepProgress:
             completed=done / whole,
             description=f"best {best.objective:.4f} ({words(best.config)})" if best else "training",
             done=f"{over}/{self._ledger.total}",
-            left="" if left is None else f"left {timedelta(seconds=round(left))}",
+            left="" if left is None else f"left {time_of(left)}",
         )

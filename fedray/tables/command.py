@@ -15,7 +15,9 @@ from fedray.command import (
     CommandLine,
     add_plugin,
     as_path,
+    go_on_with,
     run_command,
+    say_next,
     say_stopped,
 )
 from fedray.config import Experiment, find_yaml, read_plugins
@@ -25,7 +27,7 @@ from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
-from fedray.sweep.command import connect_cluster, hold, prepare
+from fedray.sweep.command import connect_cluster, hold, prepare, untracked
 from fedray.sweep.ledger import unfinished
 from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.book import FILE, Book, tables_home
@@ -46,7 +48,7 @@ def parser(prog: str = PROG) -> CommandLine:
     cli = CommandLine(
         prog=prog,
         description="Compare methods: each tuned with the same effort, several seeds, verdicts.",
-        epilog=f"Tables that can be found from here: {', '.join(names('tables'))}.",
+        epilog="fedray ls tables lists those that can be found from here.",
     )
     cli.add_argument(
         "table", nargs="?", metavar="NAME", help="a table in tune/tables/, or a YAML file"
@@ -75,10 +77,12 @@ def parser(prog: str = PROG) -> CommandLine:
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(prog), _main, argv)
+    return run_command(parser(prog), carry_out, argv)
 
 
-def _main(args: argparse.Namespace) -> int:
+def carry_out(args: argparse.Namespace) -> int:
+    """Run or go on with a table, as the command line says; returns the exit code."""
+    say_next(f"reading the table {args.table}")
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
@@ -97,7 +101,7 @@ def _main(args: argparse.Namespace) -> int:
     ):
         keep_file(args.table, book)
         if book.is_complete:
-            return finish(book)
+            return finish(book, tracks=not args.no_track)
         concurrent = connect_cluster(
             book.home,
             list(first.values()),
@@ -105,6 +109,7 @@ def _main(args: argparse.Namespace) -> int:
             book.plan.max_concurrent,
             tracks=not args.no_track,
         )
+        say_next("reading images, partitions and texts")
         prepare(_inputs(book))  # as Ray gets ready
         return run(book, concurrent, tracks=not args.no_track)
 
@@ -229,13 +234,13 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
             fit(book, watcher, concurrent)
             while watcher.take_again():
                 fit(book, watcher, concurrent)
-        code = finish(book)
+        code = finish(book, tracks=tracks)
         metrics = cell_metrics(outcome(book)) if code == 0 else {}
         if tracker is not None:
             print(f"compare: {ui_hint(tracker)}")
         return code
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on(book))
+        say_stopped(stop, how_to_go_on(book, tracks=tracks))
         raise
     finally:
         if runs is not None and tracker is not None:
@@ -243,14 +248,14 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
             tracker.close()
 
 
-def how_to_go_on(book: Book) -> str:
+def how_to_go_on(book: Book, *, tracks: bool) -> str:
     """The command that runs what is left of a table."""
     table, home = book.plan.table, book.home
-    where = "" if home.parent == tables_home() / table else f" --out {shlex.quote(str(home))}"
-    return f"go on with: python -m fedray.table {shlex.quote(table)} --resume{where}"
+    where = [] if home.parent == tables_home() / table else ["--out", home]
+    return go_on_with("fedray.table", table, "--resume", *where, *untracked(tracks=tracks))
 
 
-def finish(book: Book) -> int:
+def finish(book: Book, *, tracks: bool) -> int:
     """Write and print what the table comes to; returns the exit code."""
     whole = book.is_complete
     found = outcome(book)
@@ -258,7 +263,7 @@ def finish(book: Book) -> int:
         book.status = "finished"
     print(f"\n{write_page(book, found)}")
     if not whole:
-        print(f"interrupted; {how_to_go_on(book)}", file=sys.stderr)
+        print(f"interrupted; {how_to_go_on(book, tracks=tracks)}", file=sys.stderr)
         book.write()
         return INTERRUPTED
     print(f"page: {book.home / PAGE} (also .html, .tex, .json, figure.png)")

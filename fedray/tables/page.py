@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedray.records import Metric, megabytes
+from fedray.records import Metric
 from fedray.report.section import Picture, Section
 from fedray.report.statistics import MOST_SEEDS, Interval
 from fedray.sweep.spec import words
@@ -16,6 +16,7 @@ from fedray.tables.controls import ControlRead
 from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
+from fedray.units import size_of
 
 MARK = "†"
 """Of numbers that were chosen on test images."""
@@ -323,7 +324,7 @@ def _made(found: Outcome, made: Made) -> Section:
     items = [
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them were there already), "
-        f"{hours:.2f} hours of computing, {megabytes(traffic)} sent and received",
+        f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
         f"report seeds {', '.join(map(str, found.plan.report.seeds))}; tuning seeds "
         f"{', '.join(map(str, found.plan.tuning.seeds))}",
         f"commit {made.commit}; {made.versions}",

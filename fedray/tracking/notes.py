@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedray.records import BEST, Run, Traffic, megabytes
+from fedray.records import BEST, Run, Traffic
 from fedray.tracking.describe import data_name
 from fedray.tracking.store import ARTIFACT
+from fedray.units import size_of
 
 
 def run_note(done: Run) -> str:
@@ -27,7 +28,7 @@ def run_note(done: Run) -> str:
         )
     if final is not None:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
-    lines.append(f"Sent: up {megabytes(up)}, down {megabytes(down)}.")
+    lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
     lines.append("Again: `python -m fedray.run config.yaml`, with the file among the artifacts.")
     return "\n\n".join([*lines, picture("who holds which class", "partition.png")])
 

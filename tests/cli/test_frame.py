@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -14,7 +16,8 @@ from fedray.cli.frame import NAME, frame, main
 from fedray.cli.words import GROUPS, WORDS
 from fedray.shipped import FOLDERS, names
 
-LATER = {"predict", "data", "doctor"}
+PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
+LATER = {"data"}
 """Words whose modules come with what they do."""
 
 
@@ -69,11 +72,25 @@ def test_wrong_words_are_one_sentence(words, said, capsys):
         (["sweep"], "fedtsp_la", ["fedtsp_lambda"]),
         (["table"], "digi", ["digits"]),
         (["run", "fedtsp_digits"], "fedtsp", []),
+        (["run", "fedtsp_digits"], "--ex", ["--executor"]),
+        (["ls"], "alg", ["algorithms"]),
+        (["show"], "fedprotx", []),
+        (["show"], "dominant", ["dominant_class"]),
     ],
 )
 def test_names_are_completed(words, begun, found):
     shell = ShellComplete(frame, {}, NAME, "_FEDRAY_COMPLETE")
     assert [item.value for item in shell.get_completions(words, begun)] == found
+
+
+def test_words_are_passed_on_as_they_are(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        "fedray.cli.run.main", lambda argv, prog: given.append((list(argv), prog)) or 7
+    )
+    words = ["x", "--out", "a b", "-zv", "k=[1, 2]", "--", "--resume", "--help"]
+    assert main(["run", *words]) == 7
+    assert given == [(words, "fedray run")]
 
 
 def test_every_kind_of_file_is_found():
@@ -85,3 +102,9 @@ def test_the_frame_imports_nothing_heavy():
     program = f"import sys, fedray.cli.frame; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of the wheel")
+def test_the_page_has_a_row_for_every_word():
+    rows = re.findall(r"^\| `(\w+)", PAGE.read_text(), re.MULTILINE)
+    assert rows == [name for group in GROUPS for name, word in WORDS.items() if word.group == group]

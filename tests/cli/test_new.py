@@ -31,7 +31,7 @@ def test_a_file_runs_by_the_command_that_is_printed(kind, capsys):
     assert fedray(["new", kind, "my_own"]) == 0
     wrote, command = capsys.readouterr().out.splitlines()
     assert wrote == "wrote my_own.py"
-    words = command.removeprefix("run it: python -m fedray.run ").split()
+    words = command.removeprefix("run it: fedray run ").split()
     samples = [] if kind == "source" else ["data.samples=200"]
     small = [word for word in SMALL if word != "data.samples=200"]
     assert run([*words, *small, *samples, *SERIAL]) == 0

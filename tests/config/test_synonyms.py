@@ -53,7 +53,7 @@ def test_a_synonym_is_answered_with_the_key(word, key):
     [
         (
             [("data.num_clients", 5)],
-            "unknown key 'num_clients' in data. Did you mean 'data.clients'",
+            "unknown key 'num_clients' in data. Did you mean 'clients'",
         ),
         ([("algorithm.learning_rate", 5)], "in algorithm. Did you mean 'lr'?"),
         ([("Learning_Rate", 5)], "Did you mean 'lr'?"),

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import fedray
+from fedray.cli.heads import METHODS as METHODS_FOLDER
+from fedray.cli.heads import equations_of
 
-PACKAGE = Path(fedray.__file__).parent
-METHODS_FOLDER = PACKAGE / "algorithms"
 TESTS = Path(__file__).parent
-ROW = re.compile(r"^ {4}(\S.*?) +-> (.+?)(?: {2,}(.*))?$", re.MULTILINE)
-FILE = re.compile(r"\((\w+(?:/\w+)*\.py)\)")
 FILES = {
     path.stem: path
     for path in sorted(METHODS_FOLDER.glob("*/*.py"))
@@ -24,23 +21,10 @@ FILES = {
 
 
 def rows(module: str) -> list[tuple[str, str, list[str]]]:
-    """(label, file, names) of every line `label -> names (file)` of a module's docstring.
-
-    A file in another place is given from the package or from the folder of methods.
-    """
+    """(label, file, names) of every line `label -> names (file)` of a module's docstring."""
     path = FILES[module]
     head = ast.get_docstring(ast.parse(path.read_text()), clean=False) or ""
-    found = []
-    for label, target, note in ROW.findall(head):
-        elsewhere = FILE.search(f"{target} {note}")
-        names = re.findall(r"[\w.]+", FILE.sub("", target))
-        file = path if elsewhere is None else _place(elsewhere[1])
-        found.append((label, file.relative_to(PACKAGE).as_posix(), names))
-    return found
-
-
-def _place(file: str) -> Path:
-    return PACKAGE / file if (PACKAGE / file).is_file() else METHODS_FOLDER / file
+    return [(each.label, each.file, list(each.names)) for each in equations_of(head, path)]
 
 
 METHODS = [module for module in FILES if module != "local"]

@@ -1,1 +1,1 @@
-"""What `python -m fedray new` writes: files that run as they are, under other names."""
+"""What `fedray new` writes: files that run as they are, under other names."""

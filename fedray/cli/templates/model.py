@@ -1,6 +1,6 @@
 """new_model: two convolutions with group norm. Replace it by any `torch.nn.Module`.
 
-    python -m fedray.run fedavg_digits --plugin new_model.py model.group=new_model
+    fedray run fedavg_digits --plugin new_model.py model.group=new_model
 
 trains it on every client as it is. In a mixed federation, clients 0, 2, 4, ... have one
 architecture and 1, 3, 5, ... the other: `model.group=new_model_and_mlp`, with a method that allows

@@ -1,6 +1,6 @@
 """new_source: bars, drawn here. Replace the drawing by reading your files.
 
-    python -m fedray.run fedavg_digits --plugin new_source.py data.source=new_source
+    fedray run fedavg_digits --plugin new_source.py data.source=new_source
 
 Folders of images with one folder a class need no source: data.source=image_folder reads them.
 """

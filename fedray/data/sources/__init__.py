@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,48 @@ from fedray.errors import UserError, nearest
 from fedray.plugins import plugin_of
 from fedray.registry import Registry
 
-__all__ = ["Source", "build_source", "check_names", "load_images", "official_split", "sources"]
+__all__ = [
+    "Found",
+    "Listing",
+    "Source",
+    "build_source",
+    "check_names",
+    "load_images",
+    "official_split",
+    "sources",
+]
+
+
+class Found(NamedTuple):
+    """An image as it lies there.
+
+    Attributes:
+        where: names it: a path below the root, or file and row.
+        encoded: its file, or the file's bytes.
+        label: its class, a position in the names.
+        origin: TRAIN or TEST, its official split.
+        domain: its domain's name; None without domains.
+    """
+
+    where: str
+    encoded: Path | bytes
+    label: int
+    origin: int
+    domain: str | None = None
+
+
+class Listing(NamedTuple):
+    """Files of images of one's own, none of them read yet.
+
+    Attributes:
+        class_names: C names, as a run would have them.
+        images: in the order of a run.
+        left_out: files that are no images by their suffix, relative to the root.
+    """
+
+    class_names: tuple[str, ...]
+    images: Iterator[Found]
+    left_out: list[str]
 
 
 class Source(Configurable, ABC):
@@ -139,6 +180,18 @@ class Source(Configurable, ABC):
     @abstractmethod
     def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
         """Read and decode all of it; called once per node."""
+
+    def listing(self, root: Path) -> Listing:
+        """What a run would read, one image after the other, for whoever wants to look at it.
+
+        Raises:
+            UserError: when there is nothing to list, or the source is not one of files of images.
+        """
+        del root
+        raise UserError(
+            f"data.source={self.name} is not one of images of your own; its files are looked at by "
+            "a run. For a folder of images set data.source=image_folder, domain_folder or parquet"
+        )
 
     def paths(self, root: Path) -> list[str]:
         """Each image's path as a split file names it, in the order of `decode`.

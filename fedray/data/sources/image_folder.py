@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fedray.data.decoding import decode
 from fedray.data.imageset import TRAIN, Domains, ImageSet
-from fedray.data.reading import check_files
-from fedray.data.sources import Source, check_wanted, official_split, sources
+from fedray.data.reading import check_files, walk
+from fedray.data.sources import (
+    Found,
+    Listing,
+    Source,
+    check_wanted,
+    official_split,
+    sources,
+)
 from fedray.errors import UserError
 
 Row = tuple[Path, str, int]
@@ -54,6 +61,10 @@ class ImageFolder(Source):
         check_wanted(self.wanted, {name for _, name, _ in rows}, f"data.root={root}")
         return [row for row in rows if row[1] in self.wanted]
 
+    def listing(self, root: Path) -> Listing:
+        """Every image of the classes that are wanted."""
+        return _listing(root, [(None, self.taken(rows_of(root), root))], self.wanted)
+
     def paths(self, root: Path) -> list[str]:
         """Each file's path below the root."""
         return [path.relative_to(root).as_posix() for path in self.files(root)]
@@ -85,6 +96,10 @@ class DomainFolder(ImageFolder):
         every = [row for _, rows in domains for row in rows]
         names = tuple(name for name, _ in domains)
         return _decoded(self.name, every, image_size, channels, Domains(names, ids), self.wanted)
+
+    def listing(self, root: Path) -> Listing:
+        """Every image of the classes that are wanted, domain by domain."""
+        return _listing(root, self._domains(root), self.wanted)
 
     def _domains(self, root: Path) -> list[tuple[str, list[Row]]]:
         """Every domain with its images of the classes that are wanted."""
@@ -124,6 +139,23 @@ def rows_of(root: Path) -> list[Row]:
             "expected <class>/<image> or train/<class>/<image> below it"
         )
     return rows
+
+
+def _listing(
+    root: Path, groups: Sequence[tuple[str | None, list[Row]]], wanted: Sequence[str] | None
+) -> Listing:
+    """The images of rows in their order, by domain where there are any."""
+    names = tuple(wanted or sorted({name for _, rows in groups for _, name, _ in rows}))
+    position = {name: i for i, name in enumerate(names)}
+
+    def images() -> Iterator[Found]:
+        for domain, rows in groups:
+            for path, name, origin in rows:
+                where = path.relative_to(root).as_posix()
+                yield Found(where, path, position[name], origin, domain)
+
+    others = (path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES)
+    return Listing(names, images(), [path.relative_to(root).as_posix() for path in others])
 
 
 def _decoded(

@@ -16,7 +16,7 @@ import numpy as np
 from fedray.data.decoding import decode
 from fedray.data.imageset import TRAIN, Domains, ImageSet
 from fedray.data.reading import check_file, parse_json, read_json, walk
-from fedray.data.sources import Source, official_split, sources
+from fedray.data.sources import Found, Listing, Source, official_split, sources
 from fedray.errors import UserError
 
 _IMAGE_COLUMNS = ("image", "img")
@@ -86,6 +86,24 @@ class Parquet(Source):
             origin=np.repeat(origins, np.diff([*starts, len(labels)])),
             domains=_domains(domains, where),
         )
+
+    def listing(self, root: Path) -> Listing:
+        """Every row of every file.
+
+        Raises:
+            UserError: as `decode`; of a row when it is reached.
+        """
+        files = _parquet_files(root)
+        names, folders = _class_names(root, files), _domain_folders(root, files)
+
+        def images() -> Iterator[Found]:
+            for path in files:
+                file, origin = _name(root, path), _origin(root, path)
+                for row, (image, label, domain) in enumerate(_rows(path, file, len(names))):
+                    where = f"{file}, row {row}"
+                    yield Found(where, image, label, origin, domain or folders.get(path))
+
+        return Listing(names, images(), [])
 
     def paths(self, root: Path) -> list[str]:
         """Each row's `path` in the struct of its image.

@@ -1,0 +1,199 @@
+"""Images of one's own, before a run: `fedray data FOLDER [key=value ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedray.command import USER_ERROR, CommandLine, as_path, run_command
+from fedray.config import parse_assignments
+from fedray.data import FederatedData
+from fedray.data.inspect import Look, look_at, source_for
+from fedray.data.plot import plot_partition, plot_samples
+from fedray.errors import UserError, shown
+from fedray.files import write_json
+from fedray.language.descriptions import blank, load_descriptions, shipped_names
+from fedray.runtime.assembly import deal
+from fedray.runtime.resolve import from_tree, resolve
+
+PROG = "fedray data"
+MOST_CLASSES = 40
+"""Classes that are listed one by one."""
+KEYS = ("data.", "seed", "report.")
+"""What the partition depends on."""
+PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": "5"}
+"""Of few images, unless an experiment or words say otherwise."""
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray data`."""
+    cli = CommandLine(
+        prog=prog,
+        description="Look at a folder of images or parquet files as a run would: classes, sizes, "
+        "counts, splits, problems. Exits with 2 when a run would be refused.",
+        epilog="Layouts: <class>/<image>; train/<class>/<image> and test/<class>/<image>; "
+        "<domain>/<class>/<image>; *.parquet of the Hugging Face convention.",
+    )
+    cli.add_argument("folder", type=as_path, help="where the images are")
+    cli.add_argument(
+        "set",
+        nargs="*",
+        metavar="key=value",
+        help="of the partition, for example data.clients=10 data.partition.alpha=0.1",
+    )
+    cli.add_argument(
+        "--experiment", help="partition as this one does; default: 5 clients, Dir(0.5)"
+    )
+    cli.add_argument(
+        "--out", type=as_path, metavar="DIR", help="draw samples.png and partition.png there"
+    )
+    cli.add_argument(
+        "--descriptions",
+        type=as_path,
+        metavar="FILE",
+        help="write a file of class descriptions to fill in, for text.descriptions",
+    )
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), data, argv)
+
+
+def data(args: argparse.Namespace) -> int:
+    """Say what there is; returns the exit code."""
+    root: Path = args.folder.expanduser()
+    check_words(args.set)
+    if args.descriptions is not None and args.descriptions.exists():
+        raise UserError(f"{args.descriptions} is there already; give another name")
+    source = source_for(root)
+    look = look_at(root, source)
+    for line in said(look, root):
+        print(line)
+    keys = run_keys(look, root, args.set, named=args.experiment is not None)
+    dealt = None if look.stops else _partition(look, args.experiment, keys)
+    if dealt is not None:
+        print(_clients(dealt))
+    _draw(args.out, look, dealt)
+    _describe(args.descriptions, look)
+    for what in look.stops:
+        print(f"a run would be refused: {what}")
+    name = args.experiment or "fedavg_digits model.group=cnn4"
+    print(f"run it: fedray run {name} {shlex.join(keys)}")
+    return USER_ERROR if look.stops else 0
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Refuse keys that no partition depends on.
+
+    Raises:
+        UserError: naming the first.
+    """
+    for word in words:
+        if "=" not in word or not word.startswith(KEYS):
+            raise UserError(f"{shown(word)} is no key of the data, as data.clients=10 or seed=1")
+
+
+def said(look: Look, root: Path) -> Iterator[str]:
+    """What was found, line by line; what a run would be refused for is not among it."""
+    counts, sizes = look.counts, look.sizes
+    total = len(look.labels)
+    domains = sorted({name for name in look.domains if name})
+    among = f", {len(domains)} domains ({', '.join(domains[:6])})" if domains else ""
+    official = int(counts[:, 1].sum())
+    split = f", {official:,} of them the official test" if official else ", no official test"
+    yield (
+        f"{root}: {look.source}, {total:,} images of {len(look.class_names)} classes{among}{split}"
+    )
+    for name, (train, test) in list(zip(look.class_names, counts, strict=True))[:MOST_CLASSES]:
+        yield f"  {name:<24} {train:>7,}" + (f" {test:>7,}" if official else "")
+    if len(look.class_names) > MOST_CLASSES:
+        yield f"  and {len(look.class_names) - MOST_CLASSES} classes more"
+    if sizes:
+        sides = [side for size in sizes for side in size]
+        several = f"{len(sizes)}, with sides of {min(sides)} to {max(sides)} pixels"
+        of = several if len(sizes) > 1 else "all {}x{}".format(*next(iter(sizes)))
+        yield f"sizes: {of}; {look.grey:,} grey, {total - look.grey:,} colour"
+    if look.image_size is not None:
+        yield (
+            f"images differ in size: a run needs data.image_size, for example "
+            f"data.image_size={look.image_size} (the shorter side is scaled to it, the middle cut "
+            "out)"
+        )
+    for note in look.notes:
+        yield f"note: {note}"
+    for name in shipped_names():
+        try:
+            load_descriptions(name, look.class_names)
+        except UserError:
+            continue
+        yield f"note: text.descriptions={name} describes all of these classes"
+
+
+def run_keys(look: Look, root: Path, words: Sequence[str], *, named: bool = False) -> list[str]:
+    """The words that run an experiment on these images.
+
+    Args:
+        look: what is known of them.
+        root: where they are.
+        words: what was given, which counts.
+        named: whether an experiment says how they are partitioned.
+    """
+    given = {word.partition("=")[0] for word in words}
+    keys = {"data.source": look.source, "data.root": str(root.absolute())}
+    if look.image_size is not None:
+        keys["data.image_size"] = str(look.image_size)
+    if not named:
+        keys |= PARTITION
+    if any(key.startswith("data.partition.") for key in given):
+        keys.pop("data.partition", None)
+    return [*(f"{key}={value}" for key, value in keys.items() if key not in given), *words]
+
+
+def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedData | None:
+    """Who would have which; None where nobody can, which is said."""
+    try:
+        if name is None:
+            base = {"algorithm": "local", "model": {"group": "cnn4"}}
+            experiment = from_tree(base, parse_assignments(keys))
+        else:
+            experiment = resolve(name, keys)
+        return deal(experiment, look.image_set())
+    except UserError as error:
+        look.stops.append(str(error))
+        return None
+
+
+def _clients(dealt: FederatedData) -> str:
+    sizes = dealt.histogram().sum(1)
+    classes = (dealt.histogram() > 0).sum(1)
+    return (
+        f"{dealt.clients} clients with {sizes.min():,} to {sizes.max():,} images of "
+        f"{classes.min()} to {classes.max()} classes"
+    )
+
+
+def _draw(out: Path | None, look: Look, dealt: FederatedData | None) -> None:
+    if out is None:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    plot_samples(look.samples, look.class_names, out / "samples.png")
+    print(f"wrote {out / 'samples.png'}")
+    if dealt is not None:
+        plot_partition(dealt.histogram(), dealt.class_names, out / "partition.png")
+        print(f"wrote {out / 'partition.png'}")
+
+
+def _describe(path: Path | None, look: Look) -> None:
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, blank(look.class_names))
+    print(
+        f"wrote {path}: fill in three sentences a class, each on another aspect of the look, and "
+        f"pass text.descriptions={path}; without any, text.style=handcrafted"
+    )

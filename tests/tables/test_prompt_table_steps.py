@@ -1,0 +1,54 @@
+"""The tables of prompt methods: rows take the same local steps, but those that say otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from test_table_files import FILES, SETS
+
+from fedray.config import read_mapping
+from fedray.tables.agenda import Cell
+from fedray.tables.plan import Place, TablePlan
+from fedray.tables.spec import plan_table
+
+PROMPTS = [path for path in FILES if path.stem.startswith(("fedmgp_", "dp2fl_"))]
+LONGER = ", five times the steps"
+WIDEST = 45
+"""Columns that a label may take of a terminal's 80, beside the first numbers."""
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path, monkeypatch):
+    """Empty folders of the data sets that experiments name."""
+    for name in SETS:
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+
+
+def plans(path) -> list[TablePlan]:
+    return [plan_table(str(path), scale=scale) for scale in read_mapping(path)["scales"]]
+
+
+def steps(plan: TablePlan, row: str) -> tuple[int, int, int]:
+    """Rounds, gradient steps for each batch of a round, and the batch."""
+    cell = Cell(plan, Place(row, next(iter(plan.columns))))
+    run = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment
+    inner = run.algorithm.params.get("inner_steps", 1)
+    return run.rounds, run.local_epochs * inner, run.batch_size
+
+
+@pytest.mark.parametrize("path", PROMPTS, ids=lambda path: path.stem)
+def test_rows_take_the_same_local_steps(path):
+    for plan in plans(path):
+        first = steps(plan, next(iter(plan.rows)))
+        for name, row in plan.rows.items():
+            if name == "zero_shot":
+                continue
+            times = 5 if row.label.endswith(LONGER) else 1
+            assert steps(plan, name) == (first[0], times * first[1], first[2]), (plan.scale, name)
+
+
+@pytest.mark.parametrize("path", PROMPTS, ids=lambda path: path.stem)
+def test_labels_leave_room_for_numbers_and_scales_say_what_they_lack(path):
+    for plan in plans(path):
+        assert all(len(row.label) <= WIDEST for row in plan.rows.values())
+        assert (plan.scale == "paper") is not bool(plan.left_out)
