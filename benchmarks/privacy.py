@@ -11,12 +11,12 @@ learning rate and the rounds are those of the experiments. Writes DIR/privacy.pn
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tables import Job, last, run_all
-
+from fedray.records import RunFolder
 from fedray.sweep.seeds import mean_and_std
 
 ACCURACY = "global_accuracy"
@@ -25,6 +25,44 @@ SIGMAS = {
     "fedavg_digits_local_dp": (0.125, 0.25, 0.5, 1, 2),
 }
 NAMES = {"fedavg_digits_central_dp": "central", "fedavg_digits_local_dp": "local"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: where it lies, which experiment, and the overrides."""
+
+    out: Path
+    experiment: str
+    assignments: tuple[str, ...]
+
+
+def do(job: Job) -> None:
+    """Run one experiment in this process, unless it is already there."""
+    import torch
+
+    from fedray.runtime.resolve import resolve
+    from fedray.runtime.serial import SerialExecutor
+    from fedray.runtime.session import Session
+
+    if RunFolder(job.out).has_result:
+        return
+    asked = resolve(job.experiment, (*job.assignments, "checkpoint_every=0"))
+    session = Session(asked, job.out, lambda parts: SerialExecutor(parts, torch.device("cpu")))
+    for _ in session.rounds():
+        pass
+    print(f"{job.out.parent.name}/{job.out.name}: done", flush=True)
+
+
+def run_all(jobs: Sequence[Job], processes: int) -> None:
+    """Do all jobs on so many processes."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for _ in pool.imap_unordered(do, jobs):
+            pass
+
+
+def last(out: Path, metric: str) -> float:
+    """A run's last value of a metric."""
+    return list(RunFolder(out).read().curve(metric).values())[-1]
 
 
 @dataclass(frozen=True)

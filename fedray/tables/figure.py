@@ -47,7 +47,7 @@ def draw(found: Outcome, path: Path) -> None:
     if found.plan.curve is not None:
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         FigureCanvasAgg(figure)
-        _curves(figure.subplots(), found, found.plan.curve)
+        draw_curves(figure.subplots(), found, found.plan.curve)
         figure.savefig(path, dpi=150)
         return
     across = min(ACROSS, len(columns) + 1)
@@ -67,7 +67,7 @@ def draw(found: Outcome, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _curves(axes: Axes, found: Outcome, key: str) -> None:
+def draw_curves(axes: Axes, found: Outcome, key: str) -> None:
     """A line for each row: mean and interval, single seeds as dots, the paper's numbers dashed."""
     plan, metric = found.plan, found.metrics[0]
     numbers = {column: float(tree[key]) for column, tree in plan.columns.items()}

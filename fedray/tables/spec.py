@@ -54,7 +54,7 @@ class Row(Frozen):
     tuned_as: str | None = None
     """The row whose choice it takes over, instead of tuning; for controls, and for figures of a
     hyper-parameter."""
-    label: str = Field("", max_length=40)
+    label: str = Field("", max_length=45)
     """What the table calls it; empty: its name. `glosses` of the table say more."""
     metrics: dict[str, str] = Field(default_factory=dict)
     """Where the method has another natural metric than the table: `local_accuracy:

@@ -8,6 +8,7 @@ from pretended_runs import end, pretend
 from fedray.sweep.seeds import MergedRound
 from fedray.tables.agenda import Wanted
 from fedray.tables.book import Book, is_whole
+from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
 from fedray.tables.search import Edge
@@ -268,3 +269,43 @@ def test_the_watcher_sees_one_seed_a_trial(play):
     assert book.experiment_of(trial).seed == trial.wanted.seed
     assert (book.seeds_of_a_trial, book.stops_early, book.leading) == (1, False, None)
     assert trial.config["row"] == "mine"
+
+
+def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
+    def curve(wanted):
+        return [(0.0, 0.0), (0.3, 0.2), (0.4, 0.1)]
+
+    rows = {"mine": {"algorithm": "fedproto"}, "weighted": {"algorithm": "fedproto"}}
+    rows["weighted"]["metrics"] = {"local_accuracy": "local_accuracy_weighted"}
+    book = play(curve, rows=rows, select="test", claims=["mine > local"])
+    found = {place.row: cell for place, cell in outcome(book).cells.items()}
+    assert {each.measured.values["local_accuracy"] for each in found["weighted"].seeds} == {0.2}
+    assert found["weighted"].seeds[0].key == found["mine"].seeds[0].key
+    assert "weighted: its local_accuracy is local_accuracy_weighted" in outcome(book).notes
+
+
+def test_what_will_be_run_is_counted_and_timed(here, write):
+    write(report={"seeds": [0, 1, 2]}, tuning={"configurations": 4, "rounds": 1})
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    mine, local = runs_of(book)
+    assert (len(mine.known), mine.unknown, mine.beyond, mine.there) == (2, 3, 2, 0)
+    assert mine.seconds is None
+    assert "10 runs, up to 14 if grids are continued" in headline(book)
+    end(book, book.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
+    mine, local = runs_of(book)
+    assert mine.there == 1
+    assert mine.seconds == pytest.approx(2 * (1 + 3 * 2))
+    assert local.seconds == pytest.approx(2 * (2 + 3 * 2))
+    assert "1 are there; about 1 min of computing left" in headline(book)
+    assert planned_cells(book)[0] == "mine: lr=0.02; lr=0.1; report seeds 0, 1, 2; 1 of 5 there"
+
+
+def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
+    from fedray.tables.command import main
+
+    write(scales={"laptop": {"hours": 2.5}})
+    assert main(["tiny", "--plan"]) == 0
+    out = capsys.readouterr().out
+    assert "about 2.5 h of one core, says the file" in out
+    assert "\nlocal: lr=0.02; lr=0.1; report seeds 0, 1\n" in out
+    assert not (here / "results" / "tables").exists()

@@ -13,6 +13,7 @@ from pretended_runs import end
 from fedray.report.latex import escaped
 from fedray.tables.book import Book
 from fedray.tables.command import cell_metrics, main, write_page
+from fedray.tables.figure import draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
@@ -54,9 +55,7 @@ def test_the_page_says_it_all(written, here):
     _, _, text = written
     assert text == (here / "out" / "table.md").read_text()
     assert "|  | Dir(0.1) | paper | Dir(1) | paper | mean |" in text
-    (line,) = (
-        line for line in text.splitlines() if line.startswith("| mine: Mine") and "70" in line
-    )
+    (line,) = (line for line in text.splitlines() if line.startswith("| Mine") and "70" in line)
     ours = r"\d\d\.\d ± \d+\.\d"
     assert re.search(rf"\| {ours} \| 70 ± 0\.5 \| {ours} \| 50\.25 \| {ours} \|", line)
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
@@ -167,6 +166,36 @@ def test_the_figure_is_drawn(written, here):
     with Image.open(here / "out" / "figure.png") as image:
         assert image.width > 800
         assert len(image.convert("P").getcolors(256)) > 10
+
+
+def test_columns_that_are_numbers_are_drawn_as_curves(play, here):
+    changes = {**CHANGES, "columns": None, "claims": None, "paper": None}
+    book = play(
+        curve, **changes, curve={"algorithm.lambda": [1, 2, 100]}, rows={"mine": ROWS["mine"]}
+    )
+    found = outcome(book)
+    (here / "out").mkdir()
+    write_page(book, found)
+    with Image.open(here / "out" / "figure.png") as image:
+        assert image.width == 960
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    draw_curves(axes, found, "algorithm.lambda")
+    assert axes.get_xscale() == "log"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "100"]
+    (line,) = axes.containers
+    assert list(line[0].get_xdata()) == [1, 2, 100]
+
+
+def test_rows_and_columns_are_explained_below(play, here):
+    glosses = {"base": "without prototypes", "Dir(1)": "little skew"}
+    book = play(curve, **CHANGES, glosses=glosses)
+    (here / "out").mkdir()
+    text = write_page(book, outcome(book))
+    assert "- Mine & all_of_it: `mine`\n- base: `base`, without prototypes" in text
+    assert "- Dir(1): little skew" in text
+    assert "`null`" not in text
 
 
 def test_a_tracker_is_told_the_mean_of_each_cell(written):

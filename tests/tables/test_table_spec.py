@@ -6,7 +6,6 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.shipped import names
 from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.claims import Side, parse_claims
 from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
@@ -94,6 +93,51 @@ def test_layers_are_laid_on_each_other(write, here):
     assert plan.tuning.rounds == 4
     at = plan.experiment_of(Place("local", "a"), {}, "report", 7)
     assert at.algorithm.name == "local"
+
+
+def test_a_curve_is_columns_of_one_key(write):
+    write(curve={"algorithm.lambda": [0, 0.5, 7]}, claims=["mine @ lambda=7 > mine @ lambda=0"])
+    plan = plan_table("tiny", ["batch_size=4"])
+    assert list(plan.columns) == ["lambda=0", "lambda=0.5", "lambda=7"]
+    assert plan.curve == "algorithm.lambda"
+    at = plan.experiment_of(Place("mine", "lambda=0.5"), {}, "report", 0)
+    assert at.algorithm.params["lambda"] == 0.5  # the row's algorithm says 2
+    write(
+        columns={"a": {}},
+        scales={"laptop": {"curve": {"batch_size": [4, 8]}}, "desktop": {"columns": {"b": {}}}},
+    )
+    assert list(plan_table("tiny").columns) == ["batch_size=4", "batch_size=8"]
+    assert plan_table("tiny", scale="desktop").curve is None
+
+
+def test_a_row_may_measure_another_metric(write):
+    rows = {"mine": {"algorithm": "fedproto", "metrics": {"local_accuracy": "global_accuracy"}}}
+    write(rows=rows)
+    plan = plan_table("tiny")
+    assert plan.chosen_by("mine") == "validation/global_accuracy"
+    assert plan.chosen_by("local") == "validation/local_accuracy"
+
+
+def test_a_tables_plugin_is_used_by_all_rows_and_kept_with_its_text(write, here):
+    text = (
+        "from fedray.core import algorithms\n"
+        "from fedray.algorithms.averaging.fedavg import FedAvg\n\n"
+        "@algorithms.add\n"
+        'class Doubtful(FedAvg):\n    """FedAvg by another name."""\n\n'
+        "    name = 'doubtful'\n"
+    )
+    (here / "mine.py").write_text(text)
+    write(rows={"doubtful": None})
+    plan = plan_table("tiny", plugins=["mine.py"])
+    (here / "mine.py").unlink()
+    again = TablePlan.model_validate_json(plan.model_dump_json())
+    for row, name in (("doubtful", "doubtful"), ("local", "local")):
+        found = again.experiment_of(Place(row, "all"), {}, "report", 0)
+        assert found.algorithm.name == name
+        assert [plugin.module for plugin in found.plugins] == ["mine"]
+    assert (
+        plan_table("tiny", ["plugins=null"], plugins=[]).bases["tiny.yaml"].get("plugins") is None
+    )
 
 
 def test_a_plan_survives_its_file(write):
@@ -197,6 +241,14 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"numbers\.mine holds '1'"),
         ({"paper": {"source": "?", "numbers": {"mine": [1, 2, 3]}}}, r"expected a mean or"),
         ({"confidence": 95}, r"table tiny\.confidence"),
+        ({"curve": {"lr": [1]}}, r"tiny\.curve is .*, expected one key and at least two numbers"),
+        ({"curve": {"rounds": [2, 1]}}, r"in ascending order, for example"),
+        ({"curve": {"rounds": [1, 2]}, "columns": {"a": {}}}, r"has columns and a curve"),
+        ({"glosses": {"yours": "?"}}, r"glosses: there is no row or column 'yours'"),
+        (
+            {"rows": {"mine": {"metrics": {"x": "y"}}}},
+            r"mine\.metrics: the table has no metric 'x'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(write, changes, message):
@@ -273,14 +325,6 @@ def test_a_claim_of_each_column_is_as_many_claims():
 
 
 # --- what is shipped ------------------------------------------------------------------------------
-
-
-def test_every_shipped_table_can_be_planned(monkeypatch):
-    found = names("tables")
-    assert "digits" in found
-    for name in found:
-        plan = plan_table(name)
-        assert plan.parsed_claims()
 
 
 def test_unknown_tables_are_said_with_the_nearest_name(here):
