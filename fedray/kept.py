@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -130,18 +130,17 @@ class _Writing:
 
     folder: Path
     most: float
-    tree: dict[str, Any] = field(default_factory=lambda: {"states": [], "downs": [], "payloads": []})
 
     def __post_init__(self) -> None:
+        self.tree: dict[str, Any] = {"states": [], "downs": [], "payloads": []}
         numbers = count()
         self._writer = SegmentWriter(self.folder, lambda: f"{next(numbers)}.tensors")
         self._payloads: dict[int, tuple[Payload, int]] = {}
+        self._nothing: Place | None = None
 
     def add(self, tested: Tested) -> None:
         """Write what one client was tested with."""
-        state = tested.state
-        kept = None if state is None else ClientState(state.model, state.memory)
-        self.tree["states"].append(None if kept is None else self._put(kept))
+        self.tree["states"].append(None if tested.state is None else self._state(tested.state))
         self.tree["downs"].append(None if tested.down is None else self._payload(tested.down))
 
     def close(self) -> int:
@@ -149,10 +148,19 @@ class _Writing:
         self._writer.close()
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
+    def _state(self, state: ClientState) -> Place:
+        """Write a state without its optimiser; of those that keep nothing the first alone."""
+        if state.model or state.memory:
+            return self._put(ClientState(state.model, state.memory))
+        self._nothing = self._nothing or self._put(ClientState({}))
+        return self._nothing
+
     def _payload(self, down: Payload) -> int:
         if id(down) not in self._payloads:
             own = {each.name: getattr(down, each.name) for each in fields(down)}
-            tensors = {n: v for n, v in own.items() if isinstance(v, Tensor | Mapping)}
+            tensors: dict[str, Any] = {
+                name: value for name, value in own.items() if isinstance(value, Tensor | Mapping)
+            }
             numbers = {n: v for n, v in own.items() if n not in tensors}
             place = self._put(ClientState(tensors))
             entry = {"type": down.full_name(), "numbers": numbers, "place": place}
@@ -230,6 +238,7 @@ class KeptModels:
     def _read(self, place: list[Any] | None) -> ClientState | None:
         if place is None:
             return None
-        found = Place(*place[:4], tuple(place[4]))
+        file, offset, length, checksum, shared = place
+        found = Place(file, offset, length, checksum, tuple(shared))
         check_state(self.folder, found)
         return read_state(self.folder, found)

@@ -43,11 +43,12 @@ LAYERS = [
     ["evaluation"],
     ["algorithms", "states"],
     ["federation"],
-    ["checkpoint"],
+    ["checkpoint", "kept"],
     ["tracking"],
     ["runtime"],
-    ["report", "sweep", "pretrain"],
+    ["report", "sweep", "pretrain", "trained"],
     ["tables"],
+    ["api"],
     ["cli", "run", "table", "__main__"],
 ]
 """The parts from below; a part imports those of the layers below it, and `BESIDE` itself."""

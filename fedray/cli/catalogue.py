@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from textwrap import dedent
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 import fedray
 from fedray.cli.listing import KINDS, Entry, Parameter
+from fedray.config import Component, Experiment, Frozen
 from fedray.records import Metric
 from fedray.registry import parameters_of, registry, summary_of
 
@@ -31,6 +33,24 @@ def entries(kind: str) -> list[Entry]:
         kind: a key of `KINDS`.
     """
     return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
+
+
+def keys() -> list[Entry]:
+    """Every key of an experiment, in its order; what is chosen by name has keys of its own."""
+    return list(_keys(Experiment, ""))
+
+
+def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
+    for found in parameters(model):
+        key, inner = f"{prefix}{found.name}", model.model_fields[found.name].annotation
+        if inspect.isclass(inner) and issubclass(inner, Frozen):
+            yield from _keys(inner, f"{key}.")
+            continue
+        told = replace(found, name=key, text="")
+        if inner is Component:
+            told = replace(told, type="name", default=found.default[6:].partition("'")[0])
+        text, file = found.text.rstrip("."), "config/experiment.py"
+        yield Entry(key, key, text, "-", "", file, (told,))
 
 
 def family_heading(package: str) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fedray.cli.catalogue import entries
+from fedray.cli.catalogue import entries, keys
 from fedray.cli.keys_page import keys_page
 from fedray.cli.links import linked
+from fedray.cli.listing import KEYS as KEY_LISTING
 from fedray.cli.listing import KINDS, Entry, Parameter
 from fedray.cli.method_pages import method_pages
 from fedray.cli.papers import page as papers_page
@@ -126,10 +127,12 @@ def reference() -> str:
 
 def listing() -> str:
     """What fedray itself registers, an entry on each line, for `fedray ls` of an installed one."""
-    kinds = []
+    found = {KEY_LISTING: keys()}
     for kind in KINDS:
         homes = registry(KINDS[kind])
-        ours = [each for each in entries(kind) if homes.home(each.name).startswith("fedray.")]
+        found[kind] = [e for e in entries(kind) if homes.home(e.name).startswith("fedray.")]
+    kinds = []
+    for kind, ours in found.items():
         lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in ours)
         kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
     return "{" + ",\n".join(kinds) + "}\n"

@@ -50,9 +50,13 @@ class _Behind(click.Command):
             callback=self._run,
             short_help=WORDS[name].does,
             add_help_option=False,  # --help is one of the words that are passed on
-            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )
         self._word = WORDS[name]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave every word as it is."""
+        ctx.args = list(args)
+        return ctx.args
 
     def _run(self) -> int:
         given = click.get_current_context().args

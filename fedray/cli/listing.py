@@ -39,7 +39,10 @@ KINDS: Mapping[str, str] = MappingProxyType(
 TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType({"models": ("groups", "architectures")})
 """Listings of several kinds: `model.group` takes both."""
 
-LISTINGS = ("algorithms", *FOLDERS, *TOGETHER, *(kind for kind in KINDS if kind != "algorithms"))
+KEYS = "keys"
+"""The listing of an experiment's keys."""
+
+LISTINGS = ("algorithms", *FOLDERS, KEYS, *TOGETHER, *list(KINDS)[1:])
 """Everything that `fedray ls` lists."""
 
 
@@ -109,17 +112,18 @@ class Shipped:
 
 
 def registered(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
-    """The entries of every registry, by the keys of `KINDS`.
+    """The entries of every registry, by the keys of `KINDS`, and the experiment's keys.
 
     Raises:
         UserError: when a plug-in does not import or takes a name that is taken.
     """
 
     def make() -> tuple[Any, bool]:
-        from fedray.cli.catalogue import entries
+        from fedray.cli.catalogue import entries, keys
 
         use(plugins, check=True)
-        return {kind: [asdict(entry) for entry in entries(kind)] for kind in KINDS}, True
+        found = {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
+        return {kind: list(map(asdict, each)) for kind, each in found.items()}, True
 
     if WRITTEN.is_file() and not (IN_A_CHECKOUT or plugins or installed_points()):
         found = json.loads(WRITTEN.read_text(encoding="utf-8"))
@@ -134,7 +138,7 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
 
 
 def listed(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shipped]:
-    """What a listing holds, sorted by name.
+    """What a listing holds, sorted by name; keys in the order of the experiment.
 
     Args:
         listing: one of `LISTINGS`.
@@ -144,7 +148,7 @@ def listed(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shi
         return shipped(listing)
     entries = registered(plugins)
     found = [entry for kind in TOGETHER.get(listing, (listing,)) for entry in entries[kind]]
-    return sorted(found, key=lambda entry: entry.name)
+    return found if listing == KEYS else sorted(found, key=lambda entry: entry.name)
 
 
 def shipped(kind: str) -> list[Shipped]:

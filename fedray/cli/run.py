@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
+from fedray.api.training import begin, follow, new_folder
 from fedray.cli.progress import RoundProgress
 from fedray.cli.several import finished, seed_folder, several_seeds, summary
 from fedray.command import (
@@ -23,17 +23,16 @@ from fedray.command import (
 )
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import full_disk_said, results_home
+from fedray.files import results_home
 from fedray.records import (
     BEST,
     Round,
     Run,
     RunFolder,
-    Status,
     Traffic,
     prove_writable,
 )
-from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.runtime.mirror import fetch_missing
 from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 from fedray.units import size_of, time_of
 
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 def _main(args: argparse.Namespace) -> int:
     if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
         args.experiment, args.set = None, [args.experiment, *args.set]
-    say_next(f"reading {args.experiment or args.resume or 'the experiment'}, and PyTorch")
+    say_next(f"importing PyTorch, reading {args.experiment or args.resume or 'the experiment'}")
     seeds, others = several_seeds(args.set)
     if seeds:
         return run_seeds(args, seeds, others)
@@ -129,9 +128,9 @@ def one_run(args: argparse.Namespace) -> Path:
         say_where_it_begins(RunFolder(out))
     print(headline(experiment, args.executor), flush=True)
     tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
-    rounds = _rounds(experiment, out, args.executor, began)  # last: it has claimed the folder
-    with full_disk_said(out), mirrored(out), closing(rounds):
-        run(experiment, out, rounds, tracker, how_to_go_on(out, args))
+    # last: it has claimed the folder
+    rounds = begin(experiment, out, args.executor, began, say, say_next)
+    run(experiment, out, rounds, tracker, how_to_go_on(out, args))
     print_summary(out, tracker, args.executor)
     return out
 
@@ -163,13 +162,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     if args.experiment is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
     experiment = resolve(args.experiment, args.set, args.plugin)
-    out = folder_of(args, experiment.name)
-    if args.out is None:
-        return experiment, out
-    fetch_missing(out)
-    if RunFolder(out).is_taken:
-        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
-    return experiment, out
+    return experiment, new_folder(experiment.name, args.out)
 
 
 def say_where_it_begins(folder: RunFolder) -> None:
@@ -197,38 +190,15 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def _rounds(
-    experiment: Experiment, out: Path, executor: str, began: float
-) -> Generator[Round, None, None]:
-    """The rounds, from whichever executor was asked for."""
-    if executor == "serial":
-        from fedray.runtime.devices import device_of_this_process
-        from fedray.runtime.serial import SerialExecutor, unused_keys
-        from fedray.runtime.session import Session
-
-        device = device_of_this_process(experiment.gpus)
-        unused = unused_keys(experiment)
-        if unused:
-            print(unused, flush=True)
-        say_next("reading images, partition and models")
-        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
-        return session.rounds()
-    from fedray.runtime.cluster import check_storage, connect
-    from fedray.runtime.resources import preflight, server_bundle
-    from fedray.runtime.server import run_on_ray
-
-    say_next("connecting to Ray")
-    nodes = connect()
-    check_storage(out, len(nodes), server_bundle(experiment))
-    print(preflight(experiment, nodes), flush=True)
-    say_next("waiting for the workers, which read images, partition and models")
-    return run_on_ray(experiment, out, began)
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
 
 
 def run(
     experiment: Experiment,
     out: Path,
-    rounds: Iterator[Round],
+    rounds: Generator[Round, None, None],
     tracker: Tracker,
     how_to_go_on: Callable[[], str],
 ) -> None:
@@ -237,52 +207,20 @@ def run(
     Raises:
         KeyboardInterrupt: when it is stopped; how to go on is said.
     """
-    try:
-        with RoundProgress(experiment.rounds) as show:
-            _follow(out, rounds, tracker, show, how_to_go_on)
-    except KeyboardInterrupt as stop:
+
+    def stopped(stop: KeyboardInterrupt) -> None:
         say_stopped(stop, how_to_go_on())
-        raise
 
-
-def _follow(
-    out: Path,
-    rounds: Iterator[Round],
-    tracker: Tracker,
-    show: RoundProgress,
-    how_to_go_on: Callable[[], str],
-) -> None:
-    from fedray.tracking import FOLDER_TAG, data_of, describe_run, run_key, run_name, run_note
-
-    folder = RunFolder(out)
-    before = folder.rounds()
-    first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
-    info = folder.read().info
-    key = run_key(out, info.identity)
-    params, tags = describe_run(info)
-    data = data_of(info)
-    tracker.start(
-        key,
-        run_name(info),
-        params=params,
-        tags={**tags, FOLDER_TAG: out.name},
-        data=() if data is None else (data,),
-    )
-    status: Status = "FAILED"
     try:
-        for done in before:
-            tracker.round(key, done)
-        for done in _each_once(chain([first] if first else [], rounds)):
-            show(done)
-            tracker.round(key, done)
-        status = "FINISHED"
+        with (
+            RoundProgress(experiment.rounds) as show,
+            closing(follow(out, rounds, tracker, stopped=stopped)) as tracked,
+        ):
+            for done in tracked:
+                show(done)
     except KeyboardInterrupt as stop:
-        say_stopped(stop, how_to_go_on())
-        status = "KILLED"
+        stopped(stop)
         raise
-    finally:
-        tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
-        tracker.close()
 
 
 def how_to_go_on(out: Path, args: argparse.Namespace) -> Callable[[], str]:
@@ -301,15 +239,6 @@ def how_to_go_on(out: Path, args: argparse.Namespace) -> Callable[[], str]:
         return go_on_with("fedray.run", "--resume", out, *flags)
 
     return say
-
-
-def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
-    """The rounds without repetition: a server that died does its last one again."""
-    last = -1
-    for done in rounds:
-        if done.round > last:
-            last = done.round
-            yield done
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:

@@ -23,6 +23,7 @@ from fedray.shipped import FOLDERS, PACKAGE, files, names
 
 PROG = "fedray show"
 DEFAULT, GIVEN = "default", "given here"
+KEY = "key"
 WIDTH = 80
 
 
@@ -99,11 +100,11 @@ def _near(name: str, plugins: Sequence[Plugin]) -> str:
 
 
 def entries_called(name: str, plugins: Sequence[Plugin]) -> Iterator[tuple[str, Entry]]:
-    """What has a name, in whichever registry, with what it is."""
+    """What has a name, in whichever registry or among the keys, with what it is."""
     for listing, entries in registered(plugins).items():
         for entry in entries:
             if entry.name == name:
-                yield KINDS[listing], entry
+                yield KINDS.get(listing, KEY), entry
 
 
 def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
@@ -119,16 +120,23 @@ def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
     if entry.gives:
         yield "  gives:"
         yield from (line for each in entry.gives for line in _wrapped(each, 4))
+    if kind == KEY:
+        yield from _wrapped(f"value: {_value(entry.parameters[0])}", 2)
+        return
     if entry.parameters:
         yield "  parameters:"
     for parameter in entry.parameters:
         yield from _parameter(parameter)
 
 
-def _parameter(parameter: Parameter) -> Iterator[str]:
+def _value(parameter: Parameter) -> str:
+    """Type, bounds and default."""
     default = f"default {parameter.default}" if parameter.default else "must be given"
-    kind = " ".join(filter(None, (parameter.type, parameter.bounds)))
-    yield from _wrapped(f"{parameter.name}: {kind}; {default}", 4)
+    return f"{' '.join(filter(None, (parameter.type, parameter.bounds)))}; {default}"
+
+
+def _parameter(parameter: Parameter) -> Iterator[str]:
+    yield from _wrapped(f"{parameter.name}: {_value(parameter)}", 4)
     yield from _wrapped(parameter.text, 8)
 
 

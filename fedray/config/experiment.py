@@ -34,6 +34,7 @@ EXECUTION_KEYS = (
     "checkpoint_every",
     "keep.models",
     "keep.max_gb",
+    "keep.log",
     "data.root",
     "data.download",
     "data.sha256",
@@ -328,6 +329,9 @@ class KeepConfig(Frozen):
     max_gb: float = Field(2.0, gt=0, le=1e6)
     """GB (10^9 bytes) that the models of one round may take; larger ones are not kept, which is
     said."""
+    log: StrictBool = False
+    """Whether a run's models are logged to MLflow too, as one that mlflow.pyfunc loads; that takes
+    some seconds at the end of the run."""
 
 
 class EarlyStoppingConfig(Frozen):

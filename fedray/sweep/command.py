@@ -93,10 +93,11 @@ def parser(prog: str = PROG) -> CommandLine:
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Run the command; returns the exit code."""
-    return run_command(parser(prog), _main, argv)
+    return run_command(parser(prog), carry_out, argv)
 
 
-def _main(args: argparse.Namespace) -> int:
+def carry_out(args: argparse.Namespace) -> int:
+    """Run or go on with a sweep, as the command line says; returns the exit code."""
     say_next(f"reading the sweep {args.sweep}")
     ledger = begin_or_resume(args)
     configs = check_configurations(ledger.plan)

@@ -5,6 +5,7 @@
     view.py       which columns MLflow's run table shows first
     notes.py      what stands in a run's description
     store.py      the only place that talks to MLflow: everything there is done once, however often
+    models.py     a run's models, where it is asked to log them
     live.py       MlflowTracker: a queue and one writing thread
     uploading.py  what a run could not log, later: `python -m fedray.tracking upload DIR`
 

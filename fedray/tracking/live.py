@@ -27,6 +27,7 @@ from fedray.tracking.describe import (
     per_client_json,
     valid_name,
 )
+from fedray.tracking.models import add_models
 from fedray.tracking.protocol import Tracker
 from fedray.tracking.store import (
     DEFERRED,
@@ -410,6 +411,7 @@ class MlflowTracker:
             if path.name != RESULT or not path.is_file():
                 continue
             results.append(RunFolder(path.parent).read())
+            add_models(self._store, run, path.parent, folder)
             totals = Totals()
             for done in results[-1].rounds:
                 totals.point(done)

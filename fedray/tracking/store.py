@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -467,6 +467,19 @@ class Store:
         if self._has(run, name, folder, len(text.encode())):
             return False
         self._client.log_text(run.run_id, text, f"{folder}/{name}" if folder else name)
+        return True
+
+    def add_folder(self, run: OpenRun, name: str, make: Callable[[], Path]) -> bool:
+        """Keep a folder with the run under a name; False when there is something of that name.
+
+        Args:
+            run: the run.
+            name: of the folder among the run's artifacts.
+            make: gives the folder, where it is not there yet.
+        """
+        if self._client.list_artifacts(run.run_id, name):
+            return False
+        self._client.log_artifacts(run.run_id, str(make()), name)
         return True
 
     def _has(self, run: OpenRun, name: str, folder: str | None, size: int) -> bool:

@@ -22,6 +22,7 @@ from fedray.tracking.describe import (
     run_name,
 )
 from fedray.tracking.live import MlflowTracker
+from fedray.tracking.models import add_models
 from fedray.tracking.notes import run_note
 from fedray.tracking.store import RunSpec, Store, reason
 
@@ -138,6 +139,7 @@ def _upload(store: Store, folder: Path, done: Run) -> Uploaded:
     rounds = sum(store.log(run, point, {}) for point in points if point is not None)
     files = sum(store.add_file(run, file) for file in RunFolder(folder).artifacts)
     text = per_client_json(totals.per_client)
+    files += add_models(store, run, folder)
     files += bool(text) and store.add_text(run, text, "per_client.json")
     complete = done.is_finished
     if run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED"):

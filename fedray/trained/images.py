@@ -56,7 +56,7 @@ class Preprocessing:
         if isinstance(images, Tensor | np.ndarray):
             return Pixels(self._of_array(images))
         one = isinstance(images, str | Path) or hasattr(images, "convert")
-        several: Sequence[Any] = [images] if one else list(images)  # type: ignore[list-item,arg-type]
+        several: Sequence[Any] = [images] if one else list(images)  # type: ignore[arg-type]
         if not several:
             return Pixels(torch.zeros(0, self.channels, self.height, self.width))
         if all(isinstance(each, Tensor | np.ndarray) for each in several):
@@ -74,8 +74,8 @@ class Preprocessing:
                 "expected 0 to 1 (or integers from 0 to 255)"
             )
         if batch.shape[1:] == (self.channels, self.height, self.width):
-            values = Pixels.of(batch).values if batch.dtype == torch.uint8 else batch.float() * 2 - 1
-            return values
+            exact = batch if batch.dtype == torch.uint8 else batch.float() * 2 - 1
+            return Pixels.of(exact).values
         as_bytes = batch if batch.dtype == torch.uint8 else (batch * 255).round().to(torch.uint8)
         pixels: list[Encoded] = [each.permute(1, 2, 0).squeeze(2).numpy() for each in as_bytes]
         return Pixels.of(torch.from_numpy(self._decoded(pixels))).values
@@ -103,7 +103,8 @@ class Preprocessing:
 
     def _decoded(self, encoded: Sequence[Encoded]) -> np.ndarray:
         square = self.height == self.width
-        where = [str(each) if isinstance(each, Path) else f"image {i}" for i, each in enumerate(encoded)]
+        names = [each if isinstance(each, Path) else "image" for each in encoded]
+        where = [f"{name} {i}" if name == "image" else str(name) for i, name in enumerate(names)]
         with resizing(self.resampling if self.as_torchvision else None):
             found = decode(
                 encoded,

@@ -107,7 +107,7 @@ class TrainedModel:
         device = self._local.client.device
         parts = [
             self._logits(Pixels(part.to(device))).float().cpu()
-            for part in pixels.values.split(self._batch)
+            for part in torch.split(pixels.values, self._batch)
         ]
         shape = (len(pixels), self.preprocessing.height, self.preprocessing.width)
         dense = self.owner.assembly.models.dense

@@ -140,8 +140,10 @@ def open_models(
 
 def _is_of_last_round(folder: Path, best: Path) -> bool:
     """Whether the best round was the last, which is kept once."""
-    run = RunFolder(folder)
-    return run.has_result and run.read().is_finished and run.read().done == KeptModels(best).facts.round
+    if not RunFolder(folder).has_result:
+        return False
+    run = RunFolder(folder).read()
+    return run.is_finished and run.done == KeptModels(best).facts.round
 
 
 def _why_there_are_none(folder: Path, which: str | None) -> str:

@@ -17,7 +17,7 @@ from fedray.cli.words import GROUPS, WORDS
 from fedray.shipped import FOLDERS, names
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
-LATER = {"predict", "data"}
+LATER = {"data"}
 """Words whose modules come with what they do."""
 
 
@@ -81,6 +81,16 @@ def test_wrong_words_are_one_sentence(words, said, capsys):
 def test_names_are_completed(words, begun, found):
     shell = ShellComplete(frame, {}, NAME, "_FEDRAY_COMPLETE")
     assert [item.value for item in shell.get_completions(words, begun)] == found
+
+
+def test_words_are_passed_on_as_they_are(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        "fedray.cli.run.main", lambda argv, prog: given.append((list(argv), prog)) or 7
+    )
+    words = ["x", "--out", "a b", "-zv", "k=[1, 2]", "--", "--resume", "--help"]
+    assert main(["run", *words]) == 7
+    assert given == [(words, "fedray run")]
 
 
 def test_every_kind_of_file_is_found():

@@ -12,10 +12,11 @@ import pytest
 
 import fedray
 from fedray.__main__ import main
-from fedray.cli.catalogue import entries
-from fedray.cli.docs import BEGIN, hooks_of, overriding, pages
-from fedray.cli.listing import KINDS, LISTINGS, listed, registered
+from fedray.cli.catalogue import entries, keys
+from fedray.cli.docs import hooks_of, overriding, pages
+from fedray.cli.listing import KEYS, KINDS, LISTINGS, listed, registered
 from fedray.cli.show import settings
+from fedray.config import COMPONENTS, Experiment, flatten
 from fedray.core import Algorithm, LocalTraining, algorithms
 from fedray.shipped import FOLDERS, files, names
 
@@ -67,22 +68,29 @@ def test_readme_and_pages_are_up_to_date():
 
 def test_docs_writes_what_check_misses(tmp_path, capsys):
     (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text(f"# x\n{BEGIN}\nold\n<!-- methods: end -->\nrest\n")
-    assert main(["docs", "--root", str(tmp_path), "--check"]) == 1
-    assert "README.md is not up to date" in capsys.readouterr().out
+    (tmp_path / "docs" / "keys.md").write_text("old")
     assert main(["docs", "--root", str(tmp_path)]) == 0
-    text = (tmp_path / "README.md").read_text()
-    assert text.startswith("# x\n")
-    assert text.endswith("rest\n")
-    assert "\nold\n" not in text
-    assert "| [FedTSP](fedray/algorithms/text_guided/fedtsp.py) | `fedtsp` |" in text
-    assert main(["docs", "--root", str(tmp_path), "--check"]) == 0
+    assert f"wrote {tmp_path / 'docs' / 'keys.md'}" in capsys.readouterr().out
+    keys = (tmp_path / "docs" / "keys.md").read_text()
+    assert "| `data.partition` | `fedtsp_dirichlet` | a partition | How images are" in keys
+    assert "| `workers` | `2` | `int` >= 1, <= 10000 | Ray actors" in keys
+    method = (tmp_path / "docs" / "methods" / "fedtsp.md").read_text()
+    assert "| Eq. (7) | [`server_loss`](../../fedray/algorithms/text_guided/fedtsp.py#" in method
+    assert "\n## Deviations\n\n- Eq. (6): weights" in method
+    assert "| `algorithm.lambda` | `7.0` |" in method
+    assert "- [fedtsp_digits](../../fedray/experiments/fedtsp_digits.yaml): FedTSP on" in method
+    index = (tmp_path / "docs" / "methods" / "index.md").read_text()
+    assert "| [FedTSP](fedtsp.md) | `fedtsp` |" in index
+    (tmp_path / "docs" / "hooks.md").write_text("old")
+    assert main(["docs", "--root", str(tmp_path), "--check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path / 'docs' / 'hooks.md'} is not up to date; run make docs"
+    ]
 
 
-def test_a_readme_without_markers_for_the_tables_is_refused(tmp_path, capsys):
-    (tmp_path / "README.md").write_text("# x\n")
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path, capsys):
     assert main(["docs", "--root", str(tmp_path)]) == 2
-    assert "lacks the lines" in capsys.readouterr().err
+    assert "has no folder docs" in capsys.readouterr().err
 
 
 # --- the interface -------------------------------------------------------------------------------
@@ -123,14 +131,14 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
 
 
 def test_what_is_kept_is_what_the_registries_say():
-    assert registered() == {kind: entries(kind) for kind in KINDS}
+    assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
     assert registered() == registered()
 
 
 def test_an_installed_package_brings_its_listing(monkeypatch):
     monkeypatch.setattr("fedray.cli.listing.IN_A_CHECKOUT", False)
     monkeypatch.setattr("fedray.cli.listing.kept", None)
-    assert registered() == {kind: entries(kind) for kind in KINDS}
+    assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
 
 
 def test_what_was_listed_is_read_without_pytorch(tmp_path):
@@ -176,6 +184,19 @@ def test_show_says_what_is_known_of_a_name(capsys):
     assert "paper: Tan et al., AAAI 2022" in said
     assert "fedray/algorithms/prototypes/fedproto.py" in said
     assert "\n    lambda: float >= 0, <= 1000000.0; default 1.0\n" in said
+
+
+def test_every_key_of_an_experiment_is_listed_with_what_it_means(capsys):
+    known = flatten(Experiment().tree())
+    listed_keys = {each.name: each for each in keys()}
+    plain = {key.removesuffix(".name") for key in known} | {"name", "plugins"}
+    inner = {key for key in plain if key.rpartition(".")[0] in COMPONENTS}
+    assert listed_keys.keys() == plain - inner
+    assert [key for key, each in listed_keys.items() if len(each.summary) < 10] == []
+    assert main(["show", "data.clients"]) == 0
+    assert "value: int >= 1, <= 100000; default 20" in capsys.readouterr().out
+    assert main(["show", "data.partition"]) == 0
+    assert "value: name; default fedtsp_dirichlet\n" in capsys.readouterr().out
 
 
 def test_show_of_a_name_of_several_kinds(capsys):

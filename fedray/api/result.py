@@ -1,0 +1,183 @@
+"""What a run left behind: its rounds, numbers and models, read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedray.config import Tree
+from fedray.errors import UserError
+from fedray.records import HEADLINE, Round, Run, RunFolder, Summary
+from fedray.runtime.mirror import fetch_missing
+
+if TYPE_CHECKING:
+    import pandas
+
+    from fedray.trained import Predictions, TrainedModel, TrainedModels
+    from fedray.trained.images import Images
+
+Frame = Literal["rounds", "clients"]
+
+
+class Result:
+    """A run that was done, here or elsewhere.
+
+    Args:
+        folder: the run's.
+
+    Attributes:
+        folder: the run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def run(self) -> Run:
+        """Everything that `result.json` holds, typed."""
+        return RunFolder(self.folder).read()
+
+    @property
+    def config(self) -> Tree:
+        """Every key of the experiment with its value."""
+        return dict(self.run.info.config)
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """The record of every round, round 0 first."""
+        return self.run.rounds
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no round is left to do."""
+        return self.run.is_finished
+
+    @property
+    def best(self) -> Summary | None:
+        """The best round, chosen as `report.select` says; None where nothing chose one."""
+        return self.run.best
+
+    @property
+    def final(self) -> Summary | None:
+        """The last evaluated round."""
+        return self.run.final
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The numbers of the last evaluated round, by name (`fedray ls metrics`)."""
+        evaluated = self._evaluated()
+        return dict(evaluated[-1].metrics) if evaluated else {}
+
+    @property
+    def per_client(self) -> Mapping[int, float]:
+        """Each client's accuracy on its own test in the last evaluated round, by client id."""
+        evaluated = self._evaluated()
+        return dict(evaluated[-1].per_client) if evaluated else {}
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes, in the order of their labels."""
+        return RunFolder(self.folder).class_names()
+
+    def curve(self, metric: str = HEADLINE) -> dict[int, float]:
+        """A number by round, where it was measured."""
+        return self.run.curve(metric)
+
+    def to_pandas(self, of: Frame = "rounds") -> pandas.DataFrame:
+        """The numbers as a table of pandas.
+
+        Args:
+            of: "rounds": a row per round with its metrics, traffic in bytes and seconds; "clients":
+                a row per evaluated round and client with its accuracy.
+
+        Raises:
+            UserError: when pandas is not installed.
+        """
+        rows = self._client_rows() if of == "clients" else [_row(done) for done in self.rounds]
+        return frame(rows, index=["round", "client"] if of == "clients" else ["round"])
+
+    def models(
+        self, which: Literal["best", "last"] | None = None, *, device: str = "cpu"
+    ) -> TrainedModels:
+        """The models that the run has kept; see `fedray.trained.open_models`."""
+        from fedray.trained import open_models
+
+        return open_models(self.folder, which, device)
+
+    def model(
+        self,
+        client: int | None = None,
+        which: Literal["best", "last"] | None = None,
+        *,
+        device: str = "cpu",
+    ) -> TrainedModel:
+        """The model of one client, or, for None, the one that all of them share.
+
+        Args:
+            client: its id.
+            which: of the best round or of the last; None: the best, or the last where none was
+                chosen.
+            device: where it computes, as PyTorch calls it.
+
+        Raises:
+            UserError: when none was kept, or each client has its own and none is named.
+        """
+        return self.models(which, device=device).model(client)
+
+    def predict(self, images: Images, client: int | None = None) -> Predictions:
+        """Classify images with `model(client)`; see `TrainedModel.predict`."""
+        return self.model(client).predict(images)
+
+    def __repr__(self) -> str:
+        run = self.run
+        last = "" if run.final is None else f", local accuracy {run.final.local_accuracy:.4f}"
+        return (
+            f"<Result {run.info.name}: {run.info.algorithm}, round {run.done} of "
+            f"{run.info.planned}{last}, in {self.folder}>"
+        )
+
+    def _evaluated(self) -> list[Round]:
+        return [done for done in self.rounds if HEADLINE in done.metrics]
+
+    def _client_rows(self) -> list[dict[str, Any]]:
+        return [
+            {"round": done.round, "client": client, "accuracy": accuracy}
+            for done in self.rounds
+            for client, accuracy in done.per_client.items()
+        ]
+
+
+def _row(done: Round) -> dict[str, Any]:
+    sent = {"up_bytes": done.up.total_bytes, "down_bytes": done.down.total_bytes}
+    return {"round": done.round, **done.metrics, **sent, "seconds": done.seconds}
+
+
+def frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:
+    """Rows as a table of pandas.
+
+    Raises:
+        UserError: when pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("pandas is not installed; pip install pandas") from None
+    found = pandas.DataFrame(list(rows))
+    return found.set_index(list(index)) if index and len(found) else found
+
+
+def load(folder: str | Path) -> Result:
+    """A run from its folder, finished or not.
+
+    Raises:
+        UserError: when there is none, or a file of it is damaged.
+    """
+    place = Path(folder).expanduser().resolve()
+    fetch_missing(place)
+    if not RunFolder(place).has_result:
+        raise UserError(f"{place} holds no run; name the folder that a run wrote (results: ...)")
+    result = Result(place)
+    _ = result.run  # is refused now, not when it is first asked for
+    return result

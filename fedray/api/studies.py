@@ -1,0 +1,232 @@
+"""Sweeps and tables from Python; each runs as its command does, and says as much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from fedray.api.result import Result, frame
+from fedray.command import RUN_ERROR
+from fedray.config import Tree
+from fedray.errors import RunFailed, UserError
+from fedray.files import results_home
+from fedray.sweep import command as sweeping
+from fedray.sweep.ledger import Ledger, Trial
+from fedray.sweep.seeds import seed_folders
+from fedray.tables import command as comparing
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Sweep:
+    """One experiment in many configurations, tuned by Ray Tune.
+
+    Args:
+        name: a sweep in tune/, or a YAML file.
+        settings: keys of every trial's experiment, dotted.
+        scale: laptop or paper.
+        num_samples: so many configurations; of a grid, so many evenly spread ones.
+        plugins: files, folders or modules of your own.
+        **keys: further keys without a dot, `rounds=5`.
+    """
+
+    def __init__(
+        self,
+        name: str | Path,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        scale: str = "laptop",
+        num_samples: int | None = None,
+        plugins: Sequence[str | Path] = (),
+        **keys: Any,
+    ) -> None:
+        self.name = str(name)
+        self._words = [self.name, *_assignments(settings, keys), "--scale", scale]
+        self._words += [] if num_samples is None else ["--num-samples", str(num_samples)]
+        for plugin in plugins:
+            self._words += ["--plugin", str(plugin)]
+
+    def run(
+        self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
+    ) -> SweepResult:
+        """Run it; progress and the table are printed.
+
+        Args:
+            out: the folder of its results; None: a new one below $FEDRAY_RESULTS or ./results.
+            track: whether it is logged to MLflow.
+            resume: go on with the sweep in `out`.
+
+        Raises:
+            UserError: when something is missing or wrong.
+            RunFailed: when no trial came through.
+        """
+        home = _home(results_home() / Path(self.name).stem, out, resume)
+        words = self._words[:1] if resume else self._words
+        args = sweeping.parser().parse_intermixed_args([*words, *_flags(home, track, resume)])
+        if sweeping.carry_out(args) == RUN_ERROR:
+            raise RunFailed(f"no trial of {self.name} came through; {home}/trials.csv says why")
+        return SweepResult(home)
+
+
+class SweepResult:
+    """What a sweep came to.
+
+    Args:
+        folder: its results.
+
+    Attributes:
+        folder: its results.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger.read(self.folder)
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """Every configuration and what became of it."""
+        return self._ledger.ordered
+
+    @property
+    def best(self) -> Trial | None:
+        """The best configuration; None where nothing chooses."""
+        return sweeping.best_trial(self._ledger)
+
+    def runs(self, trial: Trial) -> list[Result]:
+        """The runs of a trial, one per seed."""
+        seeds = seed_folders(self.folder / trial.name, self._ledger.plan.seeds)
+        return [Result(each.path) for each in seeds]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per trial: what was swept, and what it came to.
+
+        Raises:
+            UserError: when pandas is not installed.
+        """
+        rows = [
+            {"trial": t.number, **t.config, **{name: getattr(t, name) for name in _SHOWN}}
+            for t in self.trials
+        ]
+        return frame(rows, index=["trial"])
+
+
+_SHOWN = ("status", "objective", "std", "test", "test_std", "final", "last_round", "seconds")
+
+
+class Table:
+    """Methods by settings: each tuned with the same effort, several seeds, verdicts.
+
+    Args:
+        name: a table in tune/tables/, or a YAML file.
+        settings: keys of every cell's experiment, or of the table (`report.seeds`), dotted.
+        scale: None: the first that the file has.
+        **keys: further keys without a dot, `rounds=5`.
+    """
+
+    def __init__(
+        self,
+        name: str | Path,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        scale: str | None = None,
+        **keys: Any,
+    ) -> None:
+        self.name = str(name)
+        self._words = [self.name, *_assignments(settings, keys)]
+        self._words += [] if scale is None else ["--scale", scale]
+
+    def run(
+        self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
+    ) -> TableResult:
+        """Run it; arguments and errors as of `Sweep.run`."""
+        home = _home(results_home() / "tables" / Path(self.name).stem, out, resume)
+        words = self._words[:1] if resume else self._words
+        args = comparing.parser().parse_intermixed_args([*words, *_flags(home, track, resume)])
+        if comparing.carry_out(args) == RUN_ERROR:
+            raise RunFailed(
+                f"no cell of {self.name} came through; {home / comparing.PAGE} says why"
+            )
+        return TableResult(home)
+
+
+class TableResult:
+    """What a table came to.
+
+    Args:
+        folder: its pages.
+
+    Attributes:
+        folder: its pages.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def data(self) -> Tree:
+        """Everything: numbers by seed, what was tried and chosen, verdicts, cost."""
+        tree: Tree = json.loads((self.folder / "table.json").read_text(encoding="utf-8"))
+        return tree
+
+    @property
+    def markdown(self) -> str:
+        """The page."""
+        return (self.folder / comparing.PAGE).read_text(encoding="utf-8")
+
+    @property
+    def latex(self) -> str:
+        """The table for a paper."""
+        return (self.folder / "table.tex").read_text(encoding="utf-8")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row per cell, metric and seed, with its value in the unit that is shown.
+
+        Raises:
+            UserError: when pandas is not installed.
+        """
+        rows = [
+            {"row": c["row"], "column": c["column"], "metric": name, "seed": int(seed), "value": v}
+            for c in self.data["cells"]
+            for name, found in c["metrics"].items()
+            for seed, v in found["by_seed"].items()
+        ]
+        return frame(rows, index=["row", "column", "metric", "seed"])
+
+
+def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
+    """The folder of an invocation.
+
+    Raises:
+        UserError: when it is to be resumed, and not named.
+    """
+    if out is not None:
+        return Path(out).expanduser().resolve()
+    if resume:
+        raise UserError("resume=True goes on with what is in `out`; name its folder")
+    return below / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+
+
+def _assignments(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> list[str]:
+    """Keys and values as words of the command line."""
+    pairs = {**(settings or {}), **keys}
+    return [f"{key}={_flow(value)}" for key, value in pairs.items()]
+
+
+def _flow(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _flags(home: Path, track: bool, resume: bool) -> list[str]:
+    flags = ["--out", str(home)]
+    return flags + ([] if track else ["--no-track"]) + (["--resume"] if resume else [])

@@ -1,0 +1,203 @@
+"""One run, round by round: begun, tracked, watched, and left in a true state at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from copy import deepcopy
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Literal, TypeAlias
+
+from fedray.config import Experiment
+from fedray.errors import RunFailed, UserError, named
+from fedray.files import full_disk_said, results_home
+from fedray.records import Round, RunFolder, RunInfo, Status
+from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.tracking import (
+    FOLDER_TAG,
+    Tracker,
+    data_of,
+    describe_run,
+    run_key,
+    run_name,
+    run_note,
+)
+
+ExecutorName: TypeAlias = Literal["ray", "serial"]
+Callback: TypeAlias = Callable[[Round], object]
+"""Called after every round with its record, a copy; what it returns is not looked at."""
+
+
+def new_folder(name: str, out: Path | None) -> Path:
+    """The folder of a new run: `out`, or one below the results that is called after the time.
+
+    Raises:
+        UserError: when there is a run in it.
+    """
+    if out is None:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        found = place = results_home() / "runs" / f"{name}-{stamp}"
+        for number in range(2, 1000):
+            if not RunFolder(found).is_taken:
+                break
+            found = place.with_name(f"{place.name}-{number}")
+        return found
+    out = out.resolve()
+    fetch_missing(out)
+    if RunFolder(out).is_taken:
+        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
+    return out
+
+
+def begin(
+    experiment: Experiment,
+    out: Path,
+    executor: ExecutorName,
+    began: float,
+    say: Callable[[str], object],
+    wait: Callable[[str], object] = lambda what: None,
+) -> Generator[Round, None, None]:
+    """The rounds of a run, from whichever executor was asked for; its folder is claimed.
+
+    Args:
+        experiment: what to run, resolved.
+        out: the run's folder.
+        executor: where steps run: Ray's workers, or this process.
+        began: when start-up began, in seconds since the epoch.
+        say: told what the user should hear of before the first round.
+        wait: told what is waited for.
+
+    Raises:
+        UserError: when something is missing, or the cluster has no room.
+    """
+    if executor == "serial":
+        from fedray.runtime.devices import device_of_this_process
+        from fedray.runtime.serial import SerialExecutor, unused_keys
+        from fedray.runtime.session import Session
+
+        device = device_of_this_process(experiment.gpus)
+        unused = unused_keys(experiment)
+        if unused:
+            say(unused)
+        wait("reading images, partition and models")
+        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
+        return session.rounds()
+    from fedray.runtime.cluster import check_storage, connect
+    from fedray.runtime.resources import preflight, server_bundle
+    from fedray.runtime.server import run_on_ray
+
+    wait("connecting to Ray")
+    nodes = connect()
+    check_storage(out, len(nodes), server_bundle(experiment))
+    say(preflight(experiment, nodes))
+    wait("waiting for the workers, which read images, partition and models")
+    return run_on_ray(experiment, out, began)
+
+
+def follow(
+    out: Path,
+    rounds: Generator[Round, None, None],
+    tracker: Tracker,
+    *,
+    callbacks: Sequence[Callback] = (),
+    stopped: Callable[[KeyboardInterrupt], object] = lambda stop: None,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Generator[Round, None, None]:
+    """Drive a run to its end, and yield each round once it is tracked.
+
+    Args:
+        out: the run's folder.
+        rounds: its rounds, from `begin`.
+        tracker: is told of them, and left in a true state.
+        callbacks: called with every round.
+        stopped: called when the run is stopped from outside.
+        around: what callbacks are called in.
+
+    Raises:
+        RunFailed: when a callback raises an error, which is named.
+    """
+    folder = RunFolder(out)
+    with full_disk_said(out), mirrored(out), closing(rounds):
+        before = folder.rounds()
+        first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
+        info = folder.read().info
+        key = run_key(out, info.identity)
+        tracker.start(key, run_name(info), **_shown(info, out))
+        status: Status = "FAILED"
+        try:
+            for done in before:
+                tracker.round(key, done)
+            for done in _each_once(chain([first] if first else [], rounds)):
+                tracker.round(key, done)
+                _call(callbacks, done, around)
+                yield done
+            status = "FINISHED"
+        except (KeyboardInterrupt, GeneratorExit) as stop:
+            if isinstance(stop, KeyboardInterrupt):
+                stopped(stop)
+            status = "KILLED"
+            raise
+        finally:
+            tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
+            tracker.close()
+
+
+def _shown(info: RunInfo, out: Path) -> dict[str, Any]:
+    """What a tracker shows of a run from its start on."""
+    params, tags = describe_run(info)
+    data = data_of(info)
+    of_data = () if data is None else (data,)
+    return {"params": params, "tags": {**tags, FOLDER_TAG: out.name}, "data": of_data}
+
+
+def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
+    """The rounds without repetition: a server that died does its last one again."""
+    last = -1
+    for done in rounds:
+        if done.round > last:
+            last = done.round
+            yield done
+
+
+def _call(
+    callbacks: Sequence[Callback],
+    done: Round,
+    around: Callable[[], AbstractContextManager[object]],
+) -> None:
+    """Call each with a copy of its own, so that none can change what is recorded.
+
+    Raises:
+        RunFailed: when one raises an error.
+    """
+    for callback in callbacks:
+        try:
+            with around():
+                callback(deepcopy(done))
+        except Exception as error:
+            where = extract_tb(error.__traceback__)[-1]
+            raise RunFailed(
+                f"the callback {_name(callback)} failed after round {done.round}: {named(error)} "
+                f"({where.filename}, line {where.lineno}); the rounds until then are kept"
+            ) from error
+
+
+def _name(callback: Any) -> str:
+    return getattr(callback, "__qualname__", type(callback).__qualname__)
+
+
+def apart(executor: ExecutorName) -> Callable[[], AbstractContextManager[object]]:
+    """What callbacks are called in, so that none changes numbers.
+
+    Settings of PyTorch, random generators and the environment are afterwards what they were. With
+    Ray all that computes is another process, so that there is nothing to keep.
+    """
+    if executor == "ray":
+        return nullcontext
+    import torch
+
+    from fedray.runtime.isolation import Surroundings
+
+    return lambda: Surroundings(torch.device("cpu")).kept()

@@ -1,0 +1,209 @@
+"""fedray from Python: set up, trained, watched, loaded."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedray
+from fedray.cli.run import main as command
+from fedray.errors import RunFailed, UserError
+from fedray.records import RunFolder
+from fedray.sweep import command as sweeping
+
+SMALL = {"data.clients": 3, "data.samples": 240, "local_epochs": 1, "model.feature_dim": 8}
+
+
+@pytest.fixture
+def small():
+    """A small experiment."""
+    return fedray.Experiment("fedproto_digits", SMALL, rounds=2)
+
+
+def test_the_import_is_light_and_names_collide_with_no_module():
+    code = (
+        "import sys, fedray; heavy = {'torch', 'ray', 'pydantic', 'numpy', 'yaml'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules);"
+        "assert {'Experiment', 'load'} <= set(dir(fedray));"
+        "import fedray.run, fedray.sweep, fedray.report, fedray.table;"
+        "assert isinstance(fedray.Experiment, type) and isinstance(fedray.Sweep, type);"
+        "assert isinstance(fedray.Table, type) and callable(fedray.load)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="module 'fedray' has no attribute 'nothing'"):
+        _ = fedray.nothing
+
+
+def test_python_and_the_command_line_give_the_same_run(small, tmp_path):
+    ours = small.train(tmp_path / "ours", executor="serial")
+    words = [f"{key}={value}" for key, value in SMALL.items()]
+    theirs = tmp_path / "theirs"
+    flags = ["--executor", "serial", "--no-track", "--out", str(theirs)]
+    assert command(["fedproto_digits", *words, "rounds=2", *flags]) == 0
+    there = fedray.load(theirs)
+    assert [r.metrics for r in ours.rounds] == [r.metrics for r in there.rounds]
+    assert ours.run.info.identity == there.run.info.identity
+
+
+def test_an_experiment_comes_from_a_name_a_file_or_a_mapping(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: fedavg_digits\nrounds: 7\ndata: {clients: 4}\n")
+    of_file = fedray.Experiment(file)
+    tree = {"extends": "fedavg_digits", "name": "mine", "rounds": 7, "data": {"clients": 4}}
+    of_mapping = fedray.Experiment(tree)
+    of_name = fedray.Experiment("fedavg_digits", {"data.clients": 4, "rounds": 7}, name="mine")
+    assert of_file.config == of_mapping.config == of_name.config
+    assert tree["extends"] == "fedavg_digits"  # what is given is left as it was
+    assert repr(of_name) == ("<Experiment mine: fedavg on digits, 4 clients, 7 rounds, seed 0>")
+    other = of_name.but({"data.partition.alpha": 0.3}, data={"samples": 500})
+    assert other.config["data"]["samples"] == 500
+    assert other.config["data"]["clients"] == 4
+    assert of_name.identity != other.identity
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"lrr": 0.1}, "lr"),
+        ({"rounds": 0}, "rounds"),
+        ({"data.clients": 3, "data": {"clients": 4}}, "contradict each other"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(keys, said):
+    with pytest.raises(UserError, match=said):
+        fedray.Experiment("fedavg_digits", keys)
+
+
+def test_a_callback_sees_every_round_and_changes_no_number(small, tmp_path):
+    seen = []
+
+    def meddle(done):
+        seen.append(done.round)
+        done.metrics.clear()
+        done.per_client.clear()
+        torch.set_default_dtype(torch.float64)
+        torch.manual_seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        random.seed(1)
+        os.environ["MEDDLED"] = "1"
+
+    small = small.but(algorithm="fedtgp")  # its server draws and trains, in this process
+    watched = small.train(tmp_path / "watched", executor="serial", callbacks=[meddle])
+    alone = small.train(tmp_path / "alone", executor="serial")
+    assert seen == [0, 1, 2]
+    assert [r.metrics for r in watched.rounds] == [r.metrics for r in alone.rounds]
+    assert watched.per_client
+    assert torch.get_default_dtype() == torch.float32
+    assert "MEDDLED" not in os.environ
+
+
+def test_an_error_in_a_callback_ends_the_run_and_is_named(small, tmp_path):
+    def my_callback(done):
+        if done.round == 1:
+            raise ValueError("no disk")
+
+    with pytest.raises(RunFailed, match=r"callback .*my_callback failed after round 1: ValueErr"):
+        small.train(tmp_path / "run", executor="serial", callbacks=[my_callback])
+    assert fedray.load(tmp_path / "run").run.done == 1
+    result = small.train(tmp_path / "run", executor="serial", resume=True)
+    assert result.is_finished
+    alone = small.train(tmp_path / "alone", executor="serial")
+    assert [r.metrics for r in result.rounds] == [r.metrics for r in alone.rounds]
+
+
+def test_folders_that_do_not_fit_are_refused(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small.but(rounds=1).train("run", executor="serial")
+    with pytest.raises(UserError, match="already holds a run"):
+        small.train("run", executor="serial")
+    with pytest.raises(UserError, match="holds another experiment"):
+        small.but(seed=9).train("run", executor="serial", resume=True)
+    with pytest.raises(UserError, match="no run to go on with"):
+        small.train("other", executor="serial", resume=True)
+    with pytest.raises(UserError, match="name its folder"):
+        small.train(resume=True)
+    with pytest.raises(UserError, match="holds no run"):
+        fedray.load("nowhere")
+    with pytest.raises(UserError, match="neither 'ray' nor 'serial'"):
+        small.train("third", executor="threads")
+
+
+def test_a_result_as_tables(small, tmp_path):
+    result = small.train(tmp_path / "run", executor="serial")
+    rounds, clients = result.to_pandas(), result.to_pandas("clients")
+    assert list(rounds.index) == [0, 1, 2]
+    assert rounds["local_accuracy"].to_dict() == result.curve()
+    assert clients.loc[2]["accuracy"].to_dict() == result.per_client
+    assert result.class_names[:2] == ["zero", "one"]
+    assert repr(result).startswith("<Result fedproto_digits: fedproto, round 2 of 2, local acc")
+
+
+def test_without_pandas_it_is_said(small, tmp_path, monkeypatch):
+    result = small.but(rounds=1).train(tmp_path / "run", executor="serial")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        result.to_pandas()
+
+
+def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
+    asked = []
+
+    def carry_out(args):
+        asked.append(args)
+        return 1
+
+    monkeypatch.setattr(sweeping, "carry_out", carry_out)
+    sweep = fedray.Sweep("fedtsp_lambda", {"data.partition": {"alpha": 0.5}}, rounds=3)
+    with pytest.raises(RunFailed, match="no trial of fedtsp_lambda came through"):
+        sweep.run(tmp_path / "sweep")
+    args = asked[0]
+    assert (args.sweep, args.out, args.no_track) == ("fedtsp_lambda", tmp_path / "sweep", True)
+    assert args.set == ["data.partition={alpha: 0.5}", "rounds=3"]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_on_ray_the_numbers_and_the_models_are_the_same(small, tmp_path):
+    here = small.train(tmp_path / "here", executor="serial")
+    seen = []
+    there = small.train(tmp_path / "there", callbacks=[lambda done: seen.append(done.round)])
+    assert seen == [0, 1, 2]
+    assert [r.metrics for r in here.rounds] == [r.metrics for r in there.rounds]
+    for client in range(3):
+        ours, theirs = (each.model(client).state_dict() for each in (here, there))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_predictions_from_the_command_line(small, tmp_path, capsys):
+    from PIL import Image
+
+    from fedray.cli.predict import main as predict
+
+    run = tmp_path / "run"
+    small.train(run, executor="serial")
+    shown = tmp_path / "images"
+    shown.mkdir()
+    for number in range(2):
+        Image.new("L", (20, 20), 90 * number).save(shown / f"{number}.png")
+    (shown / "notes.txt").write_text("no image")
+    assert predict([str(run), str(shown), "--client", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("the model of client 1, round ")
+    assert [line.split()[0] for line in said[1:]] == [str(shown / "0.png"), str(shown / "1.png")]
+    assert predict([str(run), str(shown)]) == 2
+    assert "a client from 0 to 2" in capsys.readouterr().err
+    assert predict([str(run), str(tmp_path / "none.png"), "--client", "0"]) == 2
+    assert "none.png does not exist" in capsys.readouterr().err
+    assert predict([str(Path(tmp_path)), str(shown)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert RunFolder(run).has_result

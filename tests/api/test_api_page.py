@@ -1,0 +1,55 @@
+"""The examples of docs/api.md run as they stand there, in their order, in one folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedray
+from fedray.cli.predict import main as predict
+from fedray.tables.spec import plan_table
+
+PAGE = Path(fedray.__file__).parents[1] / "docs" / "api.md"
+
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of the wheel")
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [text for of, text in found if of == language]
+
+
+@pytest.mark.slow
+def test_every_example_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for text in blocks("python"):
+        exec(compile(text, "docs/api.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "False" in said
+    assert list(Path("runs/board").iterdir())
+    assert {path.name for path in Path("exported").iterdir()} == {"model.safetensors", "README.md"}
+    Image.fromarray(np.zeros((20, 20), np.uint8)).save("image.png")
+    commands = [line for text in blocks("") for line in text.splitlines() if "predict runs" in line]
+    assert len(commands) == 2
+    for command in commands:
+        assert predict(shlex.split(command)[2:]) == 0, capsys.readouterr().err
+    assert '"client": 1' in capsys.readouterr().out
+
+
+def test_the_table_that_is_named_is_there():
+    text = PAGE.read_text()
+    name, scale = re.search(r'fedray\.Table\("(\w+)", scale="(\w+)"\)', text).groups()
+    assert plan_table(name, [], scale).table == name
+
+
+def test_keys_that_the_page_names_are_keys():
+    config = fedray.Experiment("fedavg_digits").config["keep"]
+    named = set(re.findall(r"^\| `keep\.(\w+)=", PAGE.read_text(), re.MULTILINE))
+    assert named == set(config)

@@ -1,0 +1,8 @@
+"""What tests of other folders have that these use too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))

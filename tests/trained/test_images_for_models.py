@@ -1,0 +1,91 @@
+"""Images as people have them become what a model sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedray.errors import UserError
+from fedray.trained.images import Preprocessing
+
+GREY, RGB = Preprocessing(1, 8, 8), Preprocessing(3, 16, 16)
+
+
+def of(pixels: np.ndarray) -> torch.Tensor:
+    """What a run makes of stored pixels."""
+    return torch.from_numpy(pixels).float() * 2 / 255 - 1
+
+
+@pytest.fixture
+def picture():
+    return np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+
+
+def test_one_image_is_the_same_in_every_form(picture, tmp_path):
+    expected = of(picture.transpose(2, 0, 1)[None])
+    file = tmp_path / "one.png"
+    Image.fromarray(picture).save(file)
+    channels_first = picture.transpose(2, 0, 1)
+    forms = [
+        file,
+        str(file),
+        [file],
+        Image.open(file),
+        Image.fromarray(picture).convert("RGBA"),
+        picture,
+        picture[None],
+        channels_first,
+        torch.from_numpy(channels_first.copy()),
+        torch.from_numpy(channels_first.copy())[None],
+        [torch.from_numpy(channels_first.copy())],
+    ]
+    for form in forms:
+        assert torch.allclose(RGB(form).values, expected, atol=1e-6)
+    as_floats = torch.from_numpy(channels_first.copy()).double() / 255
+    assert torch.allclose(RGB(as_floats).values, expected, atol=1e-6)
+
+
+def test_batches_of_grey_images(picture):
+    grey = picture[:8, :8, 0]
+    expected = of(grey[None, None])
+    for form in (grey, grey[None], grey[None, None], grey[..., None]):
+        assert torch.allclose(GREY(form).values, expected, atol=1e-6)
+    assert GREY(np.stack([grey] * 5)).values.shape == (5, 1, 8, 8)
+    assert GREY([]).values.shape == (0, 1, 8, 8)
+
+
+def test_other_sizes_and_colours_are_made_to_fit(picture, tmp_path):
+    assert GREY(picture).values.shape == (1, 1, 8, 8)
+    assert RGB(picture[:10, :, 0]).values.shape == (1, 3, 16, 16)
+    assert GREY(np.float32(picture) / 255).values.shape == (1, 1, 8, 8)
+    files = []
+    for number, size in enumerate([(20, 30), (50, 16)]):
+        files.append(tmp_path / f"{number}.png")
+        Image.fromarray(picture).resize(size).save(files[-1])
+    assert RGB(files).values.shape == (2, 3, 16, 16)
+    assert float(RGB(files).values.abs().max()) <= 1
+
+
+def test_oblong_models_take_images_of_their_size_alone():
+    oblong = Preprocessing(3, 8, 12)
+    assert oblong(np.zeros((8, 12, 3), np.uint8)).values.shape == (1, 3, 8, 12)
+    with pytest.raises(UserError, match="has 8x12 pixels, and the model sees 12x8; scale it"):
+        oblong(np.zeros((12, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        (np.full((8, 8), 7.0), "floats from 7 to 7, expected 0 to 1"),
+        (np.zeros((2, 5, 8, 8)), r"shape \[2, 5, 8, 8\], expected \[n, channels, H, W\]"),
+        ("nowhere.png", "nowhere.png does not exist"),
+        (".", "is a folder; name the images in it"),
+        ([object()], "object is no image"),
+        (__file__, "is not an image"),
+    ],
+)
+def test_what_cannot_be_read_is_said(images, said):
+    with pytest.raises(UserError, match=said):
+        GREY(images)

@@ -1,0 +1,284 @@
+"""Models that runs have kept answer as in the run: in another process, without the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from plugged import METHOD
+from safetensors.torch import load_file
+
+import fedray
+from fedray.errors import UserError
+from fedray.kept import models_folder
+from fedray.plugins import use
+from fedray.records import RunFolder
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.resolve import resolve
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session
+from fedray.trained import open_models
+
+CPU = torch.device("cpu")
+PROMPTS = {"lr": 0.2, "algorithm.length": 2}
+ONE = {"model.group": "mlp"}
+"""All clients have one architecture."""
+FAMILIES = {
+    "fedavg": ONE,
+    "fedbn": {"model.group": "cnn3"},
+    "fedproto": {},
+    "fedpcl": {},
+    "fedtsp": {},
+    "fedglcl": ONE,
+    "fedkd": {},
+    "fedmgp": {"lr": 0.2},
+    "dp2fl": {**PROMPTS, "data.validation_fraction": 0.2},
+}
+"""One method of each family, and those that classify with more than a model."""
+
+ANSWERS = """
+import json, sys
+from pathlib import Path
+
+import numpy as np
+
+import fedray
+
+found = {}
+for folder in map(Path, sys.argv[1:]):
+    shown, models = np.load(folder / "shown.npz"), fedray.load(folder).models()
+    found[folder.name] = {
+        client: models.model(client).predict(shown[f"images{client}"]).labels.tolist()
+        for client in range(len(models))
+    }
+print("FOUND " + json.dumps(found))
+"""
+
+
+def session(assembly: Assembly, out: Path) -> Session:
+    """Of the same experiment and data, in this process."""
+    return Session(assembly.experiment, out, lambda parts: SerialExecutor(parts, CPU))
+
+
+def keep_shown(assembly: Assembly, out: Path) -> dict[int, np.ndarray]:
+    """Put every client's test images beside its run; their labels."""
+    data = assembly.data
+    shown = {f"images{c}": np.array(data.images.images[test]) for c, test in enumerate(data.test)}
+    np.savez(out / "shown.npz", **shown)
+    return {client: data.images.labels[test] for client, test in enumerate(data.test)}
+
+
+@pytest.mark.slow
+def test_a_new_process_gives_the_accuracies_of_the_run(assemble, tmp_path):
+    labels = {}
+    for method, changes in FAMILIES.items():
+        assembly, out = assemble(method, changes), tmp_path / method
+        list(session(assembly, out).rounds())
+        labels[method] = keep_shown(assembly, out)
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERS, *(str(tmp_path / method) for method in FAMILIES)],
+        env={**os.environ, "FEDRAY_DATA": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.split("FOUND ")[1])
+    for method in FAMILIES:
+        run = RunFolder(tmp_path / method).read()
+        scores = next(r.per_client for r in run.rounds if r.round == run.best.round)
+        for client, own in labels[method].items():
+            accuracy = float(np.mean(np.array(answers[method][str(client)]) == own))
+            assert accuracy == pytest.approx(scores[client], abs=1e-12), (method, client)
+
+
+@pytest.fixture
+def trained(assemble, tmp_path):
+    """`trained(method, changes)`: the folder of a run in this process."""
+
+    def trained(method="fedavg", changes=None):
+        changes = {**ONE, **(changes or {})} if method == "fedavg" else changes or {}
+        list(session(assemble(method, changes), tmp_path / "run").rounds())
+        return tmp_path / "run"
+
+    return trained
+
+
+def metas(out: Path) -> dict[str, int]:
+    """Which models are kept, and of which rounds."""
+    found = {}
+    for which in ("best", "last"):
+        path = models_folder(out, which) / "meta.json"
+        if path.exists():
+            found[which] = json.loads(path.read_text())["round"]
+    return found
+
+
+def test_the_best_round_and_the_last_are_kept(trained):
+    # with this learning rate an early round is better than the last
+    out = trained("local", {"rounds": 3, "lr": 0.5})
+    run = RunFolder(out).read()
+    assert run.best.round < 3
+    assert metas(out) == {"best": run.best.round, "last": 3}
+    best, last = open_models(out), open_models(out, "last")
+    assert (best.facts.round, last.facts.round) == (run.best.round, 3)
+    assert best.facts.chosen == "best on test"
+    weights = [each.model(0).state_dict()["head.weight"] for each in (best, last)]
+    assert not torch.equal(*weights)
+    assert not [path for path in (out / "models").iterdir() if path.name.startswith(".")]
+
+
+def test_a_last_round_that_is_the_best_is_kept_once(trained):
+    out = trained("local", {"rounds": 2})
+    assert RunFolder(out).read().best.round == 2
+    assert metas(out) == {"best": 2}
+    assert open_models(out, "last").facts.round == 2
+
+
+def test_without_images_that_choose_the_last_models_are_kept(trained):
+    out = trained("fedavg", {"report.select": "validation"})
+    assert metas(out) == {"last": 2}
+    assert open_models(out).facts.chosen == ""
+    with pytest.raises(UserError, match=r"no models of a best round.*validation_fraction"):
+        open_models(out, "best")
+
+
+def test_a_run_that_goes_on_keeps_what_an_undisturbed_one_keeps(assemble, tmp_path):
+    changes = {"rounds": 4, "lr": 1.0}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    list(session(assemble("local", changes), whole).rounds())
+    rounds = session(assemble("local", changes), parts).rounds()
+    assert [next(rounds).round for _ in range(3)] == [0, 1, 2]
+    rounds.close()
+    list(session(assemble("local", changes), parts).rounds())
+    assert metas(parts) == metas(whole)
+    for which in metas(whole):
+        for client in range(4):
+            ours, theirs = (open_models(out, which).model(client) for out in (parts, whole))
+            mine, others = ours.state_dict(), theirs.state_dict()
+            assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
+    out = trained("local", {"keep.max_gb": 1e-5})
+    assert metas(out) == {}
+    assert "the models of 4 clients take more than keep.max_gb=1e-05 GB" in caplog.text
+    assert caplog.text.count("keep.max_gb") == 1
+    with pytest.raises(UserError, match=r"has kept no models; .* keep.models=best"):
+        open_models(out)
+
+
+def test_a_global_model_is_stored_once_however_many_clients(trained):
+    sizes = []
+    for clients in (2, 8):
+        out = trained("fedavg", {"data.clients": clients, "data.partition": "iid"})
+        sizes.append((models_folder(out, "best") / "0.tensors").stat().st_size)
+        files = [path.name for path in models_folder(out, "best").glob("*.tensors")]
+        assert len(files) <= 2
+        for path in sorted(out.rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+    assert sizes[1] - sizes[0] < 6 * 100  # bytes; a model has 33,000
+
+
+@pytest.mark.parametrize("keep", ["none", "last"])
+def test_less_is_kept_where_less_is_asked_for(trained, keep):
+    assert metas(trained("local", {"keep.models": keep})) == ({} if keep == "none" else {"last": 2})
+
+
+def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
+    runs = {}
+    for keep in ("none", "best"):
+        assembly = assemble("fedproto", {"keep.models": keep})
+        runs[keep] = [
+            (done.per_client, done.metrics) for done in session(assembly, tmp_path / keep).rounds()
+        ]
+    assert runs["none"] == runs["best"]
+    identities = [RunFolder(tmp_path / keep).read().info.identity for keep in runs]
+    assert identities[0] == identities[1]
+
+
+def test_damage_is_said(trained):
+    out = trained()
+    file = next(models_folder(out, "best").glob("*.tensors"))
+    content = bytearray(file.read_bytes())
+    content[-200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        open_models(out).model()
+    (models_folder(out, "best") / "meta.json").write_text("{}")
+    with pytest.raises(UserError, match="is damaged"):
+        open_models(out)
+
+
+def test_a_plug_ins_model_is_used_by_its_kept_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(METHOD)
+    words = ["algorithm=scaled", "rounds=1", "data.clients=2", "report.select=test"]
+    experiment = resolve("fedavg_digits", [*words, "data.samples=200"], ["mine.py"])
+    out = tmp_path / "run"
+    list(Session(experiment, out, lambda parts: SerialExecutor(parts, CPU)).rounds())
+    Path("mine.py").unlink()
+    use(())
+    model = fedray.load(out).model()
+    use(())
+    assert model.owner.assembly.algorithm.title == "Scaled"
+    assert model.predict(np.zeros((1, 8, 8), np.uint8)).logits.shape == (1, 10)
+    use(())
+
+
+def test_clients_have_their_own_models_or_share_one(trained):
+    shared = open_models(trained("fedavg"))
+    assert shared.is_global
+    assert len(shared) == 4
+    assert torch.equal(
+        shared.model().state_dict()["head.bias"], shared.model(3).state_dict()["head.bias"]
+    )
+
+
+def test_whose_model_is_asked_where_each_has_its_own(trained):
+    models = open_models(trained("local"))
+    with pytest.raises(UserError, match="a model of its own; say whose, a client from 0 to 3"):
+        models.model()
+    with pytest.raises(UserError, match="has the clients 0 to 3, not 4"):
+        models.model(4)
+
+
+def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
+    out = trained("fedglcl", ONE)
+    model = open_models(out).model(1)
+    place = model.export(tmp_path / "exported")
+    stored = load_file(place / "model.safetensors")
+    named = model.state_dict()
+    assert stored.keys() == named.keys() | {"classifier.memory.text"}
+    assert all(torch.equal(stored[name], tensor) for name, tensor in named.items())
+    card = (place / "README.md").read_text()
+    assert "fedglcl" in card
+    assert "zero, one, two" in card
+    assert "licence" not in card.lower()
+    done = RunFolder(out).read().rounds[model.owner.facts.round]
+    assert f"client 1 | {done.per_client[1]:.4f}" in card
+    assert "chosen on these test images" in card
+    with pytest.raises(UserError, match="is there already"):
+        model.export(place)
+
+
+def test_of_a_prompt_method_the_prompts_are_exported_and_the_clip_is_named(trained, tmp_path):
+    model = open_models(trained("fedmgp", {"lr": 0.2})).model(0)
+    place = model.export(tmp_path / "exported")
+    assert "frozen CLIP, which is not in the file: openclip (" in (place / "README.md").read_text()
+    assert sum(tensor.numel() for tensor in load_file(place / "model.safetensors").values()) < 5000
+
+
+def test_every_pixel_has_a_class_where_the_model_predicts_pixels(tmp_path):
+    words = ["rounds=1", "local_epochs=1", "data.clients=4", "report.select=test"]
+    experiment = resolve("fedavg_shapes", [*words, "data.samples=60", "data.image_size=16"])
+    out = tmp_path / "run"
+    list(Session(experiment, out, lambda parts: SerialExecutor(parts, CPU)).rounds())
+    found = open_models(out).model().predict(np.zeros((3, 3, 16, 16), np.uint8))
+    assert found.labels.shape == (3, 16, 16)
