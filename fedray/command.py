@@ -140,7 +140,7 @@ def run_command(
     debug = False
     try:
         with sigterm_raised():
-            args = cli.parse_intermixed_args(argv) if _intermixed(cli) else cli.parse_args(argv)
+            args = parsed(cli, argv)
             debug = args.debug
             code = action(args)
             sys.stdout.flush()
@@ -192,7 +192,16 @@ def _is_terminated(stop: KeyboardInterrupt) -> bool:
     return isinstance(stop, Terminated) or _sigterm.is_set()
 
 
-def _intermixed(cli: CommandLine) -> bool:
+def parsed(cli: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The words of a command, with flags between key=value words where it can have them.
+
+    Raises:
+        UserError: as the parser's errors.
+    """
+    return cli.parse_intermixed_args(argv) if _intermixed(cli) else cli.parse_args(argv)
+
+
+def _intermixed(cli: argparse.ArgumentParser) -> bool:
     """Whether flags may stand between key=value words; commands with commands cannot have that."""
     return not any(isinstance(action, argparse._SubParsersAction) for action in cli._actions)
 

@@ -26,6 +26,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "mlflow"
+PAGE = ROOT / "docs" / "mlflow.md"
 SERVER = FOLDER / "server.sh"
 TEAM = FOLDER / "team.sh"
 
@@ -387,7 +388,7 @@ def test_the_readme_reads_a_sweep_as_fedray_writes_it(server, tmp_path):
     tracker.close()
     assert trials.failure is tracker.failure is None
 
-    blocks = re.findall(r"^```python\n(.*?)^```", (FOLDER / "README.md").read_text(), re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     (snippet,) = [block for block in blocks if "search_runs" in block]
     done = subprocess.run(
         [sys.executable, "-c", snippet],

@@ -21,9 +21,9 @@ from fedray.tracking import (
     Tracker,
     data_of,
     describe_run,
+    folder_note,
     run_key,
     run_name,
-    run_note,
 )
 
 ExecutorName: TypeAlias = Literal["ray", "serial"]
@@ -141,7 +141,7 @@ def follow(
             status = "KILLED"
             raise
         finally:
-            tracker.finish(key, status, folder.artifacts, note=run_note(folder.read()))
+            tracker.finish(key, status, folder.artifacts, note=folder_note(folder))
             tracker.close()
 
 

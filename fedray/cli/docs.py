@@ -77,7 +77,7 @@ def docs(args: argparse.Namespace) -> int:
     outdated = [path for path, text in written.items() if _read(path) != text]
     if args.check:
         for path in outdated:
-            print(f"{path} is not up to date; run python -m fedray docs")
+            print(f"{path} is not up to date; run make docs")
         return int(bool(outdated))
     for path in outdated:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeGuard
+from itertools import groupby
 
-from pydantic import BaseModel
-
-from fedray.cli.catalogue import parameters
-from fedray.cli.listing import Parameter
-from fedray.config import COMPONENTS, EXECUTION_KEYS, Component, Experiment
+from fedray.cli.catalogue import keys
+from fedray.cli.listing import Entry
+from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
 from fedray.registry import summary_of
 
 INTRODUCTION = """\
@@ -26,50 +23,26 @@ A `-` in the last column: the key changes no number, only where and how fast num
 
 
 def keys_page() -> str:
-    """A table for each section."""
+    """A table for each section, the keys that are in none first."""
     parts = [INTRODUCTION]
-    for prefix, section in _sections():
-        title = f"{prefix}.*" if prefix else "The experiment"
-        parts += [f"## {title}", ""]
-        if prefix:
-            parts += [f"{summary_of(section)}.", ""]
+    found = sorted(keys(), key=lambda entry: "." in entry.name)  # stable: else in their order
+    for section, entries in groupby(found, lambda entry: entry.name.rpartition(".")[0]):
+        parts += [f"## {section}.*" if section else "## The experiment", ""]
+        if section:
+            parts += [f"{summary_of(Experiment.model_fields[section].annotation)}.", ""]
         parts += ["| key | default | type | meaning | numbers |", "|---|---|---|---|---|"]
-        parts += [_row(f"{prefix}.{each.name}".lstrip("."), each) for each in _keys(section)]
-        parts.append("")
+        parts += [*map(_row, entries), ""]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _sections() -> Iterator[tuple[str, type[BaseModel]]]:
-    """The experiment and each of its sections, with what its keys begin with."""
-    yield "", Experiment
-    for name, field in Experiment.model_fields.items():
-        if _is_section(field.annotation):
-            yield name, field.annotation
-
-
-def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
-    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Component
-
-
-def _keys(section: type[BaseModel]) -> list[Parameter]:
-    inner = {name for name, field in section.model_fields.items() if _is_section(field.annotation)}
-    return [each for each in parameters(section) if each.name not in inner]
-
-
-def _row(key: str, found: Parameter) -> str:
-    kind = COMPONENTS.get(key)
-    default, what = found.default, f"`{found.type}` {found.bounds}".strip()
-    if kind is not None:
-        default = getattr(_default_of(key), "name", "")
-        what = f"a {kind}".replace("a a", "an a").replace("a o", "an o")
-    numbers = "-" if key in (*EXECUTION_KEYS, "name") else ""
-    cells = (f"`{key}`", f"`{default}`", what, found.text, numbers)
+def _row(entry: Entry) -> str:
+    (found,) = entry.parameters
+    kind = COMPONENTS.get(entry.name)
+    what = f"`{found.type}` {found.bounds}".strip() if kind is None else f"{_article(kind)} {kind}"
+    numbers = "-" if entry.name in (*EXECUTION_KEYS, "name") else ""
+    cells = (f"`{entry.name}`", f"`{found.default}`", what, f"{entry.summary}.", numbers)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _default_of(key: str) -> object:
-    section: type[BaseModel] = Experiment
-    *above, last = key.split(".")
-    for name in above:
-        section = section.model_fields[name].annotation  # type: ignore[assignment]
-    return section.model_fields[last].default
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"

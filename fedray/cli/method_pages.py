@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fedray.cli.catalogue import entries, family_heading
 from fedray.cli.heads import PACKAGE, Equation, head_of
@@ -31,8 +31,8 @@ written by `make docs` from the code. A method of your own: [plugins.md](../plug
 def method_pages() -> dict[str, str]:
     """Every page by its path below the checkout; the index is one of them."""
     shipped = [entry for entry in entries("algorithms") if entry.file]
-    used = uses()
-    pages = {f"{FOLDER}/{each.name}.md": _page(each, used[each.name]) for each in shipped}
+    used, papers = uses(), {paper.title for paper in read_papers().values()}
+    pages = {f"{FOLDER}/{each.name}.md": _page(each, used[each.name], papers) for each in shipped}
     return {f"{FOLDER}/index.md": _index(shipped), **pages}
 
 
@@ -54,13 +54,13 @@ def _index(shipped: Sequence[Entry]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _page(entry: Entry, used: Uses) -> str:
+def _page(entry: Entry, used: Uses, papers: Collection[str]) -> str:
     cls: type[Algorithm] = algorithms.get(entry.name)
     path = PACKAGE / entry.file
     tree = ast.parse(path.read_text(encoding="utf-8"))
     head = head_of(ast.get_docstring(tree, clean=False) or "", path)
     parts = [f"# {entry.title}", "", plain(inspect.cleandoc(cls.__doc__ or "")), ""]
-    parts += _facts(entry, cls, used)
+    parts += _facts(entry, cls, used, papers)
     for block in head.prose:
         parts += [_prose(block), ""]
     parts += _equations(head.equations)
@@ -74,7 +74,7 @@ def _page(entry: Entry, used: Uses) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _facts(entry: Entry, cls: type[Algorithm], used: Uses) -> list[str]:
+def _facts(entry: Entry, cls: type[Algorithm], used: Uses, papers: Collection[str]) -> list[str]:
     """What is known of it in short."""
     bases = [
         f"[{base.title}]({base.name}.md)"
@@ -88,7 +88,9 @@ def _facts(entry: Entry, cls: type[Algorithm], used: Uses) -> list[str]:
         "builds on": ", ".join(bases),
         "needs": ", ".join(needs(cls)),
         "code": f"[fedray/{entry.file}]({_SOURCE}{entry.file}#{cls.__name__})",
-        "its paper's experiments": _papers_page(entry.title),
+        "its paper's experiments": f"[papers.md](../papers.md#{entry.title.lower()})"
+        if entry.title in papers
+        else "",
         "try it": f"`fedray run {first}`" if (first := _first(used.experiments)) else "",
     }
     cells = [f"| {what} | {text} |" for what, text in rows.items() if text]
@@ -105,11 +107,6 @@ def needs(cls: type[Algorithm]) -> list[str]:
         "SGD without clipping": asked.sgd,
     }
     return [said for said, needed in words.items() if needed]
-
-
-def _papers_page(title: str) -> str:
-    titles = [paper.title for paper in read_papers().values()]
-    return f"[papers.md](../papers.md#{title.lower()})" if title in titles else ""
 
 
 def _first(experiments: dict[str, str]) -> str:
@@ -129,11 +126,13 @@ def _prose(block: str) -> str:
 def _equations(found: Sequence[Equation]) -> list[str]:
     if not found:
         return []
+    noted = any(each.note for each in found)
     rows = []
     for each in found:
         links = ", ".join(f"[`{name}`]({_SOURCE}{each.file}#{name})" for name in each.names)
-        rows.append(f"| {_cell(each.label)} | {links} | {_cell(each.note)} |")
-    return ["## From equation to line", "", "| | function | |", "|---|---|---|", *rows, ""]
+        rows.append(f"| {_cell(each.label)} | {links} |" + f" {_cell(each.note)} |" * noted)
+    head = ["| | function |" + " |" * noted, "|---|---|" + "---|" * noted]
+    return ["## From equation to line", "", *head, *rows, ""]
 
 
 def _parameters(entry: Entry) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedray.cli.words import WORDS, word_of
+from fedray.command import parsed
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
@@ -81,7 +82,7 @@ def check_command(command: str) -> list[Asked]:
         MissingRoot: when all that is wrong is that data is not here.
     """
     module, given = words_of(command)
-    args = parser_of(module).parse_args(given)
+    args = parsed(parser_of(module), given)
     if module == RUN:
         return _asked_by_run(args)
     if module == SWEEP:
@@ -119,13 +120,13 @@ def _asked_by_run(args: argparse.Namespace) -> list[Asked]:
         return []
     if name is None or ("=" in name and not Path(name).is_file()):
         raise UserError("name an experiment, for example fedtsp_digits")
-    return _resolved(name, pairs)
+    return _resolved(name, pairs, args.plugin)
 
 
-def _resolved(name: str, pairs: Sequence[str]) -> list[Asked]:
+def _resolved(name: str, pairs: Sequence[str], plugins: Sequence[str] = ()) -> list[Asked]:
     from fedray.runtime.resolve import resolve
 
-    return [Asked("", resolve(name, pairs))]
+    return [Asked("", resolve(name, pairs, plugins))]
 
 
 def _asked_by_table(args: argparse.Namespace) -> list[Asked]:
@@ -149,6 +150,8 @@ def _asked_by_sweep(args: argparse.Namespace) -> list[Asked]:
 
     if args.sweep is None:
         raise UserError("name a sweep")
-    plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples)
+    plan = plan_sweep(
+        args.sweep, args.set, args.scale or "laptop", args.num_samples, plugins=args.plugin
+    )
     configs = check_configurations(plan)
     return [Asked(words(config), plan.experiment_of(config, plan.seeds[0])) for config in configs]

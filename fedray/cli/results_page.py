@@ -33,7 +33,7 @@ def take(folder: Path, root: Path) -> Path:
         UserError: when the folder holds no table.
     """
     found = _read(folder / DATA)
-    to = root / FOLDER / found["table"]
+    to = root / FOLDER / str(found["table"])
     to.mkdir(parents=True, exist_ok=True)
     for name in TAKEN:
         if (folder / name).is_file():

@@ -62,7 +62,7 @@ class DataConfig(Frozen):
     """Where the images come from and who owns which."""
 
     source: Component = Component(name="digits")
-    """A data source: digits, parquet, image_folder, coop, torchvision_cifar10, shapes, ..."""
+    """A data source: digits, parquet, image_folder, coop, ...; `fedray ls sources` has all."""
     root: PathText | None = None
     """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
     download: StrictBool = False

@@ -147,8 +147,9 @@ def _not_described(
     return UserError(
         f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
         f"({len(described)} classes described, {wanted} wanted).{hint} Give a file of your "
-        "classes with text.descriptions=FILE.json (fedray data ROOT drafts it, fedray generate "
-        "asks a language model), or use text.style=handcrafted, which needs none"
+        "classes with text.descriptions=FILE.json (fedray data ROOT --descriptions FILE.json "
+        "drafts it, fedray generate asks a language model), or use text.style=handcrafted, "
+        "which needs none"
     )
 
 

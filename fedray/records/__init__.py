@@ -34,7 +34,7 @@ from fedray.records.metric import (
 )
 from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
-from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary
+from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary, data_name
 from fedray.records.sealed import checksum, parse_json, sealed, unsealed
 from fedray.records.traffic import Traffic
 from fedray.records.versions import versions
@@ -68,6 +68,7 @@ __all__ = [
     "VALIDATION",
     "best_round",
     "checksum",
+    "data_name",
     "chosen_by",
     "counterpart",
     "find_metric",

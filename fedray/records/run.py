@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Literal
 
 from fedray.records.choice import BEST, VALIDATION, Select, Stopping, best_round, chosen_by
@@ -179,6 +180,19 @@ FIRST_METRICS = (
     Metric("share_{name}", direction=None, on=None),
 )
 """What the numbers of results of the first version mean, which did not say so."""
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """What a run's images are called: the source, and the folder's name of images of one's own.
+
+    Args:
+        config: the complete experiment.
+    """
+    data = config["data"]
+    source, root = data["source"], data.get("root")
+    name = str(source["name"] if isinstance(source, Mapping) else source)
+    folder = PurePath(str(root)).name if root else ""
+    return f"{name} {folder}" if folder and folder != name else name
 
 
 @dataclass(frozen=True)

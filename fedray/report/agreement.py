@@ -19,10 +19,10 @@ from fedray.errors import UserError, nearest
 from fedray.evaluation.similarity import matrix_agreement
 from fedray.files import write_atomic
 from fedray.records import Metric, RunFolder
+from fedray.report.cells import cell
 from fedray.report.command import add_folders, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, load
 from fedray.report.section import markdown_table
-from fedray.report.table import cell
 
 CORRELATION = Metric("correlation", "correlation", None, None)
 HEADER = (

@@ -26,12 +26,12 @@ from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.files import write_atomic
 from fedray.models import Classifier, Pixels, layers, stages
 from fedray.records import Metric
+from fedray.report.cells import cell
 from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_stages
 from fedray.report.finished import has_global_model, one_more_step, probe_images, reopen
 from fedray.report.runs import Group, Stat, group, load
 from fedray.report.section import markdown_table
-from fedray.report.table import cell
 from fedray.runtime.devices import pick_device
 
 By: TypeAlias = Literal["stage", "layer"]

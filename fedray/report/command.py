@@ -8,23 +8,28 @@ from pathlib import Path
 from typing import get_args
 
 from fedray.command import CommandLine, as_path, as_word, run_command
-from fedray.errors import UserError, nearest
-from fedray.files import file_name
-from fedray.records import HEADLINE, Metric, RunFolder, Select
-from fedray.report.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
-from fedray.report.runs import (
-    At,
-    Group,
-    differing,
-    group,
-    how_chosen,
-    is_number,
-    load,
-    metric_of,
+from fedray.errors import UserError
+from fedray.files import file_name, write_atomic
+from fedray.records import HEADLINE, RunFolder, Select
+from fedray.report.compared import Compared
+from fedray.report.figures import (
+    FIGURES,
+    figure_matrix,
+    figure_rounds,
+    figure_traffic,
 )
-from fedray.report.runs import warnings_of as unfair
-from fedray.report.table import ordered, print_table, write_csv, write_markdown
+from fedray.report.html import html
+from fedray.report.page import page
+from fedray.report.palette import Columns
+from fedray.report.runs import At, Group, differing, group, load, metric_of
+from fedray.report.selecting import filtered, relabelled
+from fedray.report.sweeps import swept_figures
+from fedray.report.table import ordered, print_table, write_csv, write_latex, write_markdown
 
+TABLES = ("md", "csv", "tex")
+FORMATS = (*TABLES, *FIGURES, "html")
+"""What a report can be."""
+USUAL_FORMATS = ("md", "csv", "png")
 MOST_HEAT_MAPS = 12
 NO_BEST = (
     "no best round: no run has validation images (data.validation_fraction); --select test chooses "
@@ -40,10 +45,17 @@ def parser(prog: str = PROG) -> CommandLine:
     """The command line of `python -m fedray.report`."""
     cli = CommandLine(
         prog=prog,
-        description="Compare runs: one line and one curve per configuration, over its seeds.",
+        description="Compare runs: one line and one curve per configuration, over its seeds. "
+        "Only what is comparable is compared: same images, clients, protocol and choice of rounds.",
     )
-    add_folders(cli)
-    cli.add_argument("--metric", type=as_word, default=HEADLINE, help=f"default: {HEADLINE}")
+    add_runs(cli)
+    add_outputs(cli)
+    cli.add_argument(
+        "--metric",
+        type=as_word,
+        action="append",
+        help=f"repeatable, the first one ranks; default: {HEADLINE}",
+    )
     cli.add_argument(
         "--at",
         choices=["best", "final"],
@@ -57,24 +69,78 @@ def parser(prog: str = PROG) -> CommandLine:
         help="what the others are compared with, seed by seed: a method, or a whole label of the "
         "table; default: the best",
     )
+    cli.add_argument(
+        "--filter",
+        type=as_word,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only runs whose experiment has this value (or one of several: seed=0,1); repeatable",
+    )
+    cli.add_argument(
+        "--label",
+        type=as_word,
+        action="append",
+        default=[],
+        metavar="RUN=TEXT",
+        help="what a row is called: RUN is a method, a label of the table or a run's folder; "
+        "repeatable",
+    )
     cli.add_debug()
     return cli
 
 
+def add_outputs(cli: argparse.ArgumentParser) -> None:
+    """Add where the report goes, and in which form."""
+    cli.add_argument(
+        "--out",
+        type=as_path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help=f"a file ({', '.join(f'.{kind}' for kind in FORMATS)}) or a folder for tables and "
+        "figures; repeatable; default: DIR/report, or ./report for several DIRs",
+    )
+    cli.add_argument(
+        "--format",
+        action="append",
+        choices=FORMATS,
+        help="what a folder gets; repeatable; default: md, csv and png",
+    )
+    cli.add_argument(
+        "--figure",
+        choices=["rounds", "traffic"],
+        default="rounds",
+        help="what a figure's file shows the metric against",
+    )
+    cli.add_argument(
+        "--columns",
+        type=int,
+        choices=[1, 2],
+        default=2,
+        help="how many columns of a paper figures span",
+    )
+
+
 def add_folders(cli: argparse.ArgumentParser) -> None:
-    """Add what every report takes: the runs' folders, and where it writes."""
+    """Add what every other report takes: the runs' folders, and where it writes."""
+    add_runs(cli)
+    cli.add_argument(
+        "--out",
+        type=as_path,
+        metavar="DIR",
+        help="default: DIR/report, or ./report for several DIRs",
+    )
+
+
+def add_runs(cli: argparse.ArgumentParser) -> None:
+    """Add the runs' folders."""
     cli.add_argument(
         "folders",
         nargs="+",
         type=as_path,
         metavar="DIR",
         help="runs' folders, or folders of them",
-    )
-    cli.add_argument(
-        "--out",
-        type=as_path,
-        metavar="DIR",
-        help="default: DIR/report, or ./report for several DIRs",
     )
 
 
@@ -94,12 +160,25 @@ def out_folder(args: argparse.Namespace) -> Path:
     Raises:
         UserError: when it cannot be made.
     """
-    out: Path = args.out or (args.folders[0] if len(args.folders) == 1 else Path()) / "report"
+    return made_folder(args.out or default_folder(args.folders))
+
+
+def default_folder(folders: Sequence[Path]) -> Path:
+    """Where a report goes that nobody says a place for."""
+    return (folders[0] if len(folders) == 1 else Path()) / "report"
+
+
+def made_folder(path: Path) -> Path:
+    """A folder, made when missing.
+
+    Raises:
+        UserError: when it cannot be made.
+    """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {out} cannot be made: {error}") from None
-    return out
+        raise UserError(f"--out {path} cannot be made: {error}") from None
+    return path
 
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
@@ -108,87 +187,105 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 
 def _main(args: argparse.Namespace) -> int:
-    runs = load(args.folders, args.select)
-    metric = metric_of(runs, args.metric)
+    runs = filtered(load(args.folders, args.select), args.filter)
+    metrics = [metric_of(runs, name) for name in dict.fromkeys(args.metric or [HEADLINE])]
     groups, notes = group(runs)
-    some_best = any(member.stat(metric.name, "best") for member in groups)
+    some_best = any(member.stat(metrics[0].name, "best") for member in groups)
     at: At = args.at or ("best" if some_best else "final")
     if not some_best:
         notes.append(NO_BEST)
-    groups = ordered(groups, metric, at)
-    base = base_of(groups, args.base)
-    files = report(groups, base, notes, out_folder(args), metric, at)
+    groups = ordered(relabelled(groups, args.label), metrics[0], at)
+    found = Compared(groups, metrics, at, args.base, notes)
+    found.check_base()
+    print_table(found)
+    files: list[Path] = []
+    for out in args.out or [default_folder(args.folders)]:
+        if is_file(out):
+            made_folder(out.parent)
+            files.append(write_file(found, out, args))
+        else:
+            folder = made_folder(out)
+            files += write_folder(found, folder, args.format or USUAL_FORMATS, args.columns)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 
 
-def base_of(groups: Sequence[Group], name: str | None) -> Group:
-    """The first group of that label or method; the first of all without a name.
+def is_file(out: Path) -> bool:
+    """Whether a path names a file that a report can be; a folder of such a name is a folder.
 
     Raises:
-        UserError: when there is none.
+        UserError: when it ends like a file of another kind.
     """
-    for member in groups:
-        if name in (None, member.label, member.method):
-            return member
-    known = [member.label for member in groups]
-    raise UserError(f"--base {name}: there is no such method.{nearest(str(name), known)}")
+    if out.is_dir():
+        return False
+    kind = out.suffix.removeprefix(".")
+    if kind in FORMATS:
+        return True
+    if kind in ("jpg", "jpeg", "xlsx", "docx", "htm", "eps", "txt", "json", "tsv"):
+        raise UserError(f"--out {out}: a report is {', '.join(FORMATS)}; end the name in one")
+    return False
 
 
-def report(
-    groups: Sequence[Group], base: Group, notes: Sequence[str], out: Path, metric: Metric, at: At
+def write_file(found: Compared, path: Path, args: argparse.Namespace) -> Path:
+    """Write the report as the file's suffix says; returns the file."""
+    kind = path.suffix.removeprefix(".")
+    if kind in TABLES:
+        write_table(found, path)
+    elif kind == "html":
+        write_atomic(path, html(page(found, args.folders)))
+    elif args.figure == "traffic":
+        figure_traffic(found.groups, found.metric, path, args.columns)
+    else:
+        figure_rounds(found.groups, found.metrics, path, args.columns)
+    return path
+
+
+def write_table(found: Compared, path: Path) -> None:
+    """Write the tables as the file's suffix says."""
+    if path.suffix == ".md":
+        write_markdown(found, path)
+    elif path.suffix == ".tex":
+        write_latex(found, path)
+    else:
+        write_csv(found, differing(found.groups), path)
+
+
+def write_folder(
+    found: Compared, out: Path, formats: Sequence[str], columns: Columns
 ) -> list[Path]:
-    """Print the table; write it and the figures.
+    """Write tables and figures.
 
     Args:
-        groups: what is compared, in the table's order.
-        base: what the others are compared with.
-        notes: what was left out.
+        found: what is compared.
         out: the folder to write to.
-        metric: a metric that some of the runs have.
-        at: whether groups are ranked by the metric's best or last value.
+        formats: of `FORMATS`; a figure is written in each that is one.
+        columns: how many columns of a paper figures span.
 
     Returns:
         The files.
     """
-    warnings = [*unfair(groups), *notes]
-    print_table(groups, base, metric, at, warnings)
-    table = [out / "table.md", out / "table.csv"]
-    write_markdown(groups, base, metric, at, warnings, table[0])
-    write_csv(groups, base, metric, at, differing(groups), table[1])
-    figures = [out / "by_round.png", out / "by_traffic.png"]
-    figure_rounds(groups, metric, figures[0])
-    figure_traffic(groups, metric, figures[1])
-    return [*table, *figures, *_sweeps(groups, out, metric, at), *_heat_maps(groups, out)]
-
-
-def _sweeps(groups: Sequence[Group], out: Path, metric: Metric, at: At) -> list[Path]:
-    """The metric against every key in which groups of one method differ by number."""
     files = []
-    for method in sorted({member.method for member in groups}):
-        members = [member for member in groups if member.method == method]
-        keys = differing(members)
-        rows = [
-            Row(
-                {key: member.keys.get(key) for key in keys},
-                stat.mean,
-                stat.std,
-                stat.n,
-                member.worth(metric, at),
-            )
-            for member in members
-            if (stat := member.stat(metric.name, at)) is not None
-        ]
-        for key in keys:
-            values = [row.config[key] for row in rows]
-            if len(set(map(repr, values))) > 2 and all(is_number(value) for value in values):
-                path = out / f"sweep_{file_name(method)}_{file_name(key)}.png"
-                figure_sweep(rows, key, path, metric, title=f"{method}, {how_chosen(members, at)}")
-                files.append(path)
+    for kind in formats:
+        if kind in TABLES:
+            files.append(out / f"table.{kind}")
+            write_table(found, files[-1])
+        elif kind == "html":
+            files.append(out / "page.html")
+            write_atomic(files[-1], html(page(found, [])))
+        else:
+            files += _figures(found, out, kind, columns)
     return files
 
 
-def _heat_maps(groups: Sequence[Group], out: Path) -> list[Path]:
+def _figures(found: Compared, out: Path, kind: str, columns: Columns) -> list[Path]:
+    files = [out / f"by_round.{kind}", out / f"by_traffic.{kind}"]
+    figure_rounds(found.groups, found.metrics, files[0], columns)
+    figure_traffic(found.groups, found.metric, files[1], columns)
+    sweeps = swept_figures(found.groups, out, found.metric, found.at, kind)
+    return [*files, *sweeps, *_heat_maps(found.groups, out, kind)]
+
+
+def _heat_maps(groups: Sequence[Group], out: Path, kind: str) -> list[Path]:
     """The matrices of each group's first seed."""
     files: list[Path] = []
     for index, member in enumerate(groups):
@@ -198,7 +295,8 @@ def _heat_maps(groups: Sequence[Group], out: Path) -> list[Path]:
             if len(files) == MOST_HEAT_MAPS:
                 print(f"only the first {MOST_HEAT_MAPS} heat maps are drawn")
                 return files
-            path = out / f"heatmap_{index + 1:02d}_{file_name(member.method)}_{file_name(name)}.png"
+            stem = f"heatmap_{index + 1:02d}_{file_name(member.method)}_{file_name(name)}"
+            path = out / f"{stem}.{kind}"
             title = f"{name.replace('_', ' ')}: {member.label}, seed {first.seed}"
             figure_matrix(matrix, folder.class_names(), title, path)
             files.append(path)

@@ -17,10 +17,11 @@ from fedray.command import CommandLine, as_word, run_command
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.records import HEADLINE, Metric
+from fedray.report.cells import NOTHING, cell, pretty
 from fedray.report.command import NO_BEST, add_folders, add_select, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, how_chosen, load, metric_of
 from fedray.report.section import markdown_table
-from fedray.report.table import NOTHING, cell, ordered, pretty
+from fedray.report.table import ordered
 
 SECONDS = Metric("seconds", "number", "min", None)
 ROUNDS = Metric("rounds", "number", "min", None)

@@ -1,4 +1,4 @@
-"""Curves, heat maps, and an objective against what was swept; all as PNG, without a display."""
+"""Curves, heat maps, and an objective against what was swept; PNG, SVG or PDF by file name."""
 
 from __future__ import annotations
 
@@ -11,26 +11,14 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fedray.records import Metric
+from fedray.report.cells import pretty
+from fedray.report.palette import WIDTH, Columns, colour, line_style, marker, sized
 from fedray.report.runs import Group, Stat, is_number, show
-from fedray.report.table import pretty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = [
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#7f3c8d",
-    "#4d4d4d",
-    "#a5aa99",
-    "#8b5a2b",
-]
-STYLES = ("-", "--", ":", "-.")
 MOST_CURVES = 12
 """More than so many curves cannot be told apart; the best ones are drawn."""
 MOST_LINES = 6
@@ -61,50 +49,99 @@ class Row:
 # --- curves --------------------------------------------------------------------------------------
 
 
-def figure_rounds(groups: Sequence[Group], metric: Metric, path: Path) -> None:
-    """The metric against the round: mean over seeds, and a band of one standard deviation.
+def figure_rounds(
+    groups: Sequence[Group], metrics: Sequence[Metric], path: Path, columns: Columns = 2
+) -> None:
+    """Metrics against the round: mean over seeds, and a band of one standard deviation.
 
     Args:
         groups: one curve each, the best first; at most twelve are drawn.
-        metric: what was measured.
-        path: where the PNG goes.
+        metrics: what was measured, a panel each.
+        path: where the figure goes.
+        columns: how many columns of a paper it spans.
     """
-    shown = [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
-    curves = {member.label: member.curve(metric.name) for member in shown}
-    figure_by_round(curves, metric, path, left_out=len(groups) - len(shown))
+    first, *further = metrics
+    shown = [member for member in groups if member.curve(first.name)][:MOST_CURVES]
+    left_out = len(groups) - len(shown)
+    if not further:
+        curves = {member.label: member.curve(first.name) for member in shown}
+        figure_by_round(curves, first, path, left_out, columns)
+        return
+    across = min(columns, len(metrics))
+    down = -(-len(metrics) // across)
+    with sized(columns):
+        figure = _canvas(WIDTH[columns], down * (2.1 if columns == 1 else 2.5) + 0.5)
+        for number, metric in enumerate(metrics, 1):
+            axes = figure.add_subplot(down, across, number)
+            axes.set_ylabel(pretty(metric))
+            for index, member in enumerate(shown):
+                curve = member.curve(metric.name)
+                _curve(axes, index, list(curve), list(curve.values()), member.label, metric)
+            _by_round(axes)
+            _tidy(axes)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        ncols = _legend_columns(labels, columns)
+        figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
+        _save(figure, path)
+
+
+def _legend_columns(labels: Sequence[str], columns: Columns) -> int:
+    """How many labels fit beside each other below a figure."""
+    longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
+    return max(1, min(len(labels), (48 * columns) // (longest + 6)))
 
 
 def figure_by_round(
-    curves: Mapping[str, Mapping[int, Stat]], quantity: Metric, path: Path, left_out: int = 0
+    curves: Mapping[str, Mapping[int, Stat]],
+    quantity: Metric,
+    path: Path,
+    left_out: int = 0,
+    columns: Columns = 2,
 ) -> None:
     """A quantity against the round, one curve each, and a band of one standard deviation.
 
     Args:
         curves: by label, the quantity by round.
         quantity: what stands at the axis.
-        path: where the PNG goes.
+        path: where the figure goes.
         left_out: how many curves are not drawn.
+        columns: how many columns of a paper it spans.
     """
+    with sized(columns):
+        figure, axes = _figure(quantity, columns)
+        for index, (label, curve) in enumerate(curves.items()):
+            _curve(axes, index, list(curve), list(curve.values()), label, quantity)
+        _by_round(axes)
+        _finish(figure, axes, path, left_out=left_out, columns=columns)
+
+
+def _by_round(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(quantity)
-    for index, (label, curve) in enumerate(curves.items()):
-        _curve(axes, index, list(curve), list(curve.values()), label, quantity)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish(figure, axes, path, left_out=left_out)
 
 
-def figure_traffic(groups: Sequence[Group], metric: Metric, path: Path) -> None:
+def figure_traffic(
+    groups: Sequence[Group], metric: Metric, path: Path, columns: Columns = 2
+) -> None:
     """The metric against what was sent until then; a method that sends nothing is a level line.
 
     Args:
         groups: one curve each, the best first; at most twelve are drawn.
         metric: what was measured.
-        path: where the PNG goes.
+        path: where the figure goes.
+        columns: how many columns of a paper it spans.
     """
-    figure, axes = _figure(metric)
     shown = [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
+    with sized(columns):
+        figure, axes = _figure(metric, columns)
+        _against_traffic(axes, shown, metric)
+        left_out = len(groups) - len(shown)
+        _finish(figure, axes, path, left_out=left_out, columns=columns)
+
+
+def _against_traffic(axes: Axes, shown: Sequence[Group], metric: Metric) -> None:
     totals = {id(member): member.traffic() for member in shown}
     ends = [end for total in totals.values() if (end := max(total.values())) > 0]
     log = bool(ends) and max(ends) > LOG_SPAN * min(ends)
@@ -113,7 +150,7 @@ def figure_traffic(groups: Sequence[Group], metric: Metric, path: Path) -> None:
         if max(total.values()) == 0:
             level = list(curve.values())[-1].mean * _unit(metric)
             label = _legend(f"{member.label} (sends nothing)")
-            axes.axhline(level, color=COLOURS[index % 10], linestyle=(0, (1, 1)), label=label)
+            axes.axhline(level, color=colour(index), linestyle=(0, (1, 1)), label=label)
             continue
         points = [(total[r] / 1e6, stat) for r, stat in curve.items() if r in total]
         points = [point for point in points if point[0] > 0 or not log]
@@ -122,22 +159,21 @@ def figure_traffic(groups: Sequence[Group], metric: Metric, path: Path) -> None:
     if log:
         axes.set_xscale("log")
     axes.set_xlabel("MB sent, up and down, all clients")
-    _finish(figure, axes, path, left_out=len(groups) - len(shown))
 
 
 def _curve(
     axes: Axes, index: int, xs: Sequence[float], stats: Sequence[Stat], label: str, metric: Metric
 ) -> None:
     unit = _unit(metric)
-    colour, style = COLOURS[index % 10], STYLES[index // 10 % 4]
+    shade, style = colour(index), line_style(index)
     mean = [unit * stat.mean for stat in stats]
-    marker = "o" if len(xs) <= 12 else None
-    axes.plot(xs, mean, style, color=colour, marker=marker, markersize=3.5, label=_legend(label))
+    point = marker(index) if len(xs) <= 12 else None
+    axes.plot(xs, mean, style, color=shade, marker=point, markersize=3.5, label=_legend(label))
     if any(stat.n > 1 for stat in stats):
         least, most = (0.0, 1.0) if metric.is_share else (-math.inf, math.inf)
         low = [unit * max(least, stat.mean - stat.std) for stat in stats]
         high = [unit * min(most, stat.mean + stat.std) for stat in stats]
-        axes.fill_between(xs, low, high, color=colour, alpha=0.14, linewidth=0)
+        axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
 
 
 # --- sweeps --------------------------------------------------------------------------------------
@@ -160,7 +196,7 @@ def figure_sweep(
     Args:
         rows: what was tried; those whose value is not finite are left out.
         parameter: a swept key, or several: one panel each.
-        path: where the PNG goes.
+        path: where the figure goes.
         metric: the objective; its direction says which value is best.
         title: what stands above.
 
@@ -206,7 +242,7 @@ def _panel(
             ys,
             yerr=spread,
             fmt="o-" if joined else "o",
-            color=COLOURS[index % 10],
+            color=colour(index),
             markersize=4,
             linewidth=1.4,
             elinewidth=0.9,
@@ -279,7 +315,7 @@ def figure_stages(
     Args:
         curves: by label, the quantity of each stage, from the images to the logits.
         quantity: what stands at the axis.
-        path: where the PNG goes.
+        path: where the figure goes.
         part: what the parts of the model are called; many of them have no names in the picture.
     """
     names = list(dict.fromkeys(stage for curve in curves.values() for stage in curve))
@@ -291,6 +327,92 @@ def figure_stages(
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_xlabel(part)
     _finish(figure, axes, path, left_out=0)
+
+
+# --- clients and traffic -------------------------------------------------------------------------
+
+
+def figure_clients(
+    values: Mapping[str, Sequence[float]], quantity: Metric, path: Path, columns: Columns = 2
+) -> None:
+    """Each client's number as a point, a row for each label, and a line at their mean.
+
+    Args:
+        values: by label, a number for each client.
+        quantity: what stands at the axis.
+        path: where the figure goes.
+        columns: how many columns of a paper it spans.
+    """
+    unit = _unit(quantity)
+    with sized(columns):
+        figure = _canvas(WIDTH[columns], 0.8 + 0.34 * len(values))
+        axes = figure.add_subplot()
+        for index, (_, numbers) in enumerate(values.items()):
+            xs = [unit * value for value in numbers]
+            spread = [index + 0.12 * ((place % 3) - 1) for place in range(len(xs))]
+            axes.plot(xs, spread, "o", color=colour(index), alpha=0.55, markersize=4)
+            mean = sum(xs) / len(xs)
+            axes.plot([mean, mean], [index - 0.32, index + 0.32], color=colour(index), linewidth=2)
+        axes.set_yticks(range(len(values)), [_legend(label, 28) for label in values])
+        axes.set_ylim(len(values) - 0.5, -0.5)
+        axes.set_xlabel(f"{pretty(quantity)} of each client, line: mean")
+        _tidy(axes)
+        _save(figure, path)
+
+
+def figure_kinds(sent: Mapping[str, Mapping[str, float]], path: Path, columns: Columns = 2) -> None:
+    """Bytes by kind as bars, a row for each label.
+
+    Args:
+        sent: by label, MB by kind.
+        path: where the figure goes.
+        columns: how many columns of a paper it spans.
+    """
+    kinds = list(dict.fromkeys(kind for by_kind in sent.values() for kind in by_kind))
+    with sized(columns):
+        figure = _canvas(WIDTH[columns], 1.1 + 0.3 * len(sent))
+        axes = figure.add_subplot()
+        left = [0.0] * len(sent)
+        for index, kind in enumerate(kinds):
+            widths = [by_kind.get(kind, 0.0) for by_kind in sent.values()]
+            axes.barh(range(len(sent)), widths, left=left, color=colour(index), label=kind)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.set_yticks(range(len(sent)), [_legend(label, 28) for label in sent])
+        axes.set_ylim(len(sent) - 0.5, -0.5)
+        axes.set_xlabel("MB per round, all clients")
+        _tidy(axes)
+        if kinds:
+            figure.legend(loc="outside upper center", ncols=4, frameon=False)
+        _save(figure, path)
+
+
+def figure_counts(
+    counts: Sequence[Sequence[float]], names: Sequence[str], title: str, path: Path
+) -> None:
+    """How many images of each class each client holds; none stays white.
+
+    Args:
+        counts: [classes, clients].
+        names: of the classes, if there are as many.
+        title: what stands above.
+        path: where the figure goes.
+    """
+    import numpy as np
+    from matplotlib.ticker import MaxNLocator
+
+    values = np.asarray(counts, dtype=float)
+    classes, clients = values.shape
+    with sized(2):
+        figure = _canvas(min(1.8 + 0.32 * clients, 9.0), min(1.2 + 0.22 * classes, 9.0))
+        axes = figure.add_subplot()
+        image = axes.imshow(np.ma.masked_equal(values, 0), cmap="viridis_r", aspect="auto")
+        if len(names) == classes <= 60:
+            axes.set_yticks(range(classes), names)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("client")
+        axes.set_title(title)
+        figure.colorbar(image, ax=axes, label="images")
+        _save(figure, path)
 
 
 # --- heat maps -----------------------------------------------------------------------------------
@@ -305,7 +427,7 @@ def figure_matrix(
         matrix: [rows, columns].
         names: what rows and columns stand for, if there are as many.
         title: what stands above.
-        path: where the PNG goes.
+        path: where the figure goes.
     """
     import numpy as np
 
@@ -356,8 +478,8 @@ def _canvas(width: float, height: float) -> Figure:
     return figure
 
 
-def _figure(metric: Metric) -> tuple[Figure, Axes]:
-    figure = _canvas(6.4, 4.2)
+def _figure(metric: Metric, columns: Columns = 2) -> tuple[Figure, Axes]:
+    figure = _canvas(WIDTH[columns], {1: 2.6, 2: 4.2}[columns])
     axes = figure.add_subplot()
     axes.set_ylabel(pretty(metric))
     return figure, axes
@@ -370,20 +492,36 @@ def _tidy(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _finish(figure: Figure, axes: Axes, path: Path, left_out: int) -> None:
+def _finish(figure: Figure, axes: Axes, path: Path, left_out: int, columns: Columns = 2) -> None:
     _tidy(axes)
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 6:
-        figure.set_size_inches(9.6, 4.6)
-        axes.legend(handles, labels, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    if columns == 1 and len(labels) > 1:
+        ncols = _legend_columns(labels, columns)
+        rows = -(-len(labels) // ncols)
+        figure.set_size_inches(WIDTH[1], 2.3 + 0.16 * rows)
+        figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
+    elif len(labels) > 6:
+        figure.set_size_inches(WIDTH[2] + 2.7, 4.6)
+        axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     elif labels:
-        axes.legend(handles, labels, fontsize=8, frameon=False)
+        axes.legend(handles, labels, frameon=False)
     if left_out > 0:
-        axes.set_title(f"the best {len(labels)}; {left_out} more are in the table", fontsize=9)
+        axes.set_title(f"the best {len(labels)}; {left_out} more are in the table")
     _save(figure, path)
 
 
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Of each kind of file what would make two of the same figure differ."""
+FIGURES = tuple(_METADATA)
+"""The kinds of files that figures are."""
+
+
 def _save(figure: Figure, path: Path) -> None:
+    kind = path.suffix.removeprefix(".")
     temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", metadata={"Software": None})
+    figure.savefig(temporary, format=kind, dpi=150, metadata=_METADATA[kind])
     temporary.replace(path)

@@ -28,12 +28,12 @@ from fedray.files import write_atomic
 from fedray.models import Pixels
 from fedray.models.prompted import GroupedClip
 from fedray.records import REPORTED, Metric
+from fedray.report.cells import cell, pretty
 from fedray.report.command import add_folders, out_folder
 from fedray.report.figures import figure_by_round, figure_matrix
 from fedray.report.finished import probe_images, reopen
 from fedray.report.runs import Group, LoadedRun, Stat, group, load
 from fedray.report.section import markdown_table
-from fedray.report.table import cell, pretty
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import pick_device
 

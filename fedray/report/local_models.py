@@ -27,11 +27,11 @@ from fedray.evaluation.score import Score, pooled
 from fedray.evaluation.testing import score
 from fedray.files import write_atomic
 from fedray.records import Metric
+from fedray.report.cells import cell
 from fedray.report.command import add_folders, out_folder
 from fedray.report.finished import one_more_step, reopen
 from fedray.report.runs import Group, Stat, group, load
 from fedray.report.section import markdown_table
-from fedray.report.table import cell
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
 

@@ -17,10 +17,10 @@ from fedray.command import CommandLine, as_word, run_command
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.records import Metric
+from fedray.report.cells import cell
 from fedray.report.command import add_folders, add_select, out_folder
 from fedray.report.runs import Group, LoadedRun, Stat, group, how_chosen, load, metric_of
 from fedray.report.section import markdown_table
-from fedray.report.table import cell
 
 USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
 HEADER = ("method", "metric", "rounds", "n", "{best}", "last", "change at its beginning")

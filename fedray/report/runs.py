@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fedray.config import EXECUTION_KEYS, flatten
 from fedray.errors import UserError, nearest
-from fedray.records import BEST, Metric, Run, Select, chosen_by, find_runs
+from fedray.records import BEST, Metric, Run, Select, chosen_by, data_name, find_runs
 
 At = Literal["best", "final"]
 TrafficDirection = Literal["up", "down"]
@@ -144,6 +144,11 @@ class Group:
         return [run.seed for run in self.runs]
 
     @property
+    def data(self) -> str:
+        """What the runs' images are called."""
+        return data_name(self.runs[0].run.info.config)
+
+    @property
     def select(self) -> Select:
         """On which images the runs' best rounds are chosen."""
         return self.runs[0].run.info.select
@@ -162,17 +167,7 @@ class Group:
         stat = None if name is None else self.stat(name, at)
         return None if stat is None else stat.mean
 
-    def difference(self, base: Group, metric: str, at: At) -> Difference | None:
-        """To another group's best or last values of the same seeds; None for fewer than two."""
-        base_values = base._by_seed(metric, at)
-        pairs = [
-            (value, base_values[seed])
-            for seed, value in self._by_seed(metric, at).items()
-            if seed in base_values
-        ]
-        return paired([value for value, _ in pairs], [against for _, against in pairs])
-
-    def _by_seed(self, metric: str, at: At) -> dict[int, float]:
+    def by_seed(self, metric: str, at: At) -> dict[int, float]:
         """The metric's best or last value of every seed that has it."""
         every = {loaded.seed: loaded.run.value(metric, at) for loaded in self.runs}
         return {seed: value for seed, value in every.items() if value is not None}
@@ -294,7 +289,15 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The method and the keys that tell the configurations apart: "fedtsp lambda=7"."""
+    """The method and the keys that tell its configurations apart: "fedtsp lambda=7"."""
+    by_method: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for config in configs:
+        by_method[config["algorithm.name"]].append(config)
+    labels = {name: iter(_labels_of_one(members)) for name, members in by_method.items()}
+    return [next(labels[config["algorithm.name"]]) for config in configs]
+
+
+def _labels_of_one(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = _differing(configs)
     last = Counter(key.rsplit(".", 1)[-1] for key in keys)
     short = {k: n if last[n := k.rsplit(".", 1)[-1]] == 1 and n != "name" else k for k in keys}

@@ -1,10 +1,11 @@
-"""One line per group: for the terminal, as Markdown, as CSV."""
+"""One line per group: for the terminal, as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -12,84 +13,15 @@ from rich.table import Table
 
 from fedray.files import write_atomic
 from fedray.records import BEST, Metric
-from fedray.report.runs import At, Group, Stat, how_chosen
-from fedray.report.section import markdown_table
+from fedray.report.cells import NOTHING, cell, in_megabytes, pretty, short
+from fedray.report.compared import ALPHA, Compared, Row
+from fedray.report.latex import latex_table
+from fedray.report.means import mean_sections
+from fedray.report.runs import At, Group, how_chosen
+from fedray.report.section import Section, markdown_table
 
-NOTHING = "–"
-
-
-def pretty(metric: Metric) -> str:
-    """A metric's name for people, with its unit."""
-    return metric.name.replace("_", " ") + (" (%)" if metric.is_share else "")
-
-
-def cell(stat: Stat | None, metric: Metric) -> str:
-    """Mean ± standard deviation; without the latter for one seed."""
-    if stat is None:
-        return NOTHING
-    if metric.is_share:
-        mean, std = f"{100 * stat.mean:.2f}", f"{100 * stat.std:.2f}"
-    else:
-        mean, std = f"{stat.mean:.4g}", f"{stat.std:.2g}"
-    return f"{mean} ± {std}" if stat.n > 1 else mean
-
-
-def in_megabytes(count: float) -> str:
-    """Bytes as a number of MB (10^6), with three digits that count."""
-    size = count / 1e6
-    return f"{size:.0f}" if size >= 100 or size == 0 else f"{size:.3g}"
-
-
-def header(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The table's columns; the best one says on which images it was chosen."""
-    return ("method", "n", how_chosen(groups, "best"), "final", "MB up", "MB down")
-
-
-def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
-    """The best value; where others were chosen on other images, with how this one was."""
-    shown = cell(member.stat(metric.name, "best"), metric)
-    mixed = how_chosen(groups, "best") == "best" and shown != NOTHING
-    return f"{shown} ({BEST[member.select]})" if mixed else shown
-
-
-def cells(groups: Sequence[Group], metric: Metric) -> list[tuple[str, ...]]:
-    """The table's rows: label, number of seeds, best, final, MB per round up and down."""
-    return [
-        (
-            member.label,
-            str(len(member.runs)),
-            _best_cell(member, metric, groups),
-            cell(member.stat(metric.name, "final"), metric),
-            in_megabytes(member.per_round("up")),
-            in_megabytes(member.per_round("down")),
-        )
-        for member in groups
-    ]
-
-
-DIFFERENCES = ("method", "n", "difference", "p")
-
-
-def difference_cells(
-    groups: Sequence[Group], base: Group, metric: Metric, at: At
-) -> list[tuple[str, ...]]:
-    """The rows of the comparison with `base`: label, number of seeds, difference, p."""
-    rows: list[tuple[str, ...]] = []
-    for member in groups:
-        found = None if member is base else member.difference(base, metric.name, at)
-        if found is not None:
-            sign = "+" if found.stat.mean >= 0 else ""
-            p = NOTHING if found.p is None else f"{found.p:.2g}"
-            rows.append((member.label, str(found.stat.n), sign + cell(found.stat, metric), p))
-    return rows
-
-
-def difference_caption(groups: Sequence[Group], base: Group, metric: Metric, at: At) -> str:
-    """What the comparison's numbers are."""
-    return (
-        f"{pretty(metric)}, {how_chosen(groups, at)}: difference to {base.label}, paired by seed;\n"
-        "p of the two-sided t-test, not corrected for the number of comparisons"
-    )
+NARROWEST = 22
+"""Characters of the first column on a terminal, where it could have more."""
 
 
 def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
@@ -104,113 +36,182 @@ def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
     return sorted(groups, key=worth)
 
 
-def caption(groups: Sequence[Group], metric: Metric) -> str:
-    """What the numbers are."""
+def sections(found: Compared) -> list[Section]:
+    """The tables and the comparisons, a table for each set of groups that may be compared."""
+    several = len(found.tables) > 1
+    parts = []
+    for number, groups in enumerate(found.tables, 1):
+        title = f"Comparable runs {number}: {groups[0].data}" if several else ""
+        parts.append(_table(found, groups, title))
+        if len(found.blocks) == len(found.tables) and len(groups) > 1:
+            parts.append(_differences(found, groups))
+    return [*parts, *mean_sections(found)]
+
+
+def _table(found: Compared, groups: Sequence[Group], title: str) -> Section:
+    first, *further = found.metrics
+    header = ["method", "n", how_chosen(groups, "best"), "final"]
+    header += [short(metric) for metric in further]
+    rows = [
+        [
+            member.label,
+            str(len(member.runs)),
+            _best_cell(member, first, groups),
+            cell(member.stat(first.name, "final"), first),
+            *(cell(member.stat(metric.name, found.at), metric) for metric in further),
+            in_megabytes(member.per_round("up")),
+            in_megabytes(member.per_round("down")),
+        ]
+        for member in groups
+    ]
+    return Section(title, (), [*header, "MB up", "MB down"], rows, [caption(found, groups)])
+
+
+def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
+    """The best value; where others were chosen on other images, with how this one was."""
+    shown = cell(member.stat(metric.name, "best"), metric)
+    mixed = how_chosen(groups, "best") == "best" and shown != NOTHING
+    return f"{shown} ({BEST[member.select]})" if mixed else shown
+
+
+def caption(found: Compared, groups: Sequence[Group]) -> str:
+    """What the numbers of a table are."""
+    first, *further = found.metrics
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
     spread = ", mean ± standard deviation over n seeds" if many else ""
-    return f"{pretty(metric)}{spread} [{scales} scale];\nMB of all clients per round"
+    others = "".join(f"; {pretty(metric)}, {how_chosen(groups, found.at)}" for metric in further)
+    chosen = found.at == "best" and all(member.select == "validation" for member in groups)
+    order = "; the best on validation first" if chosen and len(groups) > 1 else ""
+    return f"{pretty(first)}{spread} [{scales} scale]{others}; MB of all clients per round{order}."
 
 
-def print_table(
-    groups: Sequence[Group],
-    base: Group,
-    metric: Metric,
-    at: At,
-    warnings: Sequence[str],
-    console: Console | None = None,
-) -> None:
-    """Print the table, the comparison with `base` and the warnings below."""
+def _differences(found: Compared, groups: Sequence[Group]) -> Section:
+    """The comparison with the base: number of seeds, difference, corrected p, what it says."""
+    metric, base = found.metric, found.base_of(groups)
+    rows = []
+    for row in found.rows(groups):
+        sign = "+" if row.difference is not None and row.difference.mean >= 0 else ""
+        n = "0" if row.difference is None else str(row.difference.n)
+        p = NOTHING if row.p is None else f"{row.p:.2g}"
+        rows.append([row.member.label, n, sign + cell(row.difference, metric), p, row.reading])
+    count = sum(row[3] != NOTHING for row in rows)
+    below = (
+        f"{pretty(metric)}, {how_chosen(groups, found.at)}: difference to {base.label}, paired by "
+        "seed"
+    )
+    if count:
+        below += (
+            f"; p of the two-sided t-test, corrected for {count} comparison(s) by Holm; within the "
+            f"spread where it is above {ALPHA:g}"
+        )
+    return Section(
+        "", (), ["method", "n", "difference", "p (Holm)", "reading"], rows, [f"{below}."]
+    )
+
+
+def print_table(found: Compared, console: Console | None = None) -> None:
+    """Print the tables, the comparisons and the warnings below."""
     console = console or Console(highlight=False)
-    _print(console, caption(groups, metric), header(groups), cells(groups, metric))
-    differences = difference_cells(groups, base, metric, at)
-    if differences:
-        _print(console, difference_caption(groups, base, metric, at), DIFFERENCES, differences)
-    for warning in warnings:
+    for section in sections(found):
+        if section.title:
+            console.print(f"{section.title}", markup=False, style="bold")
+        _print(console, section)
+    for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
 
-def _print(
-    console: Console, above: str, header: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
+def _print(console: Console, section: Section) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for name in header:
+    shown = _fitting(section, console.width)
+    for index, name in enumerate(section.header[:shown]):
         table.add_column(
-            name,
-            justify="left" if name == "method" else "right",
-            overflow="fold",
-            no_wrap=name != "method",
+            name, justify="right" if index else "left", overflow="fold", no_wrap=index > 0
         )
-    for row in rows:
-        table.add_row(*row)
-    console.print(above, markup=False)
+    for row in section.rows:
+        table.add_row(*row[:shown])
+    for text in section.below:
+        console.print(text, markup=False)
     console.print(table)
 
 
-def write_markdown(
-    groups: Sequence[Group],
-    base: Group,
-    metric: Metric,
-    at: At,
-    warnings: Sequence[str],
-    path: Path,
-) -> None:
-    """The table and the comparison with `base` for a page."""
-    lines = [
-        *markdown_table(header(groups), cells(groups, metric)),
-        "",
-        caption(groups, metric).replace("\n", " ") + ".",
-    ]
-    differences = difference_cells(groups, base, metric, at)
-    if differences:
-        below = difference_caption(groups, base, metric, at).replace("\n", " ")
-        lines += ["", *markdown_table(DIFFERENCES, differences), "", f"{below}."]
-    for warning in warnings:
-        lines += ["", f"**Warning:** {warning}."]
-    write_atomic(path, "\n".join(lines) + "\n")
+def _fitting(section: Section, width: int) -> int:
+    """How many columns fit, with some room for the first one; files have all of them."""
+    columns = list(zip(section.header, *section.rows, strict=True))
+    widths = [3 + max(map(len, column)) for column in columns]
+    widths[0] = min(widths[0], NARROWEST)
+    return next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) <= width), len(widths))
 
 
-def write_csv(
-    groups: Sequence[Group], base: Group, metric: Metric, at: At, keys: Sequence[str], path: Path
-) -> None:
-    """The table for other programs: fractions and bytes, unrounded.
+def write_markdown(found: Compared, path: Path) -> None:
+    """The tables and the comparisons for a page."""
+    warnings = [f"**Warning:** {warning}." for warning in found.warnings]
+    parts = [_in_markdown(section) for section in sections(found)]
+    write_atomic(path, "\n\n".join([*parts, *warnings]) + "\n")
+
+
+def _in_markdown(section: Section) -> str:
+    title = [f"## {section.title}"] if section.title else []
+    table = "\n".join(markdown_table(section.header, section.rows))
+    return "\n\n".join([*title, table, *section.below])
+
+
+def write_latex(found: Compared, path: Path) -> None:
+    """The tables for a paper, each with its caption; the comparisons and warnings as comments."""
+    parts = []
+    for number, section in enumerate(sections(found), 1):
+        text = " ".join([*([f"{section.title}."] if section.title else []), *section.below])
+        label = path.stem if number == 1 else f"{path.stem}-{number}"
+        parts.append(latex_table(section.header, section.rows, text, label))
+    warnings = "".join(f"% warning: {warning}\n" for warning in found.warnings)
+    write_atomic(path, warnings + "\n".join(parts))
+
+
+def write_csv(found: Compared, keys: Sequence[str], path: Path) -> None:
+    """The table for other programs: fractions and bytes, unrounded; a line per group and metric.
 
     Args:
-        groups: the rows.
-        base: what the others are compared with.
-        metric: what was measured.
-        at: which of its values is compared.
+        found: what is compared; differences are of the first metric.
         keys: the configuration's keys that become columns.
         path: where it goes.
     """
+    against = {
+        row.member.label: row
+        for block in found.blocks
+        for row in found.rows(block)
+        if row.difference is not None
+    }
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "std")]
+        head = ["label", "algorithm", "data", *keys, "n", "seeds", "metric", *names, *DIFFERENCE]
         traffic = ["up_bytes_per_round", "down_bytes_per_round"]
-        compared = ["difference_to", "difference_at", "difference_mean", "difference_std", "p"]
-        head = ["label", "algorithm", *keys, "n", "seeds", "metric", *names, *compared, *traffic]
-        writer.writerow([*head, "chosen", "partition_sha256", "data_sha256"])
-        for member in groups:
-            row = [member.label, member.method, *(member.keys.get(key, "") for key in keys)]
-            row += [len(member.runs), " ".join(map(str, member.seeds)), metric.name]
-            for stat in (member.stat(metric.name, "best"), member.stat(metric.name, "final")):
-                row += ["", ""] if stat is None else [stat.mean, stat.std]
-            found = None if member is base else member.difference(base, metric.name, at)
-            row += (
-                [""] * len(compared)
-                if found is None
-                else [
-                    base.label,
-                    at,
-                    found.stat.mean,
-                    found.stat.std,
-                    "" if found.p is None else found.p,
-                ]
-            )
-            row += [member.per_round("up"), member.per_round("down")]
-            infos = [loaded.run.info for loaded in member.runs]
-            row.append(BEST[member.select])
-            row.append(" ".join(info.partition_sha256 or "?" for info in infos))
-            writer.writerow([*row, infos[0].data_sha256 or "?"])
+        writer.writerow([*head, *traffic, "chosen", "partition_sha256", "data_sha256"])
+        for metric in found.metrics:
+            for member in found.groups:
+                row = against.get(member.label) if metric is found.metric else None
+                writer.writerow(_csv_row(found, member, metric, row, keys))
     temporary.replace(path)
+
+
+DIFFERENCE = ("difference_to", "difference_at", "difference_mean", "difference_std", "p_holm")
+
+
+def _csv_row(
+    found: Compared, member: Group, metric: Metric, against: Row | None, keys: Sequence[str]
+) -> list[Any]:
+    cells: list[Any] = [member.label, member.method, member.data]
+    cells += [member.keys.get(key, "") for key in keys]
+    cells += [len(member.runs), " ".join(map(str, member.seeds)), metric.name]
+    for stat in (member.stat(metric.name, "best"), member.stat(metric.name, "final")):
+        cells += ["", ""] if stat is None else [stat.mean, stat.std]
+    if against is None or against.difference is None:
+        cells += [""] * len(DIFFERENCE)
+    else:
+        difference, p = against.difference, "" if against.p is None else against.p
+        cells += [against.base.label, found.at, difference.mean, difference.std, p]
+    infos = [loaded.run.info for loaded in member.runs]
+    cells += [member.per_round("up"), member.per_round("down"), BEST[member.select]]
+    cells.append(" ".join(info.partition_sha256 or "?" for info in infos))
+    return [*cells, infos[0].data_sha256 or "?"]

@@ -25,6 +25,7 @@ from fedray.tracking import (
     SEED_TAG,
     MlflowTracker,
     describe_run,
+    grouped,
     picture,
     run_key,
     source_tags,
@@ -152,7 +153,8 @@ class SweepRuns:
         if metrics and ledger.best is not None and ledger.best.objective is not None:
             metrics |= {"best_objective": ledger.best.objective}
             if ledger.best.test is not None:
-                metrics |= {"best_test": ledger.best.test}
+                test = ledger.best.test
+                metrics |= {"best_test": test, grouped(ledger.plan.metric): test}
         files = [ledger.home / name for name in ARTIFACTS]
         note = _note(ledger)
         self._later(lambda: self._tracker.finish_parent(status, files, metrics, note))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedray.report.figures import COLOURS
+from fedray.report.palette import COLOURS
 from fedray.report.statistics import Interval
 from fedray.tables.claims import Side
 from fedray.tables.outcome import Outcome

@@ -28,7 +28,7 @@ from fedray.tracking.describe import (
     source_tags,
 )
 from fedray.tracking.live import MlflowTracker, run_tracker, tracker_for, ui_hint
-from fedray.tracking.notes import picture, run_note, table
+from fedray.tracking.notes import folder_note, picture, table
 from fedray.tracking.protocol import NullTracker, Tracker
 from fedray.tracking.store import resolve_uri, ui_command
 from fedray.tracking.uploading import upload
@@ -46,12 +46,12 @@ __all__ = [
     "data_of",
     "describe_run",
     "experiment_name",
+    "folder_note",
     "grouped",
     "picture",
     "resolve_uri",
     "run_key",
     "run_name",
-    "run_note",
     "run_tracker",
     "source_tags",
     "table",

@@ -17,7 +17,7 @@ from typing import Any
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, REPORTED, VALIDATION, Round, RunInfo
+from fedray.records import BEST, HEADLINE, REPORTED, VALIDATION, Round, RunInfo, data_name
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -44,14 +44,6 @@ NOTE_TAG = "mlflow.note.content"
 def run_name(info: RunInfo) -> str:
     """What a run is called: "fedtsp digits seed 0"."""
     return f"{info.algorithm} {data_name(info.config)} seed {info.seed}"
-
-
-def data_name(config: Mapping[str, Any]) -> str:
-    """What the images are called: the source, of images in a folder of one's own that folder."""
-    data = config["data"]
-    source, root = data["source"]["name"], data.get("root")
-    folder = posixpath.basename(posixpath.normpath(str(root))) if root else ""
-    return f"{source} {folder}" if folder and folder != source else str(source)
 
 
 def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
@@ -212,9 +204,11 @@ def grouped(name: str) -> str:
     """The name in MLflow of a number that result.json calls `name`.
 
     MLflow's chart view makes a section of what stands before the last `/`, and sorts sections by
-    name: what is measured of the models comes first. The grouping is a matter of layout alone; what
-    a number means is declared with the run.
+    name: the headline comes first, alone, then what else is measured of the models. The grouping is
+    a matter of layout; what a number means is declared with the run.
     """
+    if name == HEADLINE:
+        return f"accuracy/{name}"
     if name.startswith(VALIDATION):
         return f"accuracy/{valid_name(name)}"
     if name.startswith(REPORTED):
@@ -224,7 +218,7 @@ def grouped(name: str) -> str:
     elif not _SCORES.search(name):
         section = "measured"
     else:
-        section = "accuracy/over clients" if _OVER_CLIENTS.search(name) else "accuracy"
+        section = "accuracy/over clients" if _OVER_CLIENTS.search(name) else "accuracy/others"
     return valid_name(f"{section}/{name}")
 
 
@@ -233,7 +227,8 @@ def metrics_of(done: Round) -> dict[str, float]:
 
     What is measured per client is left out: it goes into one file, not into hundreds of metrics.
     """
-    found = {grouped(name): value for name, value in done.metrics.items()}
+    headline_first = sorted(done.metrics.items(), key=lambda item: item[0] != HEADLINE)
+    found = {grouped(name): value for name, value in headline_first}  # pages list in this order
     for direction, traffic in (("up", done.up), ("down", done.down)):
         for unit, total, by_kind in (
             ("bytes", traffic.total_bytes, traffic.bytes),

@@ -14,6 +14,8 @@ from fedray.tracking.describe import DATA_TAG, METHOD_TAG, SEED_TAG, TOTALS, gro
 VIEW = "accuracy"
 """The view's name in addresses."""
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+PAGES = "workflowType=machine_learning"
+"""Which of MLflow's two menus stands beside it: that of model training."""
 COLUMNS = (
     ("metrics", "objective"),
     ("metrics", grouped(HEADLINE)),
@@ -22,8 +24,6 @@ COLUMNS = (
     ("tags", DATA_TAG),
     ("tags", SEED_TAG),
     ("metrics", TOTALS[0]),
-    ("attributes", "Dataset"),
-    ("attributes", "Source"),
 )
 """Kind and name of the columns, the first one first."""
 
@@ -36,4 +36,4 @@ def view_state() -> str:
 
 def view_path(experiment_id: str) -> str:
     """Where a tracking server shows the view, after its address."""
-    return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW}"
+    return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW}&{PAGES}"

@@ -172,7 +172,7 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.long  # tests/plugins/test_plugins_on_ray.py has the short form
 def test_on_ray_the_numbers_and_the_models_are_the_same(small, tmp_path):
     here = small.train(tmp_path / "here", executor="serial")
     seen = []

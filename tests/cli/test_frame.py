@@ -17,11 +17,9 @@ from fedray.cli.words import GROUPS, WORDS
 from fedray.shipped import FOLDERS, names
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
-LATER = {"data"}
-"""Words whose modules come with what they do."""
 
 
-@pytest.mark.parametrize("word", WORDS.keys() - LATER)
+@pytest.mark.parametrize("word", WORDS)
 def test_every_word_has_a_module_that_says_how_it_is_used(word, capsys):
     assert importlib.util.find_spec(WORDS[word].module) is not None
     with pytest.raises(SystemExit) as ended:

@@ -18,7 +18,7 @@ from fedray.__main__ import main
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "mistakes.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of the wheel")
 
-SECTION = re.compile(r"^### (.+)\n\n    (fedray .+)\n\n> (.+)$", re.MULTILINE)
+SECTION = re.compile(r"^### (.+)\n\n    (fedray .+)\n\n> `(.+)`$", re.MULTILINE)
 SMALL = ["rounds=1", "data.samples=240", "data.clients=4", "local_epochs=1"]
 
 

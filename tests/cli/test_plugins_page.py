@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from pages import DOCS, blocks
 
 import fedray
 from fedray.__main__ import main as listings
@@ -15,7 +16,7 @@ from fedray.plugins import use
 from fedray.records import RunFolder
 from fedray.sweep.spec import check_configurations, plan_sweep
 
-PAGE = Path(fedray.__file__).parents[1] / "docs" / "plugins.md"
+PAGE = DOCS / "plugins.md"
 SMALL = ["rounds=1", "local_epochs=1", "data.clients=3", "workers=1"]
 VARIABLE = r"'\w+'|mine\.py|/there/\S+|\[2.*?\]|images \.\.\.|\.\.\.|algorithm|net |NameError.*"
 TABLE = re.compile(r"^\| `(.*?)` \|", re.MULTILINE)
@@ -30,11 +31,6 @@ def here(tmp_path, monkeypatch):
     use(())
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return [text for of, text in found if of == language]
-
-
 def small(words: list[str], number: int) -> list[str]:
     samples = [] if "data.source=myimages" in words else ["data.samples=200"]
     partition = [] if any("partition" in word for word in words) else ["data.partition=iid"]
@@ -44,9 +40,9 @@ def small(words: list[str], number: int) -> list[str]:
 
 @pytest.mark.slow
 def test_every_command_works_as_it_stands(capsys):
-    Path("shuffle.py").write_text(blocks("python")[0])
-    Path("lr_check.yaml").write_text(blocks("yaml")[0])
-    commands = [line for block in blocks("") for line in block.splitlines()]
+    Path("shuffle.py").write_text(blocks(PAGE, "python")[0])
+    Path("lr_check.yaml").write_text(blocks(PAGE, "yaml")[0])
+    commands = [line for block in blocks(PAGE, "") for line in block.splitlines()]
     assert len(commands) >= 12
     ran = 0
     for number, command in enumerate(commands):
@@ -62,7 +58,9 @@ def test_every_command_works_as_it_stands(capsys):
             assert run(small(words, number)) == 0, command
             ran += RunFolder(Path(f"run{number}")).read().done
     assert ran == 6
-    assert Path("mystudy/mystudy.yaml").read_text().count(blocks("yaml")[1].splitlines()[1]) == 1
+    assert (
+        Path("mystudy/mystudy.yaml").read_text().count(blocks(PAGE, "yaml")[1].splitlines()[1]) == 1
+    )
 
 
 def test_what_is_said_is_said_so():

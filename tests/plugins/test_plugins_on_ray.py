@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from plugged import DATA, METHOD, MODEL, PAYLOAD, run, write
 
+import fedray
 from fedray.cli.run import main
 from fedray.plugins import use
 from fedray.records import RunFolder
@@ -60,6 +62,8 @@ def test_every_kind_on_two_workers_without_the_file(tmp_path, two_cpus):
     assert metrics(tmp_path / "ray") == metrics(tmp_path / "serial")
     assert metrics(tmp_path / "ray")[-1]["tested_clients"] == 3
     assert (tmp_path / "ray" / "plugins" / "mine.py").read_text() == METHOD
+    kept = [fedray.load(tmp_path / each).model().state_dict() for each in ("ray", "serial")]
+    assert all(torch.equal(tensor, kept[1][name]) for name, tensor in kept[0].items())
 
 
 @pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.long), 300_000])

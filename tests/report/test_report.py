@@ -5,7 +5,6 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,74 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
+from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
-from fedray.files import write_json
-from fedray.records import Direction, Metric, Round, Run, RunFolder, RunInfo, Traffic
-from fedray.report import Group, Row, figure_sweep, figures, group, load, warnings_of
+from fedray.records import Direction, Metric, Round
+from fedray.report import Row, figure_sweep, figures, group, load, warnings_of
+from fedray.report.cells import cell, in_megabytes
 from fedray.report.command import main
+from fedray.report.compared import Compared
 from fedray.report.figures import figure_matrix, figure_rounds, figure_traffic
-from fedray.report.runs import NOT_COMPARED, Difference, Stat, differing, paired
-from fedray.report.table import cell, in_megabytes, ordered, print_table
-
-Tree = dict[str, Any]
-
-ACCURACY = Metric("local_accuracy")
-LOSS = Metric("train_loss", "nats", "min", "train")
-
-
-def write_run(
-    folder: Path,
-    accuracies: list[float],
-    changes: Mapping[str, Any] | None = None,
-    *,
-    partition: str | None = None,
-    data: str = "same",
-    bytes_: int = 1_000_000,
-    rounds: int | None = None,
-    metrics: Mapping[str, float] | None = None,
-) -> Path:
-    """A run's folder, with one accuracy per round from 0 on."""
-    planned = len(accuracies) - 1 if rounds is None else rounds
-    tree: Tree = {"name": folder.name, "rounds": max(planned, 1), "algorithm": "fedtsp"}
-    tree["data"] = {"partition": "fedtsp_dirichlet"}
-    for key, value in (changes or {}).items():
-        tree = override(tree, [(key, value)])
-    tree.setdefault("report", {"select": "test"})
-    experiment = Experiment.model_validate(tree)
-    info = RunInfo(
-        name=experiment.name,
-        scale="laptop",
-        algorithm=experiment.algorithm.name,
-        config=experiment.tree(),
-        seed=experiment.seed,
-        identity=experiment.identity(data),
-        versions={},
-        partition_sha256=partition or f"partition-{experiment.seed}",
-        data_sha256=data,
-        metrics=[ACCURACY, Metric("local_accuracy_{how}"), LOSS],
-    )
-    done = [
-        Round(
-            round=r,
-            seconds=1.0,
-            metrics={"local_accuracy": x, "local_accuracy_weighted": x, **(metrics or {})},
-            per_client={0: x},
-            up=Traffic(bytes={"weights": bytes_ if r else 0}),
-            down=Traffic(bytes={"weights": 2 * bytes_ if r else 0}),
-        )
-        for r, x in enumerate(accuracies)
-    ]
-    folder.mkdir(parents=True)
-    write_json(RunFolder(folder).result, Run(info, done).to_json())
-    return folder
-
-
-def groups_in(folder: Path) -> dict[str, Group]:
-    groups, notes = group(load([folder]))
-    assert notes == []
-    return {member.label: member for member in groups}
+from fedray.report.runs import NOT_COMPARED, Stat, differing
+from fedray.report.table import ordered, print_table
 
 
 @pytest.fixture
@@ -197,24 +140,17 @@ def test_differences_are_paired_by_seed_and_p_is_students(tmp_path: Path) -> Non
         for seed, value in by_seed.items():
             changes = {"algorithm": method, "seed": seed}
             write_run(tmp_path / f"{method}{seed}", [0.0, value], changes)
-    found = groups_in(tmp_path)
-    fedtsp, fedproto, local = (found[name] for name in finals)
-    difference = fedtsp.difference(fedproto, "local_accuracy", "best")
-    assert difference is not None
+    groups = [groups_in(tmp_path)[name] for name in finals]
+    found = Compared(groups, [ACCURACY], "best", base="fedproto")
+    fedtsp, local = found.rows(found.blocks[0])
     # 2, 6 and 1 points: mean 3, variance 7, t = 3 / sqrt(7/3), and with 2 degrees of freedom
     # p = 1 - t / sqrt(2 + t^2)
     t = 3 / math.sqrt(7 / 3)
-    assert difference.stat == Stat(pytest.approx(0.03), pytest.approx(0.07**0.5 / 10), 3)
-    assert difference.p == pytest.approx(1 - t / math.sqrt(2 + t * t))
-    back = fedproto.difference(fedtsp, "local_accuracy", "best")
-    assert back is not None
-    assert back.stat.mean == -difference.stat.mean
-    assert back.p == pytest.approx(difference.p)
-    assert local.difference(fedtsp, "local_accuracy", "best") is None  # one pair
-    assert paired([0.75, 1.0], [0.25, 0.5]) == Difference(Stat(0.5, 0, 2), None)
-    rounding = paired([0.3, 0.4], [0.1, 0.2])
-    assert rounding is not None
-    assert rounding.p is None
+    assert fedtsp.difference == Stat(pytest.approx(0.03), pytest.approx(0.07**0.5 / 10), 3)
+    assert fedtsp.p == pytest.approx(1 - t / math.sqrt(2 + t * t))
+    assert fedtsp.reading == "within the spread"
+    assert local.difference == Stat(pytest.approx(-0.18), 0.0, 1)
+    assert (local.p, local.reading) == (None, "one seed: no spread")
 
 
 def test_the_base_is_the_best_or_the_one_that_was_asked_for(
@@ -232,7 +168,8 @@ def test_the_base_is_the_best_or_the_one_that_was_asked_for(
     assert main([folder, "--base", "local"]) == 0
     assert "difference to local" in capsys.readouterr().out
     table = (tmp_path / "runs" / "report" / "table.md").read_text()
-    assert "| fedtsp | 2 | +31.50 ± 2.12 | 0.03 |" in table
+    assert "| fedtsp | 2 | +31.50 ± 2.12 | 0.061 | within the spread |" in table
+    assert "corrected for 2 comparison(s) by Holm" in table
     assert main([folder, "--base", "fedprox"]) == 2
     assert "--base fedprox: there is no such method" in capsys.readouterr().err
 
@@ -360,14 +297,14 @@ def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
     members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
     with (tmp_path / "out").open("w+") as file:
         console = Console(file=file, width=80)
-        print_table(members, members[0], ACCURACY, "best", ["w " * 60], console)
+        print_table(Compared(members, [ACCURACY], "best", notes=["w " * 60]), console)
         file.seek(0)
         lines = file.read().splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(lines)
     assert "88.00 ± 7.07" in text
     assert "mean ± standard deviation over n seeds [laptop scale]" in text
-    # 1 and 2 in the rows of the table, and in the comparison's row and what it is compared with
+    # 1 and 2 in the rows of the table, in the comparison's row and what it is compared with
     assert text.replace(" ", "").count("a_very_long_variant_name") == 2 * (1 + 2)
     assert "warning: w w w" in text
 
@@ -380,7 +317,6 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
                 tmp_path / "runs" / f"{method}{seed}",
                 [0.1, 0.9 * last + 0.1 * seed, last],
                 changes,
-                partition="other" if method == "fedtsp" and seed else None,
             )
     first = tmp_path / "runs" / "fedtsp0"
     (first / "matrices.json").write_text(json.dumps({"text_similarity": [[1, 0.5], [0.5, 1]]}))
@@ -390,7 +326,6 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     out = tmp_path / "runs" / "report"
     assert printed.index("fedtsp ") < printed.index("fedproto ")
-    assert "warning: partitions differ: fedtsp and fedproto, seed 1" in printed
     assert {path.name for path in out.iterdir()} == {
         "table.md",
         "table.csv",
@@ -401,22 +336,21 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(str(path) in printed for path in out.iterdir())
     table = (out / "table.md").read_text()
     assert "| fedtsp | 2 | 81.00 ± 1.41 | 80.00 ± 0.00 | 1 | 2 |" in table
-    assert "**Warning:** partitions differ: fedtsp and fedproto, seed 1." in table
     with (out / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == ["fedtsp", "fedproto"]
     assert float(rows[0]["best_mean"]) == pytest.approx(0.81)
     assert float(rows[0]["final_std"]) == pytest.approx(0.0)
     assert rows[0]["seeds"] == "0 1"
-    assert rows[0]["partition_sha256"] == "partition-0 other"
+    assert rows[0]["partition_sha256"] == "partition-0 partition-1"
     assert float(rows[0]["up_bytes_per_round"]) == 1e6
     for path in out.glob("*.png"):
         assert path.read_bytes().startswith(b"\x89PNG")
-    assert rows[0]["difference_to"] == rows[0]["p"] == ""
+    assert rows[0]["difference_to"] == rows[0]["p_holm"] == ""
     assert (rows[1]["difference_to"], rows[1]["difference_at"]) == ("fedtsp", "final")
     assert float(rows[1]["difference_mean"]) == pytest.approx(-0.1)
-    assert rows[1]["p"] == ""  # every seed differs by the same
-    assert "| fedproto | 2 | -10.00 ± 0.00 | – |" in table
+    assert rows[1]["p_holm"] == "0.0"  # every seed differs by the same
+    assert "| fedproto | 2 | -10.00 ± 0.00 | 0 | beyond the spread |" in table
 
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again" / "table.md").exists()
@@ -446,7 +380,7 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
-        (["{tmp}/runs", "--out", "{tmp}/runs/a/result.json"], r"--out .* cannot be made"),
+        (["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"], r"--out .* cannot be made"),
         (["{tmp}/runs"], r"matrices.json cannot be read"),
     ],
 )
@@ -472,7 +406,7 @@ def test_curves_have_a_band_over_seeds(tmp_path: Path, drawn: list[Any]) -> None
         write_run(tmp_path / str(seed), [0.0, last], {"seed": seed})
     write_run(tmp_path / "b", [0.0, 0.4], {"algorithm.name": "fedproto"})
     members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
-    figure_rounds(members, ACCURACY, tmp_path / "a.png")
+    figure_rounds(members, [ACCURACY], tmp_path / "a.png")
     (axes,) = drawn[0].axes
     assert [line.get_label() for line in axes.lines] == ["fedtsp", "fedproto"]
     assert list(axes.lines[0].get_ydata()) == pytest.approx([0.0, 60.0])
@@ -507,7 +441,7 @@ def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: li
     for index in range(15):
         write_run(tmp_path / str(index), [0.0, index / 20], {"algorithm.lambda": index})
     members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
-    figure_rounds(members, ACCURACY, tmp_path / "a.png")
+    figure_rounds(members, [ACCURACY], tmp_path / "a.png")
     (axes,) = drawn[0].axes
     labels = [line.get_label() for line in axes.lines]
     assert labels == [f"fedtsp lambda={index}" for index in range(14, 2, -1)]

@@ -521,8 +521,8 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     for trial in sweep["trials"]:
         run = children[trial["folder"]]
         tags = run.data.tags
-        assert tags["algorithm"] == "fedproto"
-        assert (tags["scale"], tags["seed"], tags["trial"]) == (
+        assert tags["fedray.method"] == "fedproto"
+        assert (tags["scale"], tags["fedray.seed"], tags["trial"]) == (
             "laptop",
             "0,1",
             str(trial["number"]),
@@ -544,7 +544,7 @@ def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
     number = client.get_experiment_by_name(experiment).experiment_id
     runs = client.search_runs([number])
     [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    children = {run.info.run_name: run for run in runs if run is not parent}
+    children = {r.data.tags["fedray.folder"]: r for r in runs if r is not parent}
     assert {r.data.tags["mlflow.parentRunId"] for r in children.values()} == {parent.info.run_id}
     assert len(children) == len(runs) - 1
     return parent, children
@@ -554,7 +554,10 @@ def steps_of(results: Path, run: object) -> list[int]:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
-    return [point.step for point in client.get_metric_history(run.info.run_id, "local_accuracy")]
+    return [
+        point.step
+        for point in client.get_metric_history(run.info.run_id, "accuracy/local_accuracy")
+    ]
 
 
 @pytest.mark.ray

@@ -61,7 +61,7 @@ def test_a_table_is_run_tracked_and_found_again(here, write, empty_database, cap
     for cell in tree["cells"]:
         (run,) = (r for r in cells.values() if r.data.tags["row"] == cell["row"])
         mean = cell["metrics"]["local_accuracy"]["mean"] / 100
-        assert run.data.metrics["local_accuracy"] == pytest.approx(mean)
+        assert run.data.metrics["accuracy/local_accuracy"] == pytest.approx(mean)
 
     capsys.readouterr()
     assert main(["tiny", "--out", "again", "--no-track"]) == 0

@@ -29,8 +29,12 @@ from fedray.tracking import (
     NullTracker,
     Tracker,
     describe_run,
+    experiment_name,
+    grouped,
     resolve_uri,
     run_key,
+    run_name,
+    source_tags,
     tracker_for,
     ui_command,
     ui_hint,
@@ -127,7 +131,7 @@ class Held:
         return {item.path for item in self.client.list_artifacts(run.info.run_id, folder)}
 
     def assert_every_metric_once_per_round(self, run: Any, rounds: range) -> None:
-        assert "seconds" in run.data.metrics
+        assert "time/seconds" in run.data.metrics
         for name in run.data.metrics:
             steps = [step for step, _ in self.history(run, name)]
             assert steps == list(rounds), name
@@ -175,12 +179,37 @@ def test_names_are_valid_and_stay_distinct() -> None:
 
 def test_metrics_are_flat_and_without_clients() -> None:
     found = metrics_of(make_round(3))
-    assert found["local_accuracy"] == pytest.approx(0.3)
-    assert (found["up_bytes"], found["up_bytes/prototypes"]) == (300.0, 180.0)
-    assert (found["down_params/prototypes"], found["faults"], found["participants"]) == (5, 1, 2)
+    assert found["accuracy/local_accuracy"] == pytest.approx(0.3)
+    assert found["traffic/up_bytes"] == 300.0
+    assert found["traffic/by kind/up_bytes_prototypes"] == 180.0
+    assert found["traffic/by kind/down_params_prototypes"] == 5
+    assert (found["round/faults"], found["round/participants"]) == (1, 2)
     assert not [name for name in found if "client" in name]
     assert "round" not in found
-    assert "participants" not in metrics_of(Round(0, 1.0, {}))
+    assert "round/participants" not in metrics_of(Round(0, 1.0, {}))
+
+
+def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
+    names = {
+        "local_accuracy": "accuracy/local_accuracy",
+        "dice_in_A": "accuracy/others/dice_in_A",
+        "local_accuracy_worst10": "accuracy/over clients/local_accuracy_worst10",
+        "validation/local_accuracy": "accuracy/validation/local_accuracy",
+        "train_loss": "loss/train_loss",
+        "tau": "measured/tau",
+        "client/local_accuracy": "client/local_accuracy",
+    }
+    assert {name: grouped(name) for name in names} == names
+    sections = sorted({name.rpartition("/")[0] for name in metrics_of(make_round(1))})
+    assert sections == [
+        "accuracy",
+        "accuracy/others",
+        "loss",
+        "round",
+        "time",
+        "traffic",
+        "traffic/by kind",
+    ]
 
 
 def test_totals_count_each_round_once() -> None:
@@ -188,7 +217,7 @@ def test_totals_count_each_round_once() -> None:
     points = [totals.point(make_round(r)) for r in (0, 1, 2, 2, 1, 3)]
     assert [None if p is None else p.step for p in points] == [0, 1, 2, None, None, 3]
     assert points[5] is not None
-    assert points[5].metrics["total_up_bytes"] == 600
+    assert points[5].metrics["traffic/total_up_bytes"] == 600
     assert points[5].total_seconds == 8
 
 
@@ -207,13 +236,35 @@ def test_a_run_is_described_by_its_whole_configuration() -> None:
     assert params["algorithm.proto_agg"] == "weighted"  # never set, and yet it is there
     assert params["data.partition.name"] == "fedtsp_dirichlet"
     assert params["data.partition.min_samples"] == "null"
-    assert (tags["algorithm"], tags["scale"], tags["seed"]) == ("fedtsp", "laptop", "3")
+    assert (tags["fedray.method"], tags["fedray.seed"], tags["scale"]) == ("fedtsp", "3", "laptop")
+    assert tags["fedray.data"] == "digits"
+    assert tags["mlflow.source.name"] == "fedray run digits"
+    assert run_name(info) == "fedtsp digits seed 3"
     assert tags["fedray.identity"] == info.identity
     assert tags["data_sha256"] == "d" * 64
     assert tags["version.torch"][0].isdigit()
 
 
 # --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("described", "commit", "dirty"),
+    [("cf3951de5740", "cf3951de5740", "false"), ("v1.2-3-gabc1234-dirty", "abc1234", "true")],
+)
+def test_the_commit_is_what_mlflow_takes_for_one(described: str, commit: str, dirty: str) -> None:
+    tags = source_tags("fedray run x", {"git": described})
+    assert tags["mlflow.source.git.commit"] == commit
+    assert tags["mlflow.source.git.dirty"] == dirty
+    assert "mlflow.source.git.commit" not in source_tags("fedray run x", {})
+
+
+def test_runs_are_compared_by_their_data_and_own_questions_keep_their_name() -> None:
+    experiment = from_tree({"algorithm": "fedproto", "data": {"source": "digits"}})
+    assert experiment_name("fedtsp_digits", experiment.tree()) == "methods on digits"
+    assert experiment_name("does it help", experiment.tree()) == "does it help"
+    pictures = {"data": {"source": {"name": "image_folder"}, "root": "/home/me/leaves/"}}
+    assert experiment_name("fedtsp_digits", pictures) == "methods on image_folder leaves"
 
 
 def test_a_folder_keeps_its_key_when_it_moves(tmp_path: Path) -> None:
@@ -323,10 +374,15 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     assert run.data.tags["partition_sha256"] == "f" * 64
     assert held.history(run, "best") == [(3, 0.3)]
     accuracy = [(r, make_round(r).metrics["local_accuracy"]) for r in range(4)]
-    assert held.history(run, "local_accuracy") == accuracy
-    assert held.history(run, "up_bytes/prototypes") == [(0, 0), (1, 60), (2, 120), (3, 180)]
-    assert held.history(run, "total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
-    assert held.history(run, "total_seconds") == [(0, 2), (1, 4), (2, 6), (3, 8)]
+    assert held.history(run, "accuracy/local_accuracy") == accuracy
+    assert held.history(run, "traffic/by kind/up_bytes_prototypes") == [
+        (0, 0),
+        (1, 60),
+        (2, 120),
+        (3, 180),
+    ]
+    assert held.history(run, "traffic/total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
+    assert held.history(run, "time/total_seconds") == [(0, 2), (1, 4), (2, 6), (3, 8)]
     assert held.artifacts(run) == {"result.json", "config.yaml", "per_client.json"}
     assert json.loads(held.artifact(run, "per_client.json"))["per_client"] == {
         "rounds": [0, 1, 2, 3],
@@ -334,6 +390,46 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
         "values": [[0.1] * 4, [0.2 * r for r in range(4)], [0.3] * 4],
     }
     assert (tmp_path / "store" / "mlartifacts").is_dir()
+
+
+def test_an_experiment_says_its_question_and_opens_with_accuracy_first(uri: str) -> None:
+    tracker = MlflowTracker(uri, "digits", question="Does text help?")
+    tracker.start("k", "n", params={}, tags={})
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    client = Held(uri).client
+    place = client.get_experiment_by_name("digits")
+    assert place.tags["mlflow.note.content"] == "Does text help?"
+    columns = json.loads(place.tags["mlflow.sharedViewState.accuracy"])["selectedColumns"]
+    assert columns[1] == "metrics.`accuracy/local_accuracy`"
+    assert f"/#/experiments/{place.experiment_id}/runs?viewStateShareKey=accuracy" in str(
+        ui_hint(tracker)
+    )
+
+    client.set_experiment_tag(place.experiment_id, "mlflow.note.content", "my own words")
+    again = MlflowTracker(uri, "digits", question="Does text help?")
+    again.start("k", "n", params={}, tags={})
+    again.finish("k", "FINISHED")
+    again.close()
+    place = client.get_experiment_by_name("digits")
+    assert place.tags["mlflow.note.content"] == "my own words"
+
+
+def test_a_description_shows_the_runs_figure_and_leaves_other_words_alone(uri: str) -> None:
+    def described(note: str) -> tuple[str, str]:
+        tracker = MlflowTracker(uri, "digits")
+        tracker.start("k", "n", params={}, tags={})
+        tracker.finish("k", "FINISHED", note=note)
+        tracker.close()
+        run = Held(uri).run()
+        return run.info.run_id, run.data.tags["mlflow.note.content"]
+
+    described("4 of 5 rounds")
+    run_id, note = described("5 of 5 rounds ![who](artifact:partition.png)")
+    assert "4 of 5" not in note
+    assert f"5 of 5 rounds ![who](get-artifact?run_uuid={run_id}&path=partition.png)" in note
+    Held(uri).client.set_tag(run_id, "mlflow.note.content", "mine")
+    assert described("anew")[1] == "mine"
 
 
 def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
@@ -349,8 +445,8 @@ def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
     assert tracker.failure is None
     run = Held(uri).run()
     assert len(run.data.params) == 251
-    assert run.data.metrics["m2099"] == 2099
-    assert run.data.metrics[valid_name("λ")] == 3.0
+    assert run.data.metrics["measured/m2099"] == 2099
+    assert run.data.metrics[grouped("λ")] == 3.0
     assert run.data.tags["t119"].endswith("... (9000 characters)")
 
 
@@ -395,7 +491,7 @@ def test_a_resumed_run_goes_on_in_the_same_run(
     assert (run.data.tags["git"], run.data.tags["host"]) == ("a", "x")
     held.assert_every_metric_once_per_round(run, range(6))
     assert second.rounds_logged == 2
-    assert dict(held.history(run, "total_up_bytes"))[5] == 1500
+    assert dict(held.history(run, "traffic/total_up_bytes"))[5] == 1500
     tables = json.loads(held.artifact(run, "per_client.json"))
     assert tables["per_client"]["rounds"] == [0, 1, 2, 3, 4, 5]
 
@@ -491,7 +587,7 @@ def test_a_request_that_arrived_although_it_failed_is_not_logged_twice(
     def log_batch(run_id: str, **what: Any) -> None:
         real(run_id, **what)
         for metric in what.get("metrics", ()):
-            if metric.key == "seconds" and metric.step in (1, 3) and fails["n"] < 2:
+            if metric.key == "time/seconds" and metric.step in (1, 3) and fails["n"] < 2:
                 fails["n"] += 1
                 raise TimeoutError("no answer")
 
@@ -567,7 +663,7 @@ def test_twins_of_a_killed_driver_become_the_one_that_has_more(uri: str) -> None
     held = Held(uri)
     place = held.client.create_experiment("digits")
     twins = [held.client.create_run(place, tags={"fedray.key": "k"}).info.run_id for _ in range(3)]
-    held.client.log_metric(twins[1], "seconds", 2.0, step=0)
+    held.client.log_metric(twins[1], "time/seconds", 2.0, step=0)
     child = held.client.create_run(place, tags={"mlflow.parentRunId": twins[2]})
     held.client.set_terminated(child.info.run_id)
     store = Store(uri, "digits")
@@ -593,7 +689,7 @@ def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -
     killed.start("k", "n", params={}, tags={})
     killed.round("k", first)
     killed.close(wait_seconds=20)
-    assert Held(uri).run().data.metrics.keys() < {*many}
+    assert Held(uri).run().data.metrics.keys() < {grouped(name) for name in many}
 
     resumed = MlflowTracker(uri, "digits")
     resumed.start("k", "n", params={}, tags={})
@@ -601,7 +697,7 @@ def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -
     resumed.finish("k", "FINISHED")
     resumed.close()
     held = Held(uri)
-    for name in ("m0", "m999", "m1000", "m1499", "seconds"):
+    for name in (*(f"measured/m{i}" for i in (0, 999, 1000, 1499)), "time/seconds"):
         assert len(held.history(held.run(), name)) == 1, name
 
 
@@ -754,7 +850,7 @@ def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str)
     assert run.info.status == "FINISHED"
     assert (run.data.params["lr"], run.data.params["rounds"]) == ("1", "5")
     held.assert_every_metric_once_per_round(run, range(6))
-    assert dict(held.history(run, "total_up_bytes"))[5] == 1500
+    assert dict(held.history(run, "traffic/total_up_bytes"))[5] == 1500
     assert {"result.json", "per_client.json"} < held.artifacts(run)
 
     (second,) = upload([tmp_path / "runs", folder], uri)
@@ -771,8 +867,12 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert [(d.folder.name, d.rounds) for d in done] == [("half", 3), ("whole", 3)]
     held = Held(uri)
     whole, half = held.run("digits"), held.run("mine")
-    assert (whole.info.run_name, whole.info.status) == ("whole", "FINISHED")
-    assert (half.info.run_name, half.info.status) == ("half", "KILLED")
+    assert (whole.data.tags["fedray.folder"], whole.info.status) == ("whole", "FINISHED")
+    assert (half.data.tags["fedray.folder"], half.info.status) == ("half", "KILLED")
+    assert whole.info.run_name == half.info.run_name == "fedtsp digits seed 0"
+    (given,) = whole.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("digits", f"{'d' * 12}-{'f' * 12}")
+    assert json.loads(given.dataset.profile)["partition_sha256"] == "f" * 64
     assert whole.data.tags["partition_sha256"] == "f" * 64
     assert whole.info.end_time - whole.info.start_time == 6000
     began = (tmp_path / "runs" / "whole" / "partition.json").stat().st_mtime
@@ -931,7 +1031,7 @@ def test_many_runs_at_once_in_one_process(uri: str) -> None:
     assert sorted(run.data.params["key"] for run in runs) == sorted(keys)
     for run in runs:
         assert run.info.status == "FINISHED"
-        assert held.history(run, "seconds") == [(r, 2.0) for r in range(5)]
+        assert held.history(run, "time/seconds") == [(r, 2.0) for r in range(5)]
 
 
 # --- a real server -------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""Every command of the documentation: what is quick is run, of the rest each experiment resolves.
+
+docs/papers.md and docs/plugins.md have tests of their own, which run what they show.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import DOCS, ROOT, commands, files, ours, pages
+from PIL import Image
+from stand_ins import Tiny
+
+from fedray.cli.frame import main
+from fedray.cli.resolving import RUN, SWEEP, TABLE, check_command, words_of
+from fedray.plugins import use
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
+
+QUICK = ("fedray new ", "fedray ls ", "fedray show ", "fedray data ")
+"""What is run as it stands."""
+OTHERS = {
+    *(".", "apt-get", "cd", "chmod", "cp", "docker", "export", "helm", "kubectl", "make", "pip"),
+    *("python3", "python3.11", "ray", "sbatch", "sed", "sudo"),
+    *("clusters/laptop/start-head.sh", "mlflow/server.sh", "mlflow/team.sh"),
+}
+"""What else a command begins with; environments' own programs are below .venv."""
+ELSEWHERE = ("papers.md", "plugins.md", "ARCHITECTURE.md", "concepts.md")
+"""Pages with tests of their own, and those whose blocks are drawings."""
+PAGES = [page for page in pages() if page.name not in ELSEWHERE and commands(page)]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with images of the pages' flowers; every other data.root is an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    colours = {"daisy": 240, "rose": 120, "tulip": 180}
+    for number, (name, bright) in enumerate(colours.items()):
+        folder = tmp_path / "flowers" / name
+        folder.mkdir(parents=True)
+        for i in range(34):
+            noise = np.random.default_rng([number, i]).integers(0, bright, (40 + i % 3, 48, 3))
+            Image.fromarray(noise.astype(np.uint8)).save(folder / f"{i:02}.png")
+
+    def found(root: str) -> Path:
+        folder = Path(root) if Path(root).is_dir() else tmp_path / "data" / Path(root).name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder.resolve()
+
+    monkeypatch.setattr("fedray.config.resolution.resolve_root", found)
+    monkeypatch.setattr("fedray.sweep.spec.resolve_root", found)
+    yield tmp_path
+    use(())
+
+
+def prepare(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the files that a page shows; where it begins with a project, inside of it."""
+    if any(command.startswith("cd ") for command in commands(page)):
+        main(["new", "project", "mine"])
+        (here / "flowers").rename(here / "mine" / "flowers")
+        monkeypatch.chdir(here / "mine")
+    for name, text in files(page).items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_is_one(here, page, monkeypatch, capsys):
+    prepare(page, here, monkeypatch)
+    for command in ours(page):
+        if command.startswith("fedray new project"):
+            continue
+        if command.startswith(QUICK):
+            assert main(command.split()[1:]) == 0, command
+        else:
+            check_command(command)
+    for command in commands(page):
+        first = command.split()[0]
+        known = first in OTHERS or first.startswith((".venv/bin/", "FEDRAY_"))
+        assert known or "fedray" in command, command
+
+
+def test_pages_have_commands():
+    assert {"README.md", "start.md", "own-data.md", "from-nothing.md"} <= {p.name for p in PAGES}
+    assert sum(len(ours(page)) for page in PAGES) > 50
+
+
+@pytest.fixture
+def tiny(here, tiny_clip, tiny_bert, monkeypatch):
+    """What runs experiments at a tiny size."""
+    monkeypatch.setenv("FEDRAY_RESULTS", str(here / "results"))
+    return Tiny(here, tiny_clip, tiny_bert)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_runs_at_a_tiny_size(tiny, here, page, monkeypatch, capsys):
+    prepare(page, here, monkeypatch)
+    for command in ours(page):
+        module, given = words_of(command)
+        if command.startswith(QUICK) and "project" not in given:
+            assert main(command.split()[1:]) == 0, command
+        elif module in (RUN, SWEEP, TABLE) and check_command(command):
+            assert tiny.run(command, most=2)
