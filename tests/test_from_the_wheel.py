@@ -75,7 +75,9 @@ def test_the_page_from_an_empty_folder(installed, tmp_path):
     assert str(installed) in next(iter(said.values()))
     check_runs(here / "results")
     check_comparison(tmp_path / "results")
-    assert list((here / "results" / "report").glob("*.png"))
+    assert "\\toprule" in (here / "paper" / "table.tex").read_text()
+    assert "Ours" in (here / "paper" / "table.tex").read_text()
+    assert (here / "paper" / "curves.pdf").read_bytes().startswith(b"%PDF")
     (answer,) = (out for command, out in said.items() if command.startswith("fedray predict"))
     assert any(name in answer for name in ("daisy", "rose", "tulip"))
 

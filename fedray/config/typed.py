@@ -212,7 +212,8 @@ def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
     *above, name = key.split(".")
     valid = [field.alias or field_name for field_name, field in owner.model_fields.items()]
     if not valid and key_for(name) in (None, key):
-        return f"unknown key '{name}': {'.'.join(above)} has no keys of its own; leave it out"
+        where = ".".join(above)
+        return f"unknown key '{name}' in {where}, which has no keys of its own; leave it out"
     meant = key_for(name) or _elsewhere(name, root)
     meant = meant.removeprefix(f"{'.'.join(above)}.") if meant and meant != key else None
     near = f" Did you mean '{meant}'?" if meant else nearest(name, valid)

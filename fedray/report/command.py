@@ -50,6 +50,7 @@ def parser(prog: str = PROG) -> CommandLine:
     )
     add_runs(cli)
     add_outputs(cli)
+    add_rows(cli)
     cli.add_argument(
         "--metric",
         type=as_word,
@@ -69,6 +70,12 @@ def parser(prog: str = PROG) -> CommandLine:
         help="what the others are compared with, seed by seed: a method, or a whole label of the "
         "table; default: the best",
     )
+    cli.add_debug()
+    return cli
+
+
+def add_rows(cli: argparse.ArgumentParser) -> None:
+    """Add which runs it is about, and what their rows are called."""
     cli.add_argument(
         "--filter",
         type=as_word,
@@ -86,8 +93,6 @@ def parser(prog: str = PROG) -> CommandLine:
         help="what a row is called: RUN is a method, a label of the table or a run's folder; "
         "repeatable",
     )
-    cli.add_debug()
-    return cli
 
 
 def add_outputs(cli: argparse.ArgumentParser) -> None:

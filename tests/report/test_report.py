@@ -533,6 +533,8 @@ def test_a_heat_map_takes_its_colours_from_off_diagonal_values(
     assert image.get_clim() == (0.2, 0.4)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "cow"]
     assert [text.get_text() for text in axes.texts][:3] == ["1.00", "0.20", "0.30"]
-    figure_matrix(np.zeros((70, 70)).tolist(), [str(i) for i in range(70)], "big", tmp_path / "b")
+    figure_matrix(
+        np.zeros((70, 70)).tolist(), [str(i) for i in range(70)], "big", tmp_path / "b.png"
+    )
     assert len(drawn[1].axes[0].texts) == 0
     assert "69" not in [label.get_text() for label in drawn[1].axes[0].get_yticklabels()]

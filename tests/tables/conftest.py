@@ -63,7 +63,7 @@ def write(here) -> Write:
 def play(here, write) -> Callable[..., Book]:
     """`play(curve, key=...)` writes the table tiny and has its runs happen as `curve` says."""
 
-    def play(curve: Curve, words: Sequence[str] = (), **changes: object) -> Book:
+    def play(curve: Curve, words: Sequence[str] = (), /, **changes: object) -> Book:
         write(**changes)
         shutil.rmtree(here / "runs", ignore_errors=True)
         book = Book(here / "out", plan_table("tiny", words), here / "runs", command="the command")

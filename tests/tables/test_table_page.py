@@ -170,9 +170,8 @@ def test_the_figure_is_drawn(written, here):
 
 def test_columns_that_are_numbers_are_drawn_as_curves(play, here):
     changes = {**CHANGES, "columns": None, "claims": None, "paper": None}
-    book = play(
-        curve, **changes, curve={"algorithm.lambda": [1, 2, 100]}, rows={"mine": ROWS["mine"]}
-    )
+    changes |= {"rows": {"mine": ROWS["mine"]}, "curve": {"algorithm.lambda": [1, 2, 100]}}
+    book = play(curve, **changes)
     found = outcome(book)
     (here / "out").mkdir()
     write_page(book, found)
