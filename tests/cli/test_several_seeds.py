@@ -46,7 +46,7 @@ def without_times(found: list[dict]) -> list[dict]:
 
 def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys, monkeypatch):
     home, alone = tmp_path / "home", tmp_path / "alone"
-    real = run._rounds
+    real = run.begin
 
     def stop_in_seed_1(experiment, *args):
         for done in real(experiment, *args):
@@ -54,13 +54,13 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
             if experiment.seed == 1 and done.round == 1:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "_rounds", stop_in_seed_1)
+    monkeypatch.setattr(run, "begin", stop_in_seed_1)
     assert run.main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 130
     goes_on = [*WORDS, "seed=0,1", "--resume", str(home), *SERIAL]
     said = capsys.readouterr().err
     assert said == f"interrupted; go on with: python -m fedray.run {' '.join(goes_on)}\n"
 
-    monkeypatch.setattr(run, "_rounds", real)
+    monkeypatch.setattr(run, "begin", real)
     assert run.main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 2
     assert f"go on with --resume {home}" in capsys.readouterr().err
     assert run.main(goes_on) == 0
