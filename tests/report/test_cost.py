@@ -56,8 +56,8 @@ def test_a_round_keeps_its_seconds_and_an_older_one_has_none():
     assert Round.from_json(tree).to_json() == tree
     older = {key: value for key, value in tree.items() if key != "client_seconds"}
     assert Round.from_json(older).to_json() == older  # so that its checksum stays what it was
-    assert metrics_of(timed)["client_seconds"] == 0.25
-    assert "client_seconds" not in metrics_of(Round.from_json(older))
+    assert metrics_of(timed)["time/client_seconds"] == 0.25
+    assert "time/client_seconds" not in metrics_of(Round.from_json(older))
     assert merge([timed, Round(1, 2.0, {}, client_seconds=0.75)], "x").mean.client_seconds == 0.5
 
 
