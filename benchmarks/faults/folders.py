@@ -18,6 +18,7 @@ _FILES = {
     "config.yaml",
     "error.txt",
     "matrices.json",
+    "models",
     "partition.json",
     "partition.png",
     "result.json",
@@ -88,6 +89,7 @@ def _leftovers(out: Path) -> str:
     store.load()
     left += sorted({p.name for p in store.folder.iterdir()} - {"states"})[1:]
     left += store.states.unused_files()
+    left += sorted({path.name for path in out.glob("models/*")} - {"best", "last"})
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""
 

@@ -27,7 +27,7 @@ from benchmarks.faults.tally import Tally
 from fedray.config import Experiment
 from fedray.files import write_json
 from fedray.records import Costs, Round, Run, RunInfo, Traffic
-from fedray.tracking import MlflowTracker
+from fedray.tracking import MlflowTracker, grouped
 
 TRIALS = ("trial_0", "trial_1")
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -205,11 +205,11 @@ def expected(done: Run) -> dict[str, dict[int, float]]:
     """Some of a trial's metrics by step: the first, the last, what is written last, and the end."""
     names = list(done.rounds[0].metrics)
     found = {
-        name: {each.round: each.metrics[name] for each in done.rounds}
+        grouped(name): {each.round: each.metrics[name] for each in done.rounds}
         for name in (names[0], names[-1])
     }
-    found["seconds"] = {each.round: each.seconds for each in done.rounds}
-    found["total_seconds"] = {each.round: 1.0 + each.round for each in done.rounds}
+    found["time/seconds"] = {each.round: each.seconds for each in done.rounds}
+    found["time/total_seconds"] = {each.round: 1.0 + each.round for each in done.rounds}
     return found | {"objective": {4: 0.5}}
 
 
