@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from ray import cloudpickle
 
 from benchmarks.faults import poison
 from fedray.algorithms.averaging.scaffold import Scaffold
@@ -48,9 +49,11 @@ class Breaking(Scaffold):
 
 
 class Worker(worker.Worker):
-    """A worker that knows this file's method."""
+    """A worker that knows this file's method. It travels by value, with its process's registry."""
 
     def __init__(self, *args: Any) -> None:
+        from fedray.core import algorithms
+
         algorithms.add(Breaking)
         super().__init__(*args)
 
@@ -161,5 +164,10 @@ def test_a_download_that_is_not_as_declared_is_the_server_s_fault(tmp_path, monk
 def test_on_workers_it_is_the_same(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(poison, "Worker", Worker)
     monkeypatch.setattr(Breaking, "fault", staticmethod(spoil))
-    with poison.on_two_workers() as on_ray:
-        assert_stops_and_goes_on(tmp_path, on_ray, 5, undisturbed, monkeypatch)
+    this = sys.modules[__name__]  # which processes that are there already cannot import
+    cloudpickle.register_pickle_by_value(this)
+    try:
+        with poison.on_two_workers() as on_ray:
+            assert_stops_and_goes_on(tmp_path, on_ray, 5, undisturbed, monkeypatch)
+    finally:
+        cloudpickle.unregister_pickle_by_value(this)
