@@ -22,6 +22,7 @@ _SPECIAL = {
     "λ": r"$\lambda$",
     "τ": r"$\tau$",
     "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
 }
 
 

@@ -269,8 +269,7 @@ def finish(book: Book, *, tracks: bool) -> int:
     print(f"page: {book.home / PAGE} (also .html, .tex, .json, figure.png)")
     book.write()  # at last: a table that is killed while it concludes can be resumed
     if all(cell.standing.phase == "failed" for cell in found.cells.values()):
-        reasons = dict.fromkeys(book.failures.values())
-        print(f"failed: no cell came through: {'; '.join(reasons)}", file=sys.stderr)
+        print(f"failed: no cell came through: {'; '.join(book.reasons)}", file=sys.stderr)
         return RUN_ERROR
     return 0
 

@@ -58,9 +58,10 @@ def _known(cell: Cell, standing: Standing) -> Iterator[Wanted]:
             yield from (cell.wanted(config, "tuning", seed) for seed in plan.tuning.seeds)
         own = [run for run in standing.wanted if run.phase == "tuning"]
         yield from own
-    if standing.chosen is not None:
-        for seed in plan.report.seeds:
-            yield cell.wanted(standing.chosen, "report", seed)
+    reported = [each.config for each in standing.dropped]
+    reported += [] if standing.chosen is None else [standing.chosen]
+    for config in reported:
+        yield from (cell.wanted(config, "report", seed) for seed in plan.report.seeds)
 
 
 def _runs(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
+from fedray.sweep.spec import Config
 from fedray.tables.agenda import Standing
 from fedray.tables.book import Book
 from fedray.tables.claims import Claim, Side, Verdict
@@ -25,7 +26,7 @@ from fedray.tables.comparing import (
 from fedray.tables.controls import ControlRead, ask, read
 from fedray.tables.fairness import notes_of
 from fedray.tables.measured import Measured
-from fedray.tables.plan import Place, TablePlan
+from fedray.tables.plan import Phase, Place, TablePlan
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class CellResult:
         place: which.
         standing: how far it is, what was tried and chosen.
         seeds: the reported runs; none before a configuration is chosen.
-        tuning_keys: the runs of the choice.
+        dropped: why the choices that diverged did so, in their order.
+        other_keys: the runs of the choice: those of tuning, and reports of dropped choices.
     """
 
     place: Place
     standing: Standing
     seeds: Sequence[SeedResult]
-    tuning_keys: Sequence[str]
+    dropped: Sequence[str]
+    other_keys: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -185,18 +188,24 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
 
 def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
     cell = next(cell for cell in book.cells if cell.place == place)
-    seeds = []
-    for seed in book.plan.report.seeds if standing.chosen is not None else []:
-        wanted = cell.wanted(standing.chosen or {}, "report", seed)
-        reason = book.failures.get(wanted.key)
-        found = None if reason is not None else book.measured(wanted.key, place.row)
-        seeds.append(SeedResult(seed, wanted.key, found, reason))
-    tuning = [
-        cell.wanted(tried.config, "tuning", seed).key
+
+    def key_of(config: Config, phase: Phase, seed: int) -> str:
+        return cell.wanted(config, phase, seed).key
+
+    seeds, report = [], book.plan.report.seeds
+    for seed in report if standing.chosen is not None else []:
+        key = key_of(standing.chosen or {}, "report", seed)
+        found = None if key in book.failures else book.measured(key, place.row)
+        seeds.append(SeedResult(seed, key, found, book.reason(key, place.row)))
+    lost = [key_of(each.config, "report", each.seeds[0]) for each in standing.dropped]
+    others = [
+        key_of(tried.config, "tuning", seed)
         for tried in standing.tried
         for seed in book.plan.tuning.seeds
     ]
-    return CellResult(place, standing, seeds, tuning)
+    others += [key_of(each.config, "report", seed) for each in standing.dropped for seed in report]
+    reasons = [book.reason(key, place.row) or "" for key in lost]
+    return CellResult(place, standing, seeds, reasons, others)
 
 
 def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]:

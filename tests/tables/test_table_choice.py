@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from pretended_runs import end, pretend
 
+import fedray
+from fedray.errors import CodeError
+from fedray.sweep.ledger import DIED
 from fedray.sweep.seeds import MergedRound
-from fedray.tables.agenda import Wanted
+from fedray.tables.agenda import Dropped, Wanted
 from fedray.tables.book import Book, is_whole
 from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
@@ -237,8 +240,123 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
 def test_a_run_that_lacks_the_metric_says_so(play):
     book = play(flat, metrics=["local_acuracy"])
     assert standing(book).phase == "failed"
-    (reason, *_) = book.failures.values()
+    (reason, *_) = book.reasons
     assert "no round has 'validation/local_acuracy'" in reason
+
+
+def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
+    rows = {name: {"algorithm": "fedproto"} for name in ("first", "mine", "last")}
+    for name in ("first", "last"):
+        rows[name]["metrics"] = {"local_accuracy": f"local_acuracy_{name}"}
+    book = play(flat, rows=rows, baselines=[], claims=["mine > first"])
+    phases = {place.row: cell.standing.phase for place, cell in outcome(book).cells.items()}
+    assert phases == {"first": "failed", "mine": "over", "last": "failed"}
+    assert book.failures == {}
+
+
+# --- a choice that diverges when it is reported ---------------------------------------------------
+
+
+def fragile(*lost: tuple[str, float, int], died: bool = False):
+    """The highest rate is best; reports of these rows, rates and seeds fail."""
+
+    def curve(wanted):
+        lr = wanted.experiment.lr
+        if wanted.phase == "report" and (wanted.place.row, lr, wanted.seed) in lost:
+            return f"{DIED} twice" if died else None
+        return [(0.0, 0.0), (lr, lr / 2)]
+
+    return curve
+
+
+THREE = {"space": {"lr": {"grid": [0.01, 0.1, 0.5]}}, "report": {"seeds": [0, 1, 2]}}
+
+
+def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play):
+    book = play(fragile(("mine", 0.5, 1)), **THREE)
+    at = standing(book)
+    assert at.dropped == [Dropped({"lr": 0.5}, [1])]
+    assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
+    cell = outcome(book).cells[MINE]
+    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
+    assert len(cell.other_keys) == 3 + 3  # the lost report is of what the row has cost
+    assert standing(book, LOCAL).chosen == {"lr": 0.5}
+    assert sorted(outcome(book).claims[0].comparison.differences) == [0, 1, 2]
+    notes = outcome(book).notes
+    assert "mine: lr=0.5 diverged on seed 1: its loss is no number" in notes
+    assert "mine: reported is lr=0.1, the next by validation" in notes
+
+
+def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
+    write(**THREE)
+    found = []
+    for backwards in (False, True):
+        book = Book(here / "out", plan_table("tiny"), here / f"runs_{backwards}")
+        while book.next() is not None:
+            ready = [trial for trial in book.ordered if trial.status == "pending"]
+            end(book, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
+        found.append(standing(book))
+        assert standing(Book(here / "out", book.plan, book.store)).wanted  # they run again
+    assert found[0] == found[1]
+    assert found[0].dropped == [Dropped({"lr": 0.5}, [0, 2])]
+
+
+def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
+    book = play(fragile(*(("mine", lr, seed) for seed, lr in enumerate([0.01, 0.1, 0.5]))), **THREE)
+    at = standing(book)
+    assert at.chosen == {"lr": 0.5}
+    assert at.dropped == [Dropped({"lr": 0.1}, [1]), Dropped({"lr": 0.01}, [0])]
+    found = outcome(book)
+    assert sorted(found.claims[0].comparison.differences) == [0, 1]
+    assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
+
+
+def test_processes_that_die_say_nothing_of_a_choice(play):
+    at = standing(play(fragile(("mine", 0.5, 1), died=True), **THREE))
+    assert (at.chosen, at.dropped) == ({"lr": 0.5}, [])
+
+
+def test_a_row_that_follows_another_takes_what_that_one_reports(play):
+    rows = {
+        "mine": {"algorithm": "fedproto"},
+        "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
+    }
+    changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
+    book = play(fragile(("mine", 0.5, 1)), **changes)
+    follower = standing(book, Place("null", "all"))
+    assert (follower.chosen, follower.dropped) == ({"lr": 0.1}, [])
+    book = play(fragile(("mine", 0.5, 1), ("null", 0.1, 0)), **changes)
+    follower = standing(book, Place("null", "all"))
+    assert standing(book).chosen == {"lr": 0.1}
+    assert (follower.chosen, follower.dropped) == ({"lr": 0.01}, [Dropped({"lr": 0.1}, [0])])
+
+
+def test_a_later_choice_at_an_edge_is_named(play):
+    lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
+    book = play(fragile(*lost), **THREE)
+    assert standing(book).edges == [Edge("lr", 0.01, "lowest", "late")]
+    assert any("continued for a choice that diverged later" in n for n in outcome(book).notes)
+
+
+def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
+    """Real runs: at lr=100 the first round is the better one, and the second gives NaN."""
+    space = {"lr": {"grid": [0.0001, 100]}}
+    write(baselines=[], rows={"mine": "fedproto"}, space=space,
+          tuning={"rounds": 1, "configurations": 2})  # fmt: skip
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    while (trial := book.next()) is not None:
+        trial.status = "running"
+        try:
+            fedray.Experiment(trial.wanted.experiment.tree()).train(trial.folder, executor="serial")
+        except CodeError as error:
+            trial.reason = str(error)
+        book.measure(trial, [] if trial.reason else book.rounds_of(trial))
+        trial.status = "failed" if trial.reason else "finished"
+    at = standing(book)
+    small, large = at.tried
+    assert small.objective < large.objective
+    assert (at.chosen, at.dropped) == ({"lr": 0.0001}, [Dropped({"lr": 100}, [0, 1])])
+    assert any("the training loss became nan" in note for note in outcome(book).notes)
 
 
 # --- the book -------------------------------------------------------------------------------------

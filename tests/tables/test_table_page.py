@@ -16,6 +16,7 @@ from fedray.tables.command import cell_metrics, main, write_page
 from fedray.tables.figure import draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
+from fedray.tables.page import main_cells
 from fedray.tables.plan import Place
 from fedray.tables.spec import plan_table
 
@@ -77,6 +78,41 @@ def test_numbers_that_were_chosen_on_test_are_marked(play, here):
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
     assert r"$^\dagger$" in latex(outcome(book))
+
+
+def test_a_choice_that_diverged_is_named_in_every_form(play, here):
+    def late(wanted):
+        lost = wanted.place.row == "base" and wanted.seed == 2 and wanted.experiment.lr > 0.1
+        return None if lost else curve(wanted)
+
+    book = play(late, **CHANGES)
+    (here / "out").mkdir()
+    text = write_page(book, outcome(book))
+    (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
+    assert line.count("‡") == 3
+    said = "lr=0.5 diverged on seed 2"
+    assert f"| lr=0.1; {said} |" in text
+    for name in ("table.md", "table.tex", "table.html"):
+        form = (here / "out" / name).read_text()
+        assert f"base @ Dir(0.1) ({said})" in form, name
+    assert r"$^\ddagger$" in latex(outcome(book))
+    tree = json.loads((here / "out" / "table.json").read_text())
+    (cell, _) = (cell for cell in tree["cells"] if cell["row"] == "base")
+    assert cell["dropped"] == [
+        {"config": {"lr": 0.5}, "seeds": [2], "reason": "its loss is no number"}
+    ]
+
+
+def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
+    def lost(wanted):
+        gone = wanted.place == Place("null", "Dir(1)") and wanted.seed == 2
+        return None if gone else curve(wanted)
+
+    book = play(lost, **CHANGES)
+    header, lines = main_cells(outcome(book), outcome(book).metrics[0])
+    rows = {cells[0]: cells for cells in lines}
+    assert header[-1] == "mean"
+    assert [("(1 failed)" in text) for text in rows["null (control)"][1::2]] == [False, True, True]
 
 
 def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
