@@ -113,6 +113,13 @@ def parse_claims(
     return list(dict.fromkeys(found))
 
 
+def rows_in(claim: str) -> set[str]:
+    """The rows that an inequality names; none where it is none."""
+    match = _FORM.match(claim.strip())
+    sides = [match["left"], match["right"]] if match is not None else []
+    return {side.partition("@")[0].strip() for side in sides}
+
+
 def _parsed(given: ClaimEntry, metric: str, rows: Sequence[str], columns: Sequence[str]) -> Claim:
     match = _FORM.match(given.claim.strip())
     if match is None:

@@ -51,10 +51,12 @@ def compared(
 
 
 def corrected(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of those that are there."""
-    there = [index for index, p in enumerate(ps) if p is not None]
-    found = dict(zip(there, holm([ps[index] or 0.0 for index in there]), strict=True))
-    return [found.get(index) for index in range(len(ps))]
+    """Holm's correction for all that was asked; what has no p counts, too.
+
+    How many questions there are must not depend on which of them could be answered.
+    """
+    found = holm([1.0 if p is None else p for p in ps])
+    return [None if p is None else each for p, each in zip(ps, found, strict=True)]
 
 
 def verdict_of(comparison: Comparison, p: float | None, alpha: float) -> Verdict:

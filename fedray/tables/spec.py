@@ -29,7 +29,7 @@ from fedray.files import check_name
 from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
-from fedray.tables.claims import ALL, parse_claims
+from fedray.tables.claims import ALL, parse_claims, rows_in
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
@@ -217,6 +217,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
     _check_given(given.get("set", {}), rows, where)
+    _check_columns(columns, given.get("set", {}), report, where)
     _check_metrics(rows, [*table.metrics, table.choose or table.metrics[0]], where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
@@ -463,6 +464,24 @@ def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
             )
 
 
+def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, where: str) -> None:
+    """Refuse columns that would not be what they are called."""
+    for column, keys in columns.items():
+        for key in keys:
+            over = [each for each in given if f"{each}.".startswith(f"{key}.")]
+            over += [each for each in given if f"{key}.".startswith(f"{each}.")]
+            if over:
+                raise UserError(
+                    f"{where}: {key} is what column {column} sets; leave {over[0]}= out, or change "
+                    "the columns in the file"
+                )
+        if "rounds" in keys and report.rounds is not None:
+            raise UserError(
+                f"{where}: column {column} sets rounds, and report.rounds={report.rounds} would "
+                "replace them; leave one of them out"
+            )
+
+
 def _check_metrics(rows: Mapping[str, RowPlan], metrics: Sequence[str], where: str) -> None:
     """Refuse what stands for a metric that the table does not have."""
     for name, row in rows.items():
@@ -487,8 +506,6 @@ def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], known: Sequence
 
     def is_asked(claim: Any) -> bool:
         text = str(claim.get("claim", "")) if isinstance(claim, Mapping) else str(claim)
-        sides = text.replace("<", ">").split(">")
-        named = {side.partition("@")[0].split("+")[0].strip() for side in sides}
-        return not named & set(gone)
+        return not rows_in(text) & set(gone)
 
     return [claim for claim in claims if is_asked(claim)]

@@ -414,7 +414,7 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     assert mine.there == 1
     assert mine.seconds == pytest.approx(2 * (1 + 3 * 2))
     assert local.seconds == pytest.approx(2 * (2 + 3 * 2))
-    assert "1 are there; about 1 min of computing left" in headline(book)
+    assert "1 are there; about 1 min of computing left" in " ".join(headline(book).split())
     assert planned_cells(book)[0] == "mine: lr=0.02; lr=0.1; report seeds 0, 1, 2; 1 of 5 there"
 
 
@@ -427,3 +427,16 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     assert "about 2.5 h of one core, says the file" in out
     assert "\nlocal: lr=0.02; lr=0.1; report seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
+
+
+def test_a_plan_fits_eighty_columns(here, write):
+    write(
+        answers="Which of many methods leads " * 6,
+        columns={f"a setting with a long name {i}": {"batch_size": i} for i in range(1, 9)},
+        space={"lr": {"grid": [round(0.1 + i / 1000, 3) for i in range(20)]}},
+        tuning={"configurations": 20},
+    )
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    lines = "\n".join([headline(book), *planned_cells(book)]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("mine @ a setting with a long name") for line in lines) == 8

@@ -12,7 +12,14 @@ from pretended_runs import end
 
 from fedray.report.latex import escaped
 from fedray.tables.book import Book
-from fedray.tables.command import cell_metrics, main, write_page
+from fedray.tables.command import (
+    begin_or_resume,
+    cell_metrics,
+    keep_file,
+    main,
+    parser,
+    write_page,
+)
 from fedray.tables.figure import draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
@@ -279,6 +286,39 @@ def test_fedray_table_is_the_same_command(here, write, capsys):
     write(rows={})
     assert plain(["table", "tiny"]) == 2
     assert "table tiny.rows is empty" in capsys.readouterr().err
+
+
+def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
+    write()
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    book.home.mkdir()
+    keep_file("tiny", book)
+    keep_file("tiny", book)
+    assert capsys.readouterr().out == ""
+    kept = (here / "out" / "table.yaml").read_text()
+    write(report={"seeds": [5, 6]})
+    keep_file("tiny", book)
+    assert "tiny.yaml has changed; " in capsys.readouterr().out
+    assert (here / "out" / "table.yaml").read_text() == kept
+
+
+def test_the_command_that_makes_a_table_again_names_its_plugins(here, write):
+    from fedray.cli.resolving import check_command
+
+    text = (
+        "from fedray.core import algorithms\n"
+        "from fedray.algorithms.averaging.fedavg import FedAvg\n\n"
+        "@algorithms.add\n"
+        'class Another(FedAvg):\n    """FedAvg by another name."""\n\n'
+        "    name = 'another_of_mine'\n"
+    )
+    (here / "mine.py").write_text(text)
+    write(rows={"another_of_mine": None})
+    words = ["tiny", "batch_size=8", "--plugin", "mine.py", "--no-track"]
+    book = begin_or_resume(parser().parse_intermixed_args(words))
+    assert book.command == "python -m fedray.table tiny batch_size=8 --plugin mine.py"
+    labels = [each.label for each in check_command(book.command)]
+    assert labels[0] == "another_of_mine lr=0.02"
 
 
 def test_a_tables_command_resolves_without_running_it(here, write):

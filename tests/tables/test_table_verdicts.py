@@ -71,6 +71,16 @@ def test_many_claims_need_more_evidence(play):
     assert many.verdict == "undecided"
 
 
+def test_what_could_not_be_answered_was_asked_all_the_same(play):
+    """Whether a row fails must not make the others' claims easier."""
+    claims = ["mine > base", "mine > lost", "base > lost"]
+    rows = {name: ROWS[name] for name in ("mine", "base")} | {"lost": {"algorithm": "local"}}
+    curve = numbers(lost=[None] * 4, **CLEAR)
+    found = outcome(play(curve, **{**ALONE, "rows": rows, "claims": claims, "report": SEEDS}))
+    assert [each.verdict for each in found.claims] == ["undecided", "not asked", "not asked"]
+    assert found.claims[0].corrected == pytest.approx(3 * found.claims[0].comparison.p)
+
+
 def test_one_seed_decides_nothing(play):
     found = verdict(play, report={"seeds": [0]})
     assert (found.verdict, found.corrected, found.needed) == ("undecided", None, None)
