@@ -217,7 +217,6 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
     _check_given(given.get("set", {}), rows, where)
-    _check_columns(columns, given.get("set", {}), report, where)
     _check_metrics(rows, [*table.metrics, table.choose or table.metrics[0]], where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
@@ -270,13 +269,14 @@ def _bases(table: Table, scale: Scale, given: Tree) -> dict[str, Tree]:
 def _phases(
     table: Table, scale: Scale, given: Tree, columns: Mapping[str, Tree], where: str
 ) -> tuple[Tuning, Reporting]:
-    """What is spent on tuning and on the report."""
+    """What is spent on tuning and on the report, of columns that stay what they are."""
     tuning = _laid(Tuning, table.tuning, scale.tuning, given.get("tuning", {}), f"{where}.tuning")
     report = _laid(
         Reporting, table.report, scale.report, given.get("report", {}), f"{where}.report"
     )
     check_seeds(tuning.seeds, f"{where}.tuning")
     check_seeds(report.seeds, f"{where}.report")
+    _check_columns(columns, given.get("set", {}), report, where)
     if tuning.at is not None and tuning.at not in columns:
         raise UserError(
             f"{where}.tuning.at: there is no column {shown(tuning.at)}."
