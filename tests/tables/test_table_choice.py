@@ -14,6 +14,7 @@ from fedray.tables.book import Book, is_whole
 from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
+from fedray.tables.record import made, table_json
 from fedray.tables.search import Edge
 from fedray.tables.spec import plan_table
 
@@ -376,6 +377,40 @@ def test_a_book_goes_on_where_it_was(here, write):
     assert again.failures == {trial.wanted.key: "it died"}
     assert again.seconds == {trial.wanted.key: 3.0}
     assert trial.wanted.key not in [each.wanted.key for each in again.open or [again.next()]]
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
+def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is_told):
+    """The short form of the kills in test_table_on_ray.py: after every run, and just before."""
+    write(**THREE)
+    curve = fragile(("mine", 0.5, 1), ("local", 0.5, 0), ("local", 0.5, 2))
+    book = Book(here / "whole", plan_table("tiny"), here / "whole_runs")
+    pretend(book, curve)
+    whole = told(book)
+    book = Book(here / "cut", plan_table("tiny"), here / "cut_runs")
+    book.write()
+    cuts = 0
+    while (trial := book.next()) is not None:
+        end(book, trial, curve)
+        if is_told or trial.reason is None:
+            book.write()
+        elif cuts % 2:  # what failed is run again, and fails again
+            end(book, trial, curve)
+            book.write()
+        book, cuts = Book.read(here / "cut"), cuts + 1
+    assert cuts > len(book.cells) * 6
+    assert told(book) == whole
+
+
+def told(book: Book):
+    """All that a table says."""
+    found = outcome(book)
+    how = made(book, found)
+    tree = table_json(book, found, how)
+    del tree["made"]
+    for cell in tree["cells"]:
+        del cell["seconds"]
+    return tree
 
 
 def test_the_watcher_sees_one_seed_a_trial(play):
