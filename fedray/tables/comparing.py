@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedray.report.statistics import Interval, holm, p_value, seeds_needed, t_interval
 from fedray.tables.claims import Side, Verdict
@@ -28,8 +29,14 @@ class Comparison:
     p: float | None
 
 
-Compare = Callable[[Side, Side, float, str], Comparison]
-"""Compares two sides, with a margin, by a metric."""
+class Compare(Protocol):
+    """Compares two sides by a metric, or by two."""
+
+    def __call__(
+        self, better: Side, worse: Side, margin: float, metric: str, than: str | None = None
+    ) -> Comparison:
+        """The comparison; `than` is the worse side's metric, None: the same."""
+        ...
 
 
 def compared(

@@ -144,8 +144,11 @@ def outcome(book: Book) -> Outcome:
     metrics = _metrics(cells, plan)
     known = {metric.name: metric for metric in metrics}
 
-    def compare(better: Side, worse: Side, margin: float, metric: str) -> Comparison:
-        a, b = (by_seed(cells, plan, side, known[metric]) for side in (better, worse))
+    def compare(
+        better: Side, worse: Side, margin: float, metric: str, than: str | None = None
+    ) -> Comparison:
+        a = by_seed(cells, plan, better, known[metric])
+        b = by_seed(cells, plan, worse, known[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
         size = max(map(abs, a.values()), default=1.0)
         return compared(better, worse, differences, plan.confidence, size)
@@ -166,7 +169,7 @@ def outcome(book: Book) -> Outcome:
 def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
     """All claims decided and controls read, corrected together."""
     claims = plan.parsed_claims()
-    asked = [compare(c.better, c.worse, c.margin, c.metric) for c in claims]
+    asked = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
     questions = ask(plan, claims, compare)
     near = [each.middle for each in questions if each.middle is not None]
     family = [*asked, *(each.comparison for each in questions), *near]

@@ -10,7 +10,7 @@ from fedray.records import Metric
 from fedray.report.section import Picture, Section
 from fedray.report.statistics import MOST_SEEDS, Interval
 from fedray.sweep.spec import words
-from fedray.tables.claims import Side
+from fedray.tables.claims import Claim, Side
 from fedray.tables.comparing import Comparison
 from fedray.tables.controls import ControlRead
 from fedray.tables.fairness import dropped_text
@@ -198,10 +198,16 @@ def _p_text(p: float | None) -> str:
     return NOTHING if p is None else f"{p:.2g}"
 
 
+def claim_text(claim: Claim, found: Outcome) -> str:
+    """A claim, with its metric where that is not the table's first one."""
+    one = claim.metric == claim.than and claim.metric != found.metrics[0].name
+    return f"{claim.question} ({claim.metric})" if one else claim.question
+
+
 def _claims(found: Outcome) -> Section:
     rows = [
         [
-            each.claim.question,
+            claim_text(each.claim, found),
             interval_text(each.comparison.interval, found.metric(each.claim.metric)),
             _p_text(each.corrected),
             f"**{verdict_text(each)}**",

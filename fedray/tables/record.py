@@ -134,6 +134,7 @@ def _claim(each: Decided) -> Tree:
         "claim": each.claim.question,
         "written": each.claim.text,
         "metric": each.claim.metric,
+        "than": each.claim.than,
         "source": each.claim.source,
         "verdict": each.verdict,
         "p_holm": each.corrected,

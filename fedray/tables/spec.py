@@ -26,10 +26,11 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
+from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
-from fedray.tables.claims import ALL, parse_claims, rows_in
+from fedray.tables.claims import ALL, Claim, parse_claims, rows_in
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
@@ -220,7 +221,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     _check_metrics(rows, [*table.metrics, table.choose or table.metrics[0]], where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
-    parse_claims(claims, list(rows), list(columns), table.metrics)
+    _check_units(parse_claims(claims, list(rows), list(columns), table.metrics), where)
     experiment = scale.experiment or table.experiment
     return TablePlan(
         table=name,
@@ -491,6 +492,16 @@ def _check_metrics(rows: Mapping[str, RowPlan], metrics: Sequence[str], where: s
                     f"{where}.rows.{name}.metrics: the table has no metric {shown(metric)}."
                     f"{nearest(metric, metrics)}"
                 )
+
+
+def _check_units(claims: Sequence[Claim], where: str) -> None:
+    """Refuse to compare a share with what is none."""
+    from fedray.evaluation.metrics import declared_metrics
+
+    for claim in claims:
+        units = [find_metric(name, declared_metrics()) for name in (claim.metric, claim.than)]
+        if len({each.unit for each in units if each is not None}) > 1:
+            raise UserError(f"{where}.claims: {shown(claim.text)} compares unlike units")
 
 
 def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:

@@ -88,6 +88,7 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
 @pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_table_that_is_killed_again_and_again_is_the_undisturbed_one(here, write):
     rows = {"mine": {"algorithm": "fedproto", "space": {"lr": {"grid": [0.0001, 100]}}}}
     write(**SMALL, rows=rows, set={"rounds": 4})  # at lr=100 reports diverge in their second round

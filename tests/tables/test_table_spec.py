@@ -113,6 +113,40 @@ def test_a_column_of_rounds_is_not_overruled(write):
         plan_table("tiny", ["rounds=2"])
 
 
+def test_two_metrics_of_a_row_are_compared():
+    def one(text, **more):
+        entry = {"claim": text, **more}
+        return parse_claims([entry], ["a", "b-c"], ["x", "y"], ["m", "n", "m_n"])
+
+    (claim,) = one("b-c: m_n > n + 2")
+    assert (claim.better, claim.worse) == (Side("b-c", None), Side("b-c", None))
+    assert (claim.metric, claim.than, claim.margin) == ("m_n", "n", 2.0)
+    assert claim.question == "b-c: m_n > n + 2"
+    (claim,) = one("a @ x: m < n - 1")
+    assert (claim.better.column, claim.metric, claim.than, claim.margin) == ("x", "n", "m", 1.0)
+    assert [each.better.column for each in one("a: m > n", on="each")] == ["x", "y"]
+    for text, said in [
+        ("a: m > o", "metric 'o' is none of the table's metrics"),
+        ("a: m > m", "compares a metric with itself"),
+        ("d: m > n", "there is no row 'd'"),
+        ("a: m > n > m", "is no inequality"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            one(text)
+    with pytest.raises(UserError, match="names its metrics; leave metric: out"):
+        one("a: m > n", metric="m")
+
+
+def test_metrics_of_unlike_units_are_not_compared(write):
+    metrics = ["local_accuracy", "global_accuracy", "learning_rate"]
+    write(metrics=metrics, claims=["mine: local_accuracy > global_accuracy", "gone: a > b"],
+          baselines=["local", "gone"], scales={"laptop": {"rows": {"gone": None}}})  # fmt: skip
+    assert [each.than for each in plan_table("tiny").parsed_claims()] == ["global_accuracy"]
+    write(metrics=metrics, claims=["mine: local_accuracy > learning_rate"])
+    with pytest.raises(UserError, match="compares unlike units"):
+        plan_table("tiny")
+
+
 def test_a_claim_with_a_negative_margin_goes_with_its_row(write):
     scales = {"laptop": {"rows": {"local": None}}}
     write(
