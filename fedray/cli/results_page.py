@@ -105,7 +105,9 @@ def _verdict(table: Tree, claim: Tree) -> str:
     verdict = claim["verdict"]
     if verdict == "undecided" and claim["seeds_needed"]:
         verdict = f"undecided; {claim['seeds_needed']} seeds would decide"
-    return f"| {claim['claim']} | {_difference(table, claim)} | {verdict} |"
+    metric, first = claim["metric"], table["plan"]["metrics"][0]
+    about = f" ({metric})" if metric not in (first, *claim["claim"].split()) else ""
+    return f"| {claim['claim']}{about} | {_difference(table, claim)} | {verdict} |"
 
 
 def _difference(table: Tree, claim: Tree) -> str:

@@ -30,10 +30,10 @@ def a_table(name="tiny", **claim):
             "commit": "abc",
             "machine": "x86_64, 2 cores",
         },
-        "units": {"local_accuracy": "share"},
+        "units": {"local_accuracy": "share", "local_macro_f1": "share"},
         "claims": [CLAIM, {**CLAIM, **claim}],
         "controls": [{"control": "random", "reading": "explains it away"}],
-        "plan": {"report": {"seeds": [0, 1]}},
+        "plan": {"metrics": ["local_accuracy"], "report": {"seeds": [0, 1]}},
     }
 
 
@@ -48,6 +48,8 @@ def test_a_claim_counts_as_decided_when_it_holds_or_is_refuted():
 def test_a_difference_has_its_interval_and_its_command():
     text = summary([a_table()])
     assert "| mine > base | +2.0 [+1.0, +3.1] | holds |" in text
+    text = summary([a_table(metric="local_macro_f1")])
+    assert "| mine > base (local_macro_f1) | +2.0 [+1.0, +3.1] | holds |" in text
     assert "`python -m fedray.table tiny`, seeds 0, 1, 30 runs, 1.5 h of computing" in text
 
 
