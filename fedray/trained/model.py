@@ -121,7 +121,8 @@ class TrainedModel:
 
     def _logits(self, pixels: Pixels) -> Tensor:
         self._local.model.eval()
-        with torch.random.fork_rng(devices=[]):
+        device = self._local.client.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(0)  # of layers that draw when they test
             return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
 
