@@ -375,6 +375,11 @@ def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
         model.export(place)
 
 
+@pytest.mark.parametrize(("method", "read"), [("fedetf", "simplex"), ("fedglcl_moon", "text")])
+def test_of_what_a_client_keeps_an_export_has_what_predictions_read(trained, method, read):
+    assert open_models(trained(method, ONE)).model().classifier.keys() == {f"memory.{read}"}
+
+
 def test_of_a_prompt_method_the_prompts_are_exported_and_the_clip_is_named(trained, tmp_path):
     model = open_models(trained("fedmgp", {"lr": 0.2})).model(0)
     place = model.export(tmp_path / "exported")
