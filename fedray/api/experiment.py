@@ -99,7 +99,7 @@ class Experiment:
         """Run it to its end.
 
         Args:
-            out: a new folder for the results; None: one below $FEDRAY_RESULTS, else ~/fedray_results.
+            out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
             executor: "ray": workers of a Ray cluster, which is started here when there is none;
                 "serial": this process. The numbers are the same.
             callbacks: each is called after every round with a copy of its record.
