@@ -99,7 +99,7 @@ class Experiment:
         """Run it to its end.
 
         Args:
-            out: a new folder for the results; None: one below $FEDRAY_RESULTS or ./results.
+            out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
             executor: "ray": workers of a Ray cluster, which is started here when there is none;
                 "serial": this process. The numbers are the same.
             callbacks: each is called after every round with a copy of its record.
@@ -135,7 +135,7 @@ class Experiment:
         """
         place = None if out is None else Path(out).expanduser()
         if not resume:
-            return new_folder(self.name, place)
+            return new_folder(self.name, place, "resume=True")
         if place is None:
             raise UserError("resume=True goes on with the run in `out`; name its folder")
         place = place.resolve()

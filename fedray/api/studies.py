@@ -106,7 +106,7 @@ class Sweep(_Study):
         """Run it; progress and the table are printed.
 
         Args:
-            out: the folder of its results; None: a new one below $FEDRAY_RESULTS or ./results.
+            out: the folder of its results; None: new, below $FEDRAY_RESULTS or ~/fedray_results.
             track: whether it is logged to MLflow.
             resume: go on with the sweep in `out`.
 

@@ -127,7 +127,7 @@ def test_an_error_in_a_callback_ends_the_run_and_is_named(small, tmp_path):
 def test_folders_that_do_not_fit_are_refused(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small.but(rounds=1).train("run", executor="serial")
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="holds a run; go on with resume=True, or"):
         small.train("run", executor="serial")
     with pytest.raises(UserError, match="holds another experiment"):
         small.but(seed=9).train("run", executor="serial", resume=True)
