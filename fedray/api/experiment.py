@@ -54,7 +54,7 @@ class Experiment:
         plugins: str | Path | Sequence[str | Path] = (),
         **keys: Any,
     ) -> None:
-        pairs = [(key, _plain(value)) for key, value in {**(settings or {}), **keys}.items()]
+        pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
         check_agreement(pairs)
         pairs = parents_first(pairs)
         given = [plugins] if isinstance(plugins, str | Path) else plugins
@@ -162,15 +162,15 @@ def _tree(base: str | Path | Mapping[str, Any]) -> Tree:
     """The plain data of an experiment with what it extends."""
     if not isinstance(base, Mapping):
         return read_experiment(str(base))
-    tree = _plain(base)
+    tree = plain(base)
     extends = tree.pop("extends", None)
     return tree if extends is None else merge(read_experiment(str(extends)), tree)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as YAML would give it: paths as texts, tuples as lists."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
