@@ -477,7 +477,7 @@ def test_states_keep_their_checksum_without_being_read(store, saved, monkeypatch
 
 def test_a_reply_of_a_type_that_is_gone_is_refused(store, saved, monkeypatch):
     monkeypatch.delitem(Payload.types, Parcel.full_name())
-    with pytest.raises(UserError, match=r"has a reply of type \S+Parcel, which this version does"):
+    with pytest.raises(UserError, match=r"holds a payload of type \S+Parcel, which this version"):
         load(store)
 
 
@@ -516,5 +516,5 @@ def test_another_experiment_s_is_refused(store, tmp_path):
 def test_another_format_is_refused(store, monkeypatch):
     save(store, Snapshot(0, {}), [])
     monkeypatch.setattr(fedray.checkpoint, "FORMAT", 99)
-    with pytest.raises(UserError, match="checkpoint format 4, this version reads 99"):
+    with pytest.raises(UserError, match="has format 4, this version reads 99"):
         load(store)
