@@ -3,7 +3,7 @@
 From Python (docs/api.md); nothing heavy is imported before it is used:
 
     result = fedray.Experiment("fedtsp_digits", lr=0.1).train()
-    result = fedray.load("results/runs/fedtsp_digits-...")
+    result = fedray.load("fedray_results/runs/fedtsp_digits-...")
     result.model(client=0).predict("image.png")
 """
 

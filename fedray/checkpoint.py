@@ -18,7 +18,6 @@ and is refused.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -34,13 +33,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedray.core import Payload, StateTree
+from fedray.core import StateTree
 from fedray.core.state import map_tensors
 from fedray.errors import UserError
 from fedray.federation import LateReply, Snapshot
 from fedray.files import sync, write_json
-from fedray.records import checksum, parse_json, sealed, unsealed
-from fedray.states import Saving, StateStore, damaged
+from fedray.records import checksum, sealed
+from fedray.states import (
+    Saving,
+    StateStore,
+    damaged,
+    put_together,
+    read_sealed,
+    taken_apart,
+)
 
 FORMAT = 4
 """4 has the clients' states in a store of their own."""
@@ -242,18 +248,9 @@ def _meta(place: Path) -> dict[str, Any]:
         UserError: when it is missing or damaged, of another format or another round.
     """
     path = place / META
-    try:
-        tree = parse_json(path.read_bytes())
-        if isinstance(tree, dict) and tree.get("format", FORMAT) != FORMAT:
-            raise UserError(
-                f"{place} has checkpoint format {tree['format']}, this version reads {FORMAT}; "
-                "go on with the version that wrote it, or start anew with another --out"
-            )
-        meta = unsealed(tree)
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:
-        raise damaged(path, error) from None
+    meta = read_sealed(
+        path, FORMAT, "go on with the version that wrote it, or start anew with another --out"
+    )
     if f"round_{meta['round']:05d}" != place.name:
         raise damaged(path, ValueError(f"it is that of round {meta['round']}"))
     return meta
@@ -351,20 +348,8 @@ def _flatten(late: Iterable[LateReply]) -> tuple[list[dict[str, Any]], dict[str,
     plain: list[dict[str, Any]] = []
     trees: dict[str, Any] = {}
     for index, item in enumerate(late):
-        fields = {f.name: getattr(item.uplink, f.name) for f in dataclasses.fields(item.uplink)}
-        trees[str(index)] = {
-            name: value for name, value in fields.items() if isinstance(value, Tensor | Mapping)
-        }
-        numbers = {name: value for name, value in fields.items() if name not in trees[str(index)]}
-        plain.append(
-            {
-                "client": item.client,
-                "step": item.step,
-                "due": item.due,
-                "type": item.uplink.full_name(),
-                "numbers": numbers,
-            }
-        )
+        facts, trees[str(index)] = taken_apart(item.uplink)
+        plain.append({"client": item.client, "step": item.step, "due": item.due, **facts})
     return plain, trees
 
 
@@ -373,12 +358,6 @@ def _unflatten(
 ) -> list[LateReply]:
     late = []
     for index, item in enumerate(plain):
-        kind = Payload.types.get(item["type"])
-        if kind is None:
-            raise UserError(
-                f"{where} has a reply of type {item['type']}, which this version does not know; go "
-                "on with the code that wrote it, or start anew with another --out"
-            )
-        uplink = kind(**item["numbers"], **trees[str(index)])
+        uplink = put_together(item, trees[str(index)], where)
         late.append(LateReply(item["client"], item["step"], item["due"], uplink))
     return late

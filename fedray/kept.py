@@ -13,19 +13,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from fedray.core import ClientState, Payload
-from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import parse_json, sealed, unsealed
-from fedray.states import Place, SegmentWriter, check_state, damaged, read_state
+from fedray.records import sealed
+from fedray.states import (
+    Place,
+    SegmentWriter,
+    check_state,
+    damaged,
+    put_together,
+    read_sealed,
+    read_state,
+    taken_apart,
+)
 
 FORMAT = 1
 META = "meta.json"
@@ -109,8 +115,9 @@ def keep(place: Path, facts: KeptFacts, tested: Iterable[Tested], most: float) -
         written = writing.close()
         tree = {"format": FORMAT, **asdict(facts), **writing.tree}
         write_json(temporary / META, sealed(tree))
-        forget(place)
-        os.replace(temporary, place)
+        old = _set_aside(place)
+        os.replace(temporary, place)  # at once: removing the old ones may take long
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return written
@@ -118,10 +125,15 @@ def keep(place: Path, facts: KeptFacts, tested: Iterable[Tested], most: float) -
 
 def forget(place: Path) -> None:
     """Remove kept models, if there are any: at once under their name, whatever happens then."""
+    shutil.rmtree(_set_aside(place), ignore_errors=True)
+
+
+def _set_aside(place: Path) -> Path:
+    """Give kept models, if there are any, a name that `remove_torn` knows."""
+    old = place.with_name(f".{place.name}.old.{os.getpid()}.tmp")
     if place.exists():
-        old = place.with_name(f".{place.name}.old.{os.getpid()}.tmp")
         os.replace(place, old)
-        shutil.rmtree(old, ignore_errors=True)
+    return old
 
 
 @dataclass
@@ -157,13 +169,8 @@ class _Writing:
 
     def _payload(self, down: Payload) -> int:
         if id(down) not in self._payloads:
-            own = {each.name: getattr(down, each.name) for each in fields(down)}
-            tensors: dict[str, Any] = {
-                name: value for name, value in own.items() if isinstance(value, Tensor | Mapping)
-            }
-            numbers = {n: v for n, v in own.items() if n not in tensors}
-            place = self._put(ClientState(tensors))
-            entry = {"type": down.full_name(), "numbers": numbers, "place": place}
+            facts, tensors = taken_apart(down)
+            entry = {**facts, "place": self._put(ClientState(tensors))}
             self._payloads[id(down)] = down, len(self.tree["payloads"])
             self.tree["payloads"].append(entry)
         return self._payloads[id(down)][1]
@@ -193,21 +200,13 @@ class KeptModels:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / META
+        self._tree = read_sealed(path, FORMAT, "load it with the version that wrote it")
+        names = {each.name for each in fields(KeptFacts)}
+        facts = {name: value for name, value in self._tree.items() if name in names}
         try:
-            tree = parse_json(path.read_bytes())
-            if isinstance(tree, dict) and tree.get("format", FORMAT) != FORMAT:
-                raise UserError(
-                    f"{folder} has format {tree['format']}, this version reads {FORMAT}; load it "
-                    "with the version that wrote it"
-                )
-            self._tree = unsealed(tree)
-            names = {each.name for each in fields(KeptFacts)}
-            facts = {name: value for name, value in self._tree.items() if name in names}
             shape, classes = tuple(facts.pop("image")), tuple(facts.pop("class_names"))
             self.facts = KeptFacts(**facts, image=shape, class_names=classes)
-        except UserError:
-            raise
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError) as error:
             raise damaged(path, error) from None
 
     def __iter__(self) -> Iterator[Tested]:
@@ -225,15 +224,9 @@ class KeptModels:
 
     def _payload(self, index: int) -> Payload:
         entry = self._tree["payloads"][index]
-        kind: Callable[..., Payload] | None = Payload.types.get(entry["type"])
-        if kind is None:
-            raise UserError(
-                f"{self.folder} holds a {entry['type']}, which this version does not know; load it "
-                "with the code that wrote it"
-            )
         tensors = self._read(entry["place"])
         assert tensors is not None
-        return kind(**entry["numbers"], **tensors.model)
+        return put_together(entry, tensors.model, self.folder)
 
     def _read(self, place: list[Any] | None) -> ClientState | None:
         if place is None:

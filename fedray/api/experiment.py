@@ -54,7 +54,7 @@ class Experiment:
         plugins: str | Path | Sequence[str | Path] = (),
         **keys: Any,
     ) -> None:
-        pairs = [(key, _plain(value)) for key, value in {**(settings or {}), **keys}.items()]
+        pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
         check_agreement(pairs)
         pairs = parents_first(pairs)
         given = [plugins] if isinstance(plugins, str | Path) else plugins
@@ -99,7 +99,7 @@ class Experiment:
         """Run it to its end.
 
         Args:
-            out: a new folder for the results; None: one below $FEDRAY_RESULTS or ./results.
+            out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
             executor: "ray": workers of a Ray cluster, which is started here when there is none;
                 "serial": this process. The numbers are the same.
             callbacks: each is called after every round with a copy of its record.
@@ -135,7 +135,7 @@ class Experiment:
         """
         place = None if out is None else Path(out).expanduser()
         if not resume:
-            return new_folder(self.name, place)
+            return new_folder(self.name, place, "resume=True")
         if place is None:
             raise UserError("resume=True goes on with the run in `out`; name its folder")
         place = place.resolve()
@@ -162,15 +162,15 @@ def _tree(base: str | Path | Mapping[str, Any]) -> Tree:
     """The plain data of an experiment with what it extends."""
     if not isinstance(base, Mapping):
         return read_experiment(str(base))
-    tree = _plain(base)
+    tree = plain(base)
     extends = tree.pop("extends", None)
     return tree if extends is None else merge(read_experiment(str(extends)), tree)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as YAML would give it: paths as texts, tuples as lists."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedray.config import Tree
 from fedray.errors import UserError
@@ -93,8 +93,10 @@ class Result:
                 a row per evaluated round and client with its accuracy.
 
         Raises:
-            UserError: when pandas is not installed.
+            UserError: when pandas is not installed, or `of` is neither.
         """
+        if of not in get_args(Frame):
+            raise UserError(f"to_pandas(of={of!r}) is neither 'rounds' nor 'clients'")
         rows = self._client_rows() if of == "clients" else [_row(done) for done in self.rounds]
         return frame(rows, index=["round", "client"] if of == "clients" else ["round"])
 

@@ -7,29 +7,78 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from fedray.api.experiment import plain
 from fedray.api.result import Result, frame
 from fedray.command import RUN_ERROR
-from fedray.config import Tree
+from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import results_home
+from fedray.files import check_name, results_home, write_atomic
 from fedray.sweep import command as sweeping
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
 from fedray.tables import command as comparing
+from fedray.tables.book import tables_home
 
 if TYPE_CHECKING:
     import pandas
 
 
-class Sweep:
+class _Study:
+    """A sweep or a table: a file or a mapping, and the words of its command line."""
+
+    def __init__(
+        self,
+        given: str | Path | Mapping[str, Any],
+        kind: Literal["sweep", "table"],
+        pairs: Mapping[str, Any],
+        plugins: str | Path | Sequence[str | Path],
+        flags: Sequence[str],
+    ) -> None:
+        self._tree: Tree | None = None
+        if isinstance(given, Mapping):
+            self._tree = plain(given)
+            given = check_name(str(self._tree.pop("name", kind)))
+        self.name = str(given)
+        self._words = [f"{key}={_flow(plain(value))}" for key, value in pairs.items()]
+        self._words += flags
+        for plugin in [plugins] if isinstance(plugins, str | Path) else plugins:
+            self._words += ["--plugin", str(plugin)]
+
+    def _carry_out(
+        self,
+        command: ModuleType,
+        below: Path,
+        out: str | Path | None,
+        track: bool,
+        resume: bool,
+    ) -> tuple[Path, bool]:
+        """Run the command; returns the folder of the invocation, and whether anything came through.
+
+        Raises:
+            UserError: when something is missing or wrong.
+        """
+        home = _home(below / Path(self.name).stem, out, resume)
+        name = self.name
+        if self._tree is not None:
+            name = str(home / f"{self.name}.yaml")
+            home.mkdir(parents=True, exist_ok=True)
+            write_atomic(Path(name), dump_yaml(self._tree))
+        words = [name, *([] if resume else self._words), *_flags(home, track, resume)]
+        code: int = command.carry_out(command.parser().parse_intermixed_args(words))
+        return home, code != RUN_ERROR
+
+
+class Sweep(_Study):
     """One experiment in many configurations, tuned by Ray Tune.
 
     Args:
-        name: a sweep in tune/, or a YAML file.
+        sweep: a sweep in tune/, a YAML file, or a mapping of what such a file holds, which may say
+            with `name` what it is called.
         settings: keys of every trial's experiment, dotted.
         scale: laptop or paper.
         num_samples: so many configurations; of a grid, so many evenly spread ones.
@@ -39,19 +88,17 @@ class Sweep:
 
     def __init__(
         self,
-        name: str | Path,
+        sweep: str | Path | Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
         *,
         scale: str = "laptop",
         num_samples: int | None = None,
-        plugins: Sequence[str | Path] = (),
+        plugins: str | Path | Sequence[str | Path] = (),
         **keys: Any,
     ) -> None:
-        self.name = str(name)
-        self._words = [self.name, *_assignments(settings, keys), "--scale", scale]
-        self._words += [] if num_samples is None else ["--num-samples", str(num_samples)]
-        for plugin in plugins:
-            self._words += ["--plugin", str(plugin)]
+        flags = ["--scale", scale]
+        flags += [] if num_samples is None else ["--num-samples", str(num_samples)]
+        super().__init__(sweep, "sweep", {**(settings or {}), **keys}, plugins, flags)
 
     def run(
         self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
@@ -59,7 +106,7 @@ class Sweep:
         """Run it; progress and the table are printed.
 
         Args:
-            out: the folder of its results; None: a new one below $FEDRAY_RESULTS or ./results.
+            out: the folder of its results; None: new, below $FEDRAY_RESULTS or ~/fedray_results.
             track: whether it is logged to MLflow.
             resume: go on with the sweep in `out`.
 
@@ -67,10 +114,8 @@ class Sweep:
             UserError: when something is missing or wrong.
             RunFailed: when no trial came through.
         """
-        home = _home(results_home() / Path(self.name).stem, out, resume)
-        words = self._words[:1] if resume else self._words
-        args = sweeping.parser().parse_intermixed_args([*words, *_flags(home, track, resume)])
-        if sweeping.carry_out(args) == RUN_ERROR:
+        home, came_through = self._carry_out(sweeping, results_home(), out, track, resume)
+        if not came_through:
             raise RunFailed(f"no trial of {self.name} came through; {home}/trials.csv says why")
         return SweepResult(home)
 
@@ -123,36 +168,36 @@ class SweepResult:
 _SHOWN = ("status", "objective", "std", "test", "test_std", "final", "last_round", "seconds")
 
 
-class Table:
+class Table(_Study):
     """Methods by settings: each tuned with the same effort, several seeds, verdicts.
 
     Args:
-        name: a table in tune/tables/, or a YAML file.
+        table: a table in tune/tables/, a YAML file, or a mapping of what such a file holds, which
+            may say with `name` what it is called.
         settings: keys of every cell's experiment, or of the table (`report.seeds`), dotted.
         scale: None: the first that the file has.
+        plugins: files, folders or modules of your own.
         **keys: further keys without a dot, `rounds=5`.
     """
 
     def __init__(
         self,
-        name: str | Path,
+        table: str | Path | Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
         *,
         scale: str | None = None,
+        plugins: str | Path | Sequence[str | Path] = (),
         **keys: Any,
     ) -> None:
-        self.name = str(name)
-        self._words = [self.name, *_assignments(settings, keys)]
-        self._words += [] if scale is None else ["--scale", scale]
+        flags = [] if scale is None else ["--scale", scale]
+        super().__init__(table, "table", {**(settings or {}), **keys}, plugins, flags)
 
     def run(
         self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
     ) -> TableResult:
         """Run it; arguments and errors as of `Sweep.run`."""
-        home = _home(results_home() / "tables" / Path(self.name).stem, out, resume)
-        words = self._words[:1] if resume else self._words
-        args = comparing.parser().parse_intermixed_args([*words, *_flags(home, track, resume)])
-        if comparing.carry_out(args) == RUN_ERROR:
+        home, came_through = self._carry_out(comparing, tables_home(), out, track, resume)
+        if not came_through:
             raise RunFailed(
                 f"no cell of {self.name} came through; {home / comparing.PAGE} says why"
             )
@@ -214,12 +259,6 @@ def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
     if resume:
         raise UserError("resume=True goes on with what is in `out`; name its folder")
     return below / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-
-
-def _assignments(settings: Mapping[str, Any] | None, keys: Mapping[str, Any]) -> list[str]:
-    """Keys and values as words of the command line."""
-    pairs = {**(settings or {}), **keys}
-    return [f"{key}={_flow(value)}" for key, value in pairs.items()]
 
 
 def _flow(value: Any) -> str:

@@ -31,8 +31,13 @@ Callback: TypeAlias = Callable[[Round], object]
 """Called after every round with its record, a copy; what it returns is not looked at."""
 
 
-def new_folder(name: str, out: Path | None) -> Path:
+def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     """The folder of a new run: `out`, or one below the results that is called after the time.
+
+    Args:
+        name: of the experiment.
+        out: the folder that is asked for, if one is.
+        go_on: what goes on with a run; "" on the command line.
 
     Raises:
         UserError: when there is a run in it.
@@ -48,7 +53,8 @@ def new_folder(name: str, out: Path | None) -> Path:
     out = out.resolve()
     fetch_missing(out)
     if RunFolder(out).is_taken:
-        raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")
+        how = go_on or f"--resume {out}"
+        raise UserError(f"{out} already holds a run; go on with {how}, or name another")
     return out
 
 

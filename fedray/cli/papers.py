@@ -19,11 +19,13 @@ import fedray
 from fedray.cli.links import linked
 from fedray.cli.resolving import check_command, words_of
 from fedray.command import CommandLine, as_word, run_command
-from fedray.config import Frozen, MissingRoot, read_mapping, validate
+from fedray.config import Frozen, MissingRoot, find_yaml, read_mapping, validate
 from fedray.errors import UserError, nearest
+from fedray.shipped import folders
 
 PAPERS = Path(fedray.__file__).parent / "papers"
 WIDTH = 80
+AS_TABLE = "as a table, with methods tuned alike and a verdict on each claim"
 
 
 class Item(Frozen):
@@ -39,6 +41,8 @@ class Item(Frozen):
     """Commands that take minutes on two cores."""
     paper: list[str] = Field(default_factory=list)
     """Commands with the paper's setting."""
+    tables: list[str] = Field(default_factory=list)
+    """Tables of tune/tables/ that ask the same: methods tuned alike, claims and verdicts."""
     offline: str = ""
     """What cannot be run without a network, why, and what is tested instead."""
 
@@ -47,6 +51,17 @@ class Item(Frozen):
         for scale in ("laptop", "paper"):
             for command in getattr(self, scale):
                 yield scale, command
+
+    def of_tables(self) -> Iterator[tuple[str, str]]:
+        """Each scale of its tables with the command that runs it.
+
+        Raises:
+            UserError: when there is no such table.
+        """
+        for name in self.tables:
+            path = find_yaml(name, folders("tables"), "table")
+            for scale in read_mapping(path).get("scales", ()):
+                yield scale, f"python -m fedray.table {name} --scale {scale}"
 
 
 class Paper(Frozen):
@@ -66,7 +81,7 @@ class Command(NamedTuple):
     Attributes:
         paper: the file's name.
         item: the item's.
-        scale: laptop or paper.
+        scale: laptop or paper; of a table desktop, too.
         words: the command.
     """
 
@@ -92,6 +107,10 @@ def read_paper(path: Path) -> Paper:
             raise UserError(f"{where} has no command; give laptop or paper")
         for scale, command in item.commands():
             words_of(command, f"{where}: {scale}")
+        try:
+            list(item.of_tables())
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
     return paper
 
 
@@ -105,12 +124,22 @@ def read_papers() -> dict[str, Paper]:
 
 
 def every_command(papers: dict[str, Paper]) -> list[Command]:
-    """All commands, paper by paper."""
+    """All commands of runs, sweeps and their like, paper by paper."""
     return [
         Command(name, item.item, scale, command)
         for name, paper in papers.items()
         for item in paper.items
         for scale, command in item.commands()
+    ]
+
+
+def every_table(papers: dict[str, Paper]) -> list[Command]:
+    """The commands of all tables, paper by paper."""
+    return [
+        Command(name, item.item, scale, command)
+        for name, paper in papers.items()
+        for item in paper.items
+        for scale, command in item.of_tables()
     ]
 
 
@@ -140,7 +169,7 @@ def papers(args: argparse.Namespace) -> int:
     """List what is asked for, or check its commands; returns the exit code."""
     found = chosen(read_papers(), args.paper, args.item)
     if args.check:
-        return check(every_command(found))
+        return check([*every_command(found), *every_table(found)])
     if args.json:
         trees = {name: paper.model_dump(mode="json") for name, paper in found.items()}
         print(json.dumps(trees, indent=1, ensure_ascii=False))
@@ -206,6 +235,9 @@ def _described(item: Item) -> list[str]:
         if commands:
             lines.append(f"  {scale}:")
             lines += [f"    {command}" for command in commands]
+    if item.tables:
+        lines.append(f"  {AS_TABLE}:")
+        lines += [f"    {command}" for _, command in item.of_tables()]
     return lines
 
 
@@ -222,6 +254,7 @@ def page() -> str:
         "resolves all commands.",
         "",
         "- **laptop**: minutes on two cores, with what is embedded or with small images.",
+        "- **desktop**, of tables alone: a night on a few cores.",
         "- **paper**: the paper's setting, for GPUs; data sets are looked for below $FEDRAY_DATA.",
         "",
     ]
@@ -238,6 +271,9 @@ def _section(item: Item) -> list[str]:
         commands = getattr(item, scale)
         if commands:
             parts += [f"{scale}:", "", "```", *commands, "```", ""]
+    if item.tables:
+        table = [command for _, command in item.of_tables()]
+        parts += [f"{AS_TABLE}:", "", "```", *table, "```", ""]
     if item.offline:
         parts += [f"Not without a network: {item.offline}", ""]
     return parts

@@ -136,7 +136,7 @@ def _asked_by_table(args: argparse.Namespace) -> list[Asked]:
 
     if args.table is None:
         raise UserError("name a table")
-    plan = plan_table(args.table, args.set, args.scale)
+    plan = plan_table(args.table, args.set, args.scale, args.plugin)
     seed = plan.tuning.seeds[0]
     return [
         Asked(f"{place} {words(config)}", plan.experiment_of(place, config, "tuning", seed))

@@ -67,7 +67,8 @@ def _fit_for(resampling: Literal["nearest", "bilinear", "bicubic"]) -> _Fit:
 
 
 _GREY = {"1", "L", "LA"}
-_DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
+"""Pillow's modes of more than 8 bits a channel."""
 _INDEXED = {"L", "P"}
 _ANIMATED = {"GIF", "PNG", "WEBP", "TIFF"}
 """Formats in which a second image is not, as in a camera's JPEG, the first one's thumbnail."""
@@ -154,6 +155,14 @@ def sizes_differ(where: str, size: tuple[int, int], first: tuple[int, int]) -> s
         f"images differ in size: {where} is {size[0]}x{size[1]}, the first is "
         f"{first[0]}x{first[1]}; set data.image_size, for example "
         f"data.image_size={min(*size, *first)}"
+    )
+
+
+def too_deep(where: str, mode: str) -> str:
+    """What is said of an image of more than 8 bits a channel."""
+    return (
+        f"{where} has pixels of mode {mode}, more than 8 bits a channel; "
+        "convert it to 8-bit grey or RGB"
     )
 
 
@@ -273,11 +282,8 @@ def _pixels(
 ) -> NDArray[np.uint8]:
     """Pixels uint8 [channels, H, W] of one opened image."""
     stored = " ".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # as RGB;16B, cut to RGB
-    if image.mode in _DEEP or ";16" in stored:
-        raise UserError(
-            f"{where} has pixels of mode {image.mode}, more than 8 bits a channel; "
-            "convert it to 8-bit grey or RGB"
-        )
+    if image.mode in DEEP or ";16" in stored:
+        raise UserError(too_deep(where, image.mode))
     pixels = _array(image, where, image_size, fit, "L" if channels == 1 else "RGB")
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedray.config import Component
 from fedray.data.decoding import measure, sizes_differ, thumbnail
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
-from fedray.data.sources import Found, Listing, build_source, check_names
+from fedray.data.sources import Found, Listing, build_source, check_names, official_split
 from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
 from fedray.errors import UserError
 
@@ -105,9 +105,9 @@ def source_for(root: Path) -> str:
             "train/<class>/<image> and test/<class>/<image>"
         )
     inner = [folder for each in folders_of(root) for folder in folders_of(each)]
-    domains = {path.name for path in folders_of(root)} - {"train", "test", "val", "valid"}
+    are_splits = all(official_split(path.name) is not None for path in folders_of(root))
     with_images = any(_is_image(path) for each in folders_of(root) for path in each.iterdir())
-    return "domain_folder" if inner and domains and not with_images else "image_folder"
+    return "domain_folder" if inner and not are_splits and not with_images else "image_folder"
 
 
 def look_at(root: Path, source: str) -> Look:

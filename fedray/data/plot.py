@@ -97,9 +97,14 @@ def plot_samples(
             ax.set_axis_off()
             if number < len(samples.get(label, ())):
                 ax.imshow(samples[label][number], interpolation="nearest")
-        name = class_names[label]
+        name = literal(class_names[label])
         row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center")
     figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def literal(text: str) -> str:
+    """A text that a figure shows as it is: between two dollars matplotlib reads formulas."""
+    return text.replace("$", r"\$")
 
 
 def _figure(clients: int, class_names: Sequence[str], layout: _Layout, panels: int) -> Figure:
@@ -172,7 +177,8 @@ def _label_classes(axes: Axes, class_names: Sequence[str], layout: _Layout) -> N
     classes = len(class_names)
     if layout.named:
         size = 8 if layout.numbered else 6.5
-        axes.set_yticks(np.arange(classes) + 0.5, class_names, fontsize=size)
+        names = [literal(name) for name in class_names]
+        axes.set_yticks(np.arange(classes) + 0.5, names, fontsize=size)
         return
     shown = np.arange(0, classes, max(5, classes // 100 * 5))
     axes.set_yticks(shown + 0.5, [str(k) for k in shown], fontsize=8)

@@ -41,6 +41,7 @@ class FolderClaim:
             _write_some(path)
             remove_torn(path)
             remove_torn(path / "checkpoints")
+            remove_torn(path / "models")
         except Timeout:
             raise UserError(
                 f"another process is running in {path}; wait for its end, or choose another folder "

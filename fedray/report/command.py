@@ -210,7 +210,7 @@ def _main(args: argparse.Namespace) -> int:
             files.append(write_file(found, out, args))
         else:
             folder = made_folder(out)
-            files += write_folder(found, folder, args.format or USUAL_FORMATS, args.columns)
+            files += write_folder(found, folder, args)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 
@@ -226,6 +226,8 @@ def is_file(out: Path) -> bool:
     kind = out.suffix.removeprefix(".")
     if kind in FORMATS:
         return True
+    if kind.lower() in FORMATS:
+        raise UserError(f"--out {out}: end the name in .{kind.lower()}, in small letters")
     if kind in ("jpg", "jpeg", "xlsx", "docx", "htm", "eps", "txt", "json", "tsv"):
         raise UserError(f"--out {out}: a report is {', '.join(FORMATS)}; end the name in one")
     return False
@@ -255,30 +257,18 @@ def write_table(found: Compared, path: Path) -> None:
         write_csv(found, differing(found.groups), path)
 
 
-def write_folder(
-    found: Compared, out: Path, formats: Sequence[str], columns: Columns
-) -> list[Path]:
-    """Write tables and figures.
-
-    Args:
-        found: what is compared.
-        out: the folder to write to.
-        formats: of `FORMATS`; a figure is written in each that is one.
-        columns: how many columns of a paper figures span.
-
-    Returns:
-        The files.
-    """
+def write_folder(found: Compared, out: Path, args: argparse.Namespace) -> list[Path]:
+    """Write tables and figures into a folder, in each format once; returns the files."""
     files = []
-    for kind in formats:
+    for kind in dict.fromkeys(args.format or USUAL_FORMATS):
         if kind in TABLES:
             files.append(out / f"table.{kind}")
             write_table(found, files[-1])
         elif kind == "html":
             files.append(out / "page.html")
-            write_atomic(files[-1], html(page(found, [])))
+            write_atomic(files[-1], html(page(found, args.folders)))
         else:
-            files += _figures(found, out, kind, columns)
+            files += _figures(found, out, kind, args.columns)
     return files
 
 
@@ -286,7 +276,7 @@ def _figures(found: Compared, out: Path, kind: str, columns: Columns) -> list[Pa
     files = [out / f"by_round.{kind}", out / f"by_traffic.{kind}"]
     figure_rounds(found.groups, found.metrics, files[0], columns)
     figure_traffic(found.groups, found.metric, files[1], columns)
-    sweeps = swept_figures(found.groups, out, found.metric, found.at, kind)
+    sweeps = swept_figures(found.groups, out, found.metric, found.at, kind, columns)
     return [*files, *sweeps, *_heat_maps(found.groups, out, kind)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from fedray.records import BEST
@@ -29,11 +30,14 @@ trains, and on what it is tested."""
 
 
 def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
-    """Groups that may be compared with each other, in their order; each in the first that fits."""
+    """Groups that may be compared with each other, in their order; each in the first that fits.
+
+    Each with each: two that have no seed in common fit a third that has another partition.
+    """
     blocks: list[list[Group]] = []
     for member in groups:
         for block in blocks:
-            if not unlike(block[0], member):
+            if not any(unlike(other, member) for other in block):
                 block.append(member)
                 break
         else:
@@ -51,16 +55,20 @@ def unlike(one: Group, other: Group) -> list[str]:
 
 
 def _unlike_data(one: Group, other: Group) -> Iterable[str]:
+    """What of images and clients is not the same, or is not known to be."""
     hashes = [{run.run.info.data_sha256 for run in group.runs} for group in (one, other)]
+    if None in hashes[0] | hashes[1]:
+        yield "images without a hash, which may be others"
+        return
     if hashes[0] != hashes[1]:
         names = [group.data for group in (one, other)]
         yield "other images" + (f" ({' and '.join(names)})" if names[0] != names[1] else "")
         return
-    partitions = [
+    first, second = (
         {run.seed: run.run.info.partition_sha256 for run in group.runs} for group in (one, other)
-    ]
-    both = sorted(partitions[0].keys() & partitions[1].keys())
-    seeds = [seed for seed in both if partitions[0][seed] != partitions[1][seed]]
+    )
+    both = sorted(first.keys() & second.keys())
+    seeds = [seed for seed in both if first[seed] is None or first[seed] != second[seed]]
     if seeds:
         yield f"other partitions (seed {', '.join(map(str, seeds))})"
 
@@ -78,11 +86,11 @@ def _choice(one: Group, other: Group) -> Iterable[str]:
 
 def why_apart(blocks: Sequence[Sequence[Group]]) -> list[str]:
     """What keeps each block from being compared with the first one."""
-    first = blocks[0][0]
-    others = [block[0] for block in blocks[1:]]
+    first, *others = blocks
+    pairs = [next(pair for pair in product(first, block) if unlike(*pair)) for block in others]
     return [
-        f"not compared: {first.label} and {other.label} have {', '.join(unlike(first, other))}"
-        for other in others
+        f"not compared: {one.label} and {other.label} have {', '.join(unlike(one, other))}"
+        for one, other in pairs
     ]
 
 

@@ -81,7 +81,8 @@ class Compared:
     @property
     def warnings(self) -> list[str]:
         """What a reader must know before comparing."""
-        apart, methods = why_apart(self.blocks), methods_differ(self.groups)
+        apart = why_apart(self.blocks)
+        methods = dict.fromkeys(said for block in self.blocks for said in methods_differ(block))
         return [*warnings_of(self.groups), *apart, *methods, *self.notes]
 
     def check_base(self) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from fedray.data.plot import literal
 from fedray.records import Metric
 from fedray.report.cells import pretty
-from fedray.report.palette import WIDTH, Columns, colour, line_style, marker, sized
+from fedray.report.comparable import blocks_of
+from fedray.report.palette import COLOURS, WIDTH, Columns, colour, line_style, marker, sized
 from fedray.report.runs import Group, Stat, is_number, show
 
 if TYPE_CHECKING:
@@ -61,16 +64,17 @@ def figure_rounds(
         columns: how many columns of a paper it spans.
     """
     first, *further = metrics
-    shown = [member for member in groups if member.curve(first.name)][:MOST_CURVES]
-    left_out = len(groups) - len(shown)
+    shown = _shown(groups, first)
+    heading = _heading(shown, groups)
     if not further:
         curves = {member.label: member.curve(first.name) for member in shown}
-        figure_by_round(curves, first, path, left_out, columns)
+        figure_by_round(curves, first, path, heading, columns)
         return
     across = min(columns, len(metrics))
     down = -(-len(metrics) // across)
     with sized(columns):
-        figure = _canvas(WIDTH[columns], down * (2.1 if columns == 1 else 2.5) + 0.5)
+        height = down * (2.1 if columns == 1 else 2.5) + 0.3
+        figure = _canvas(WIDTH[columns], height)
         for number, metric in enumerate(metrics, 1):
             axes = figure.add_subplot(down, across, number)
             axes.set_ylabel(pretty(metric))
@@ -79,23 +83,50 @@ def figure_rounds(
                 _curve(axes, index, list(curve), list(curve.values()), member.label, metric)
             _by_round(axes)
             _tidy(axes)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        ncols = _legend_columns(labels, columns)
-        figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
+        if heading:
+            figure.suptitle(heading)
+        _legend_below(figure, figure.axes[0], height, columns)
         _save(figure, path)
 
 
-def _legend_columns(labels: Sequence[str], columns: Columns) -> int:
-    """How many labels fit beside each other below a figure."""
+def _shown(groups: Sequence[Group], metric: Metric) -> list[Group]:
+    """The groups whose curves are drawn."""
+    return [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
+
+
+def _heading(shown: Sequence[Group], groups: Sequence[Group]) -> str:
+    """What stands above curves: how many there are not, and whether they may be compared."""
+    said = []
+    if len(shown) < len(groups):
+        more = len(groups) - len(shown)
+        said.append(f"the best {len(shown)}; {more} more are in the table")
+    if len(blocks_of(shown)) > 1:
+        said.append("not all are comparable: see the table")
+    return "\n".join(said)
+
+
+def _legend_below(figure: Figure, axes: Axes, height: float, columns: Columns) -> None:
+    """A legend of as many labels beside each other as fit, for which the figure grows.
+
+    Args:
+        figure: the figure.
+        axes: whose lines are named.
+        height: of the figure without the legend, in inches.
+        columns: how many columns of a paper it spans.
+    """
+    handles, labels = axes.get_legend_handles_labels()
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
-    return max(1, min(len(labels), (48 * columns) // (longest + 6)))
+    beside = max(1, min(len(labels), (48 * columns) // (longest + 6)))
+    lines = sum(len(label.splitlines()) for label in labels) / beside
+    figure.set_size_inches(WIDTH[columns], height + 0.16 * math.ceil(lines))
+    figure.legend(handles, labels, loc="outside lower center", ncols=beside, frameon=False)
 
 
 def figure_by_round(
     curves: Mapping[str, Mapping[int, Stat]],
     quantity: Metric,
     path: Path,
-    left_out: int = 0,
+    heading: str = "",
     columns: Columns = 2,
 ) -> None:
     """A quantity against the round, one curve each, and a band of one standard deviation.
@@ -104,7 +135,7 @@ def figure_by_round(
         curves: by label, the quantity by round.
         quantity: what stands at the axis.
         path: where the figure goes.
-        left_out: how many curves are not drawn.
+        heading: what stands above.
         columns: how many columns of a paper it spans.
     """
     with sized(columns):
@@ -112,12 +143,15 @@ def figure_by_round(
         for index, (label, curve) in enumerate(curves.items()):
             _curve(axes, index, list(curve), list(curve.values()), label, quantity)
         _by_round(axes)
-        _finish(figure, axes, path, left_out=left_out, columns=columns)
+        _finish(figure, axes, path, heading, columns)
 
 
 def _by_round(axes: Axes) -> None:
+    """Rounds from 0 on, also where one alone was evaluated."""
     from matplotlib.ticker import MaxNLocator
 
+    left, right = axes.get_xlim()
+    axes.set_xlim(min(left, -0.03 * right), right)
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -133,12 +167,11 @@ def figure_traffic(
         path: where the figure goes.
         columns: how many columns of a paper it spans.
     """
-    shown = [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
+    shown = _shown(groups, metric)
     with sized(columns):
         figure, axes = _figure(metric, columns)
         _against_traffic(axes, shown, metric)
-        left_out = len(groups) - len(shown)
-        _finish(figure, axes, path, left_out=left_out, columns=columns)
+        _finish(figure, axes, path, _heading(shown, groups), columns)
 
 
 def _against_traffic(axes: Axes, shown: Sequence[Group], metric: Metric) -> None:
@@ -150,7 +183,8 @@ def _against_traffic(axes: Axes, shown: Sequence[Group], metric: Metric) -> None
         if max(total.values()) == 0:
             level = list(curve.values())[-1].mean * _unit(metric)
             label = _legend(f"{member.label} (sends nothing)")
-            axes.axhline(level, color=colour(index), linestyle=(0, (1, 1)), label=label)
+            dots = (1, 1) if index < len(COLOURS) else (4, 1, 1, 1)
+            axes.axhline(level, color=colour(index), linestyle=(0, dots), label=label)
             continue
         points = [(total[r] / 1e6, stat) for r, stat in curve.items() if r in total]
         points = [point for point in points if point[0] > 0 or not log]
@@ -186,6 +220,7 @@ def figure_sweep(
     metric: Metric,
     *,
     title: str = "",
+    columns: Columns | None = None,
 ) -> None:
     """The objective against a swept parameter, with its spread over seeds.
 
@@ -199,6 +234,7 @@ def figure_sweep(
         path: where the figure goes.
         metric: the objective; its direction says which value is best.
         title: what stands above.
+        columns: how many columns of a paper it spans; None: as large as the panels want.
 
     Raises:
         ValueError: when no row has a finite value.
@@ -212,15 +248,20 @@ def figure_sweep(
     best = rows[max(worth, key=lambda i: worth[i])] if worth else None
     across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
-    figure = _canvas(6.4 if across == 1 else 3.9 * across, 4.2 if across == 1 else 3.4 * down)
-    for index, name in enumerate(parameters):
-        axes = figure.add_subplot(down, across, index + 1)
-        _panel(axes, rows, name, metric, best)
-        if index % across == 0:
-            axes.set_ylabel(pretty(metric))
-    if title:
-        figure.suptitle(fill(title, 90 if across > 1 else 70), fontsize=10)
-    _save(figure, path)
+    size = (6.4, 4.2) if across == 1 else (3.9 * across, 3.4 * down)
+    if columns is not None:
+        size = WIDTH[columns], size[1] * WIDTH[columns] / size[0] * (1.15 if columns == 1 else 1)
+    with nullcontext() if columns is None else sized(columns):
+        figure = _canvas(*size)
+        for index, name in enumerate(parameters):
+            axes = figure.add_subplot(down, across, index + 1)
+            _panel(axes, rows, name, metric, best)
+            if index % across == 0:
+                axes.set_ylabel(pretty(metric))
+        if title:
+            above = fill(literal(title), round(11 * size[0]))
+            figure.suptitle(above, fontsize=10 if columns is None else None)
+        _save(figure, path)
 
 
 def _panel(
@@ -269,7 +310,7 @@ def _axis(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
     """Set up the axis; return the position of each value, by its repr."""
     if not all(is_number(value) for value in values):
         words = {repr(value): show(value) for value in values}
-        axes.set_xticks(range(len(words)), [fill(word, 12) for word in words.values()])
+        axes.set_xticks(range(len(words)), [_legend(word, 12) for word in words.values()])
         axes.set_xlim(-0.5, len(words) - 0.5)
         return {text: float(index) for index, text in enumerate(words)}
     sizes = sorted({abs(float(value)) for value in values if value != 0})
@@ -326,7 +367,7 @@ def figure_stages(
     if len(names) <= MOST_NAMED:
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_xlabel(part)
-    _finish(figure, axes, path, left_out=0)
+    _finish(figure, axes, path)
 
 
 # --- clients and traffic -------------------------------------------------------------------------
@@ -407,7 +448,7 @@ def figure_counts(
         axes = figure.add_subplot()
         image = axes.imshow(np.ma.masked_equal(values, 0), cmap="viridis_r", aspect="auto")
         if len(names) == classes <= 60:
-            axes.set_yticks(range(classes), names)
+            axes.set_yticks(range(classes), map(literal, names))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("client")
         axes.set_title(title)
@@ -442,8 +483,9 @@ def figure_matrix(
     image = axes.imshow(values, cmap="viridis", vmin=float(seen.min()), vmax=float(seen.max()))
     if len(names) == rows == columns and rows <= 60:
         size = 8 if rows <= 20 else 6
-        axes.set_xticks(range(columns), names, rotation=90, fontsize=size)
-        axes.set_yticks(range(rows), names, fontsize=size)
+        shown = [literal(name) for name in names]
+        axes.set_xticks(range(columns), shown, rotation=90, fontsize=size)
+        axes.set_yticks(range(rows), shown, fontsize=size)
     if max(rows, columns) <= 12:
         low, high = float(seen.min()), float(seen.max())
         for (row, column), value in np.ndenumerate(values):
@@ -453,7 +495,7 @@ def figure_matrix(
                 column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour
             )
     axes.tick_params(length=2)
-    axes.set_title(fill(title, 60), fontsize=10)
+    axes.set_title(fill(literal(title), 60), fontsize=10)
     figure.colorbar(image, ax=axes, shrink=0.8, fraction=0.05)
     _save(figure, path)
 
@@ -466,7 +508,8 @@ def _unit(metric: Metric) -> float:
 
 
 def _legend(label: str, width: int = 46) -> str:
-    return fill(label, width)
+    """A label of several lines; a legend leaves out one that begins with an underscore."""
+    return fill(literal(f" {label}" if label.startswith("_") else label), width)
 
 
 def _canvas(width: float, height: float) -> Figure:
@@ -492,21 +535,21 @@ def _tidy(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _finish(figure: Figure, axes: Axes, path: Path, left_out: int, columns: Columns = 2) -> None:
+def _finish(
+    figure: Figure, axes: Axes, path: Path, heading: str = "", columns: Columns = 2
+) -> None:
+    """Add the legend where there is room for it, and what stands above; save."""
     _tidy(axes)
     handles, labels = axes.get_legend_handles_labels()
     if columns == 1 and len(labels) > 1:
-        ncols = _legend_columns(labels, columns)
-        rows = -(-len(labels) // ncols)
-        figure.set_size_inches(WIDTH[1], 2.3 + 0.16 * rows)
-        figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
+        _legend_below(figure, axes, 2.3 + 0.12 * len(heading.splitlines()), columns)
     elif len(labels) > 6:
         figure.set_size_inches(WIDTH[2] + 2.7, 4.6)
         axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     elif labels:
         axes.legend(handles, labels, frameon=False)
-    if left_out > 0:
-        axes.set_title(f"the best {len(labels)}; {left_out} more are in the table")
+    if heading:
+        axes.set_title(heading)
     _save(figure, path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _SPECIAL = {
@@ -15,19 +16,41 @@ _SPECIAL = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "[": "{[}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "−": "$-$",
     "–": "--",
     ">": "$>$",
     "<": "$<$",
-    "λ": r"$\lambda$",
-    "τ": r"$\tau$",
     "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "δ": r"$\delta$",
+    "ε": r"$\varepsilon$",
+    "η": r"$\eta$",
+    "θ": r"$\theta$",
+    "κ": r"$\kappa$",
+    "λ": r"$\lambda$",
+    "μ": r"$\mu$",
+    "ρ": r"$\rho$",
+    "σ": r"$\sigma$",
+    "τ": r"$\tau$",
+    "φ": r"$\varphi$",
+    "ω": r"$\omega$",
 }
+"""Also `[`, which at the beginning of a row would be read as the space before it."""
+_NEGATIVE = re.compile(r"^-(?=\d)")
 
 
 def escaped(text: str) -> str:
-    """A text that LaTeX prints as it is."""
-    return "".join(_SPECIAL.get(char, char) for char in text)
+    """A text that LaTeX prints as it is; a number's minus is one, and no hyphen."""
+    return "".join(_SPECIAL.get(char, char) for char in _NEGATIVE.sub("−", text))
 
 
 def latex_table(
@@ -39,7 +62,7 @@ def latex_table(
         header: names of the columns.
         rows: texts of the cells.
         caption: what the numbers are.
-        label: what the text refers to it by, after "tab:".
+        label: what the text refers to it by, after "tab:"; its letters, digits, dots and hyphens.
     """
     body = [" & ".join(map(escaped, row)) + r" \\" for row in (header, *rows)]
     lines = [
@@ -47,7 +70,7 @@ def latex_table(
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{escaped(caption)}}}",
-        rf"  \label{{tab:{label.replace('_', '-')}}}",
+        rf"  \label{{tab:{re.sub(r'[^A-Za-z0-9.-]', '-', label)}}}",
         rf"  \begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
         r"    \toprule",
         f"    {body[0]}",

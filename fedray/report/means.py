@@ -100,9 +100,10 @@ def _of_means(
 
 
 def _column(member: Group) -> Column:
-    """What makes a data set another one: its name, and its keys."""
+    """What makes a data set another one: its name, its keys and its content."""
     keys = {key: show(value) for key, value in member.keys.items() if _of_data(key)}
-    return (("", member.data), *sorted(keys.items()))
+    content = (member.runs[0].run.info.data_sha256 or "?")[:12]
+    return (("", member.data), *sorted(keys.items()), ("data", content))
 
 
 def _of_data(key: str) -> bool:
@@ -118,6 +119,8 @@ def _title(column: Column, columns: Sequence[Column]) -> str:
         for key, value in keys
         if len({other.get(key) for other in alike}) > 1
     ]
+    if len(telling) > 1:  # what has other keys has other content
+        telling = [each for each in telling if not each.startswith("data=")]
     return " ".join([name[1], *telling])
 
 

@@ -44,39 +44,6 @@ class Stat:
         return cls(statistics.fmean(values), spread, len(values))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How far a method is from another one, over seeds that both have.
-
-    Attributes:
-        stat: of the differences seed by seed.
-        p: of the two-sided paired t-test; None where every seed differs by the same.
-    """
-
-    stat: Stat
-    p: float | None
-
-
-def paired(values: Sequence[float], base: Sequence[float]) -> Difference | None:
-    """The differences `values` - `base`, and Student's paired t-test of whether their mean is 0.
-
-    Args:
-        values: a number per seed.
-        base: the other method's, with the same seeds in the same order.
-
-    Returns:
-        None for fewer than two pairs.
-    """
-    from scipy import stats
-
-    if len(values) < 2:
-        return None
-    stat = Stat.of([a - b for a, b in zip(values, base, strict=True)])
-    if stat.std <= 1e-12 * max(map(abs, (*values, *base))):  # rounding is no spread
-        return Difference(stat, None)
-    return Difference(stat, float(stats.ttest_rel(values, base).pvalue))
-
-
 @dataclass(frozen=True, eq=False)
 class LoadedRun:
     """A run and its folder.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,10 @@ def _all_keys(loaded: LoadedRun) -> dict[str, Any]:
 
 def _plain(value: Any) -> str:
     """A value to compare by, of a file or of the command line: 7, 7.0 and "7" are the same."""
-    parsed = yaml.safe_load(value) if isinstance(value, str) and value else value
+    parsed = value
+    if isinstance(value, str) and value:
+        with suppress(yaml.YAMLError):  # a text may be anything
+            parsed = yaml.safe_load(value)
     return repr(float(parsed)) if is_number(parsed) else str(parsed)
 
 

@@ -57,8 +57,8 @@ def _table(found: Compared, groups: Sequence[Group], title: str) -> Section:
             member.label,
             str(len(member.runs)),
             _best_cell(member, first, groups),
-            cell(member.stat(first.name, "final"), first),
-            *(cell(member.stat(metric.name, found.at), metric) for metric in further),
+            _mean(member, first, "final"),
+            *(_mean(member, metric, found.at) for metric in further),
             in_megabytes(member.per_round("up")),
             in_megabytes(member.per_round("down")),
         ]
@@ -69,9 +69,16 @@ def _table(found: Compared, groups: Sequence[Group], title: str) -> Section:
 
 def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
     """The best value; where others were chosen on other images, with how this one was."""
-    shown = cell(member.stat(metric.name, "best"), metric)
+    shown = _mean(member, metric, "best")
     mixed = how_chosen(groups, "best") == "best" and shown != NOTHING
     return f"{shown} ({BEST[member.select]})" if mixed else shown
+
+
+def _mean(member: Group, metric: Metric, at: At) -> str:
+    """A mean over the group's seeds; over how many, where not all of them have the number."""
+    stat = member.stat(metric.name, at)
+    shown = cell(stat, metric)
+    return shown if stat is None or stat.n == len(member.runs) else f"{shown} (n = {stat.n})"
 
 
 def caption(found: Compared, groups: Sequence[Group]) -> str:

@@ -2,6 +2,7 @@
 
 segments.py  files of states, a record each
 index.py     who rests where: lines that are only ever appended
+written.py   what stands beside them: sealed facts, payloads taken apart
 store.py     the states of one run, of which its process holds references
 """
 
@@ -16,6 +17,7 @@ from fedray.states.segments import (
     state_size,
 )
 from fedray.states.store import Saving, StateStore
+from fedray.states.written import put_together, read_sealed, taken_apart
 
 __all__ = [
     "IndexLog",
@@ -26,6 +28,9 @@ __all__ = [
     "StateStore",
     "check_state",
     "damaged",
+    "put_together",
+    "read_sealed",
     "read_state",
     "state_size",
+    "taken_apart",
 ]

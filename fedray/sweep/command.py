@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 
@@ -194,10 +194,29 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
 def keep_file(name: str, ledger: Ledger) -> None:
     """Keep the sweep's file, comments and all, and its plug-ins, with its first results."""
     home = ledger.home
-    if not (home / "sweep.yaml").exists():
-        text = find_yaml(name, folders("sweeps"), "sweep").read_text(encoding="utf-8")
-        write_atomic(home / "sweep.yaml", text)
+    keep_yaml(name, "sweep", home / "sweep.yaml")
     RunFolder(home).write_plugins(read_plugins(ledger.plan.base.get("plugins", ())))
+
+
+def keep_yaml(name: str, kind: Literal["sweep", "table"], kept: Path) -> None:
+    """Keep the file of a sweep or a table, once; say so where it has changed since.
+
+    Args:
+        name: a name or a file, as typed.
+        kind: what it is.
+        kept: where its text is kept.
+    """
+    try:
+        path = find_yaml(name, folders(f"{kind}s"), kind)
+        text = path.read_text(encoding="utf-8")
+    except UserError:
+        if kept.exists():
+            return  # what it was started with is all there
+        raise
+    if not kept.exists():
+        write_atomic(kept, text)
+    elif kept.read_text(encoding="utf-8") != text:
+        print(f"note: {path} has changed; {kept.parent} goes on with what it was started with")
 
 
 # --- before anything starts ----------------------------------------------------------------------

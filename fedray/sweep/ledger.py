@@ -26,6 +26,8 @@ from fedray.sweep.spec import Config, SweepPlan, folder_name
 
 FILE = "sweep.json"
 FORMAT = 3
+DIED = "it died"
+"""How the reason begins of a trial that failed because its processes died."""
 T = TypeVar("T")
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 

@@ -92,12 +92,16 @@ def _means(ledger: Ledger, trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def _values(ledger: Ledger, trial: Trial) -> dict[str, float]:
-    """A trial's metrics, the mean over seeds, each in the round of its objective."""
+    """A trial's metrics, the mean over seeds, each in the round of its objective.
+
+    A seed that stopped before that round stays as it was in its last one.
+    """
     plan = ledger.plan
     folders = seed_folders(ledger.home / trial.name, plan.seeds)
     metrics = []
     for folder, round_ in zip(folders, trial.best_rounds, strict=True):
-        metrics += [done.metrics for done in folder.rounds() if done.round == round_]
+        until = [done.metrics for done in folder.rounds() if done.round <= round_]
+        metrics += until[-1:]
     names = set.intersection(*(set(each) for each in metrics)) if metrics else set()
     return {name: sum(each[name] for each in metrics) / len(metrics) for name in names}
 

@@ -268,7 +268,7 @@ def plan_sweep(
 ) -> SweepPlan:
     """Find a sweep, take one scale of it, and lay the command line's keys on its experiment.
 
-    `seed=3` among the keys replaces the sweep's seeds; a swept key cannot be set.
+    `seed=3` or `seed=0,1,2` among the keys replaces the sweep's seeds; a swept key cannot be set.
 
     Args:
         name: a sweep's name or file.
@@ -373,7 +373,7 @@ def _with_assignments(
     swept = _swept(space)
     for key, value in parse_assignments(assignments):
         if key == "seed":
-            seeds = [value]
+            seeds = _seeds_in(value)
         elif key in swept:
             raise UserError(
                 f"{key} is what sweep {name} varies; leave {key}={value} out, "
@@ -386,6 +386,14 @@ def _with_assignments(
     if pairs.get("data.root") is not None:
         pairs["data.root"] = str(resolve_root(str(pairs["data.root"])))
     return pairs, seeds
+
+
+def _seeds_in(value: Any) -> list[Any]:
+    """The seeds of `seed=3`, `seed=0,1,2` and `seed=[0,1,2]`; what is none stays as it is."""
+    if isinstance(value, str):
+        words = [word.strip() for word in value.split(",")]
+        return [int(word) if word.isdecimal() else word for word in words]
+    return value if isinstance(value, list) else [value]
 
 
 def _swept(space: Tree) -> set[str]:

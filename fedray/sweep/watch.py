@@ -23,7 +23,7 @@ from fedray.runtime.deaths import StatesLost, first_line, is_outage
 from fedray.runtime.pool import NoRoom
 from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
-from fedray.sweep.ledger import Trial, TrialBook
+from fedray.sweep.ledger import DIED, Trial, TrialBook
 from fedray.sweep.runs import TrialRuns, replay
 from fedray.sweep.spec import words
 from fedray.units import time_of
@@ -111,7 +111,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         most = self._ledger.experiment_of(entry).faults.max_failures
         if deaths <= most:
             return None
-        return f"it died {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
+        return f"{DIED} {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
 
     def _is_outage(self, error: Exception, entry: Trial) -> bool:
         """Whether nothing speaks against the trial itself.

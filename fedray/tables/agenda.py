@@ -7,14 +7,14 @@ interruption it is worked out again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.sweep.spec import Config
 from fedray.tables.plan import Phase, Place, TablePlan, run_key
-from fedray.tables.search import Edge, Tried, best_of, configurations, continued
+from fedray.tables.search import Edge, Tried, configurations, continued, ranked
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,33 @@ class Ended:
 
     Attributes:
         score: what is chosen by, larger is better; None where the run failed.
+        died: whether it failed because its processes died, which says nothing of its configuration.
     """
 
     score: float | None
+    died: bool = False
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it failed for what it ran, and would again."""
+        return self.score is None and not self.died
 
 
 Lookup = Callable[[Wanted], Ended | None]
 """How a run ended; None: it has not."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A choice that diverged when it was reported.
+
+    Attributes:
+        config: the configuration.
+        seeds: the report seeds on which it did.
+    """
+
+    config: Config
+    seeds: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,8 @@ class Standing:
         chosen: the configuration that is reported; None before that is known.
         edges: where the choice lies at an edge, once it is made.
         wanted: the runs of the phase that are not over.
+        dropped: better choices that diverged when they were reported, the best first; where none
+            came through, the first is `chosen`, and these are the others.
     """
 
     phase: Literal["tuning", "report", "over", "failed"]
@@ -70,6 +92,7 @@ class Standing:
     chosen: Config | None
     edges: Sequence[Edge]
     wanted: Sequence[Wanted]
+    dropped: Sequence[Dropped] = ()
 
 
 class Cell:
@@ -115,40 +138,73 @@ class Cell:
     def standing(self, lookup: Lookup) -> Standing:
         """Where the cell stands, given how runs ended."""
         if self._leader is not None:
-            at = self._leader.standing(lookup)
-            if at.chosen is None:
-                return Standing(at.phase, [], None, [], at.wanted)
-            return self._reported([], at.chosen, [], lookup)
+            return self._following(self._leader.standing(lookup), lookup)
         if not self.is_tuned:
-            return self._reported([], self.first[0], [], lookup)
+            return self._reported(Standing("report", [], None, [], []), self.first[:1], lookup)
+        at = self._tuned(lookup)
+        if at.phase != "report":
+            return at
+        return self._reported(at, [each.config for each in ranked(at.tried)], lookup)
+
+    def _following(self, leader: Standing, lookup: Lookup) -> Standing:
+        """Where the cell stands that takes over what another one reports.
+
+        If that diverges here, it goes on with the configurations that come next there.
+        """
+        if leader.chosen is None:
+            return Standing(leader.phase, [], None, [], leader.wanted)
+        known = [leader.chosen, *(each.config for each in leader.dropped)]
+        others = [each.config for each in ranked(leader.tried) if each.config not in known]
+        at = Standing("report", [], None, [], [])
+        return self._reported(at, [leader.chosen, *others], lookup)
+
+    def _tuned(self, lookup: Lookup) -> Standing:
+        """The search: what was tried, and the runs that are left of it."""
         tried: list[Tried] = []
-        configs, added, edges = list(self.first), False, list[Edge]()
+        configs, edges = list(self.first), list[Edge]()
+        tuning = self.plan.tuning
         while configs:
             runs = [self._tuning(config) for config in configs]
             if left := [run for each in runs for run in each if lookup(run) is None]:
                 return Standing("tuning", tried, None, [], left)
+            added = bool(tried)
             for config, each in zip(configs, runs, strict=True):
                 tried.append(Tried(config, _objective(each, lookup), added))
-            added = True
-            tuning = self.plan.tuning
             configs, edges = continued(
                 tried, self._axes, tuning.configurations, self._is_valid, extend=tuning.extend
             )
-        best = best_of(tried)
-        if best is None:
-            return Standing("failed", tried, None, edges, [])
-        return self._reported(tried, best.config, edges, lookup)
+        return Standing("report" if ranked(tried) else "failed", tried, None, edges, [])
+
+    def _reported(self, at: Standing, choices: Sequence[Config], lookup: Lookup) -> Standing:
+        """The report of the first choice that diverges on no seed; of the first, where all do.
+
+        All seeds of a choice are run before it is given up, so that what is said of it does not
+        depend on which one ended first.
+        """
+        dropped: list[Dropped] = []
+        for config in choices:
+            runs = [self.wanted(config, "report", seed) for seed in self.plan.report.seeds]
+            ends = [lookup(run) for run in runs]
+            left = [run for run, end in zip(runs, ends, strict=True) if end is None]
+            lost = [r.seed for r, end in zip(runs, ends, strict=True) if end and end.diverged]
+            if left or not lost:
+                phase: Literal["report", "over"] = "report" if left else "over"
+                edges = self._edges(at, config) if dropped else at.edges
+                return Standing(phase, at.tried, config, edges, left, dropped)
+            dropped.append(Dropped(config, lost))
+        return replace(at, phase="over", chosen=choices[0], dropped=dropped[1:])
+
+    def _edges(self, at: Standing, chosen: Config) -> list[Edge]:
+        """Where a choice lies at an edge that was not the first one."""
+        worse = [
+            each if each.config == chosen else replace(each, objective=None) for each in at.tried
+        ]
+        _, edges = continued(worse, self._axes, len(worse), self._is_valid, extend=False)
+        return [replace(edge, why="late") for edge in edges]
 
     def to_come(self, standing: Standing) -> int:
         """How many runs come at least after those that are wanted now."""
         return len(self.plan.report.seeds) if standing.phase == "tuning" else 0
-
-    def _reported(
-        self, tried: Sequence[Tried], chosen: Config, edges: Sequence[Edge], lookup: Lookup
-    ) -> Standing:
-        runs = [self.wanted(chosen, "report", seed) for seed in self.plan.report.seeds]
-        left = [run for run in runs if lookup(run) is None]
-        return Standing("report" if left else "over", tried, chosen, edges, left)
 
     def _tuning(self, config: Config) -> list[Wanted]:
         return [self.wanted(config, "tuning", seed) for seed in self.plan.tuning.seeds]

@@ -20,7 +20,7 @@ from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
 from fedray.files import results_home, write_json
 from fedray.records import BEST, RunFolder
-from fedray.sweep.ledger import Trial, read_state
+from fedray.sweep.ledger import DIED, Trial, read_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Ended, Standing, Wanted
@@ -67,7 +67,7 @@ class Book:
         status: running until every cell is over.
         began: local time.
         seconds: of the trials of this table's invocation, start-up included.
-        failures: why runs failed, by key.
+        failures: why runs failed, by key, whatever row they are of.
         trials: by number, in the order in which they were asked for.
     """
 
@@ -85,6 +85,7 @@ class Book:
         self.cells = [Cell(self.plan, place) for place in self.plan.places]
         self._numbers: dict[str, int] = {}
         self._measured: dict[tuple[str, str], Measured] = {}
+        self._lacking: dict[tuple[str, str], str] = {}
         self._standings: list[tuple[Cell, Standing]] | None = None
 
     # --- which runs -------------------------------------------------------------------------------
@@ -94,27 +95,41 @@ class Book:
         return self.store / key
 
     def measured(self, key: str, row: str) -> Measured | None:
-        """What a run came to for a row; None while it is not over, or where it failed.
-
-        Raises:
-            UserError: when it did not measure what the table is about.
-        """
+        """What a run came to for a row; None while it is not over, or where there is a `reason`."""
         if (key, row) in self._measured:
             return self._measured[key, row]
         number = self._numbers.get(key)
         if number is not None and not self.trials[number].is_over:
             return None
-        if not is_whole(self.folder(key)):
+        if (key, row) in self._lacking or not is_whole(self.folder(key)):
             return None
-        self._measured[key, row] = measured(self.folder(key), self.plan, row)
-        return self._measured[key, row]
+        return self._take(key, row)
+
+    def _take(self, key: str, row: str) -> Measured | None:
+        """Read what a run that is over came to for a row; the other rows may find it there."""
+        try:
+            self._measured[key, row] = measured(self.folder(key), self.plan, row)
+        except UserError as error:
+            self._lacking[key, row] = str(error)
+        return self._measured.get((key, row))
+
+    def reason(self, key: str, row: str) -> str | None:
+        """Why a row has no numbers of a run that is over: it failed, or did not measure them."""
+        return self.failures.get(key) or self._lacking.get((key, row))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Every reason once."""
+        return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
 
     def lookup(self, wanted: Wanted) -> Ended | None:
         """How a run ended."""
-        if wanted.key in self.failures:
-            return Ended(None)
-        found = self.measured(wanted.key, wanted.place.row)
-        return None if found is None else Ended(found.score)
+        key, row = wanted.key, wanted.place.row
+        found = None if key in self.failures else self.measured(key, row)
+        if found is not None:
+            return Ended(found.score)
+        reason = self.reason(key, row)
+        return None if reason is None else Ended(None, died=reason.startswith(DIED))
 
     def standings(self) -> list[tuple[Cell, Standing]]:
         """Where every cell stands; the runs that have become ready are entered."""
@@ -212,27 +227,20 @@ class Book:
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
         """Record what a run came to; a failure for good, so that nobody waits for it."""
-        key = wanted_of(trial).key
+        wanted = wanted_of(trial)
+        key, row = wanted.key, wanted.place.row
         self.seconds[key] = self.seconds.get(key, 0.0) + trial.seconds
         self._standings = None
-        if trial.reason is None:
-            trial.reason = self._take(trial)
         if trial.reason is not None:
             self.failures[key] = trial.reason
-        elif rounds:
+            return
+        found = self._take(key, row)
+        trial.reason = self.reason(key, row)
+        if found is not None:
+            trial.objective, trial.best_rounds = found.choice, [found.round]
+        if rounds:
             trial.last_round = rounds[-1].round
             shutil.rmtree(folder_of(trial) / "checkpoints", ignore_errors=True)  # nobody goes on
-
-    def _take(self, trial: Trial) -> str | None:
-        """Take a run's numbers; why that cannot be, otherwise."""
-        wanted = wanted_of(trial)
-        try:
-            found = measured(folder_of(trial), self.plan, wanted.place.row)
-        except UserError as error:
-            return str(error)
-        self._measured[wanted.key, wanted.place.row] = found
-        trial.objective, trial.best_rounds = found.choice, [found.round]
-        return None
 
     # --- the file ---------------------------------------------------------------------------------
 

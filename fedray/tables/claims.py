@@ -1,8 +1,9 @@
-"""A claim: an inequality between two cells of a table, or between the means of two rows.
+"""A claim: an inequality between two cells of a table, the means of two rows, or two metrics.
 
 fedtsp > fedproto                    rows, by the mean over all columns
 fedtsp @ Dir(0.1) > fedproto @ Dir(0.1)
 fedtsp > local + 1.5                 by more than 1.5 points (of a share: per cent)
+fedmgp: accuracy_base > accuracy_novel     two metrics of one row
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _FORM = re.compile(
     r"^(?P<left>[^<>]+?)\s*(?P<sign>[<>])\s*(?P<right>[^<>]+?)"
     r"(?:\s+(?P<plus>[+-])\s*(?P<margin>\d+(?:\.\d*)?))?$"
 )
+_WITHIN = re.compile(r"^(?P<side>[^<>:]+?)\s*:\s*(?P<metrics>[^:]+)$")
+"""A row, and the inequality between two of its metrics."""
 
 
 class ClaimEntry(Frozen):
@@ -66,7 +69,8 @@ class Claim:
         better: the side that is said to be larger.
         worse: the other one.
         margin: by how much more, in the unit that the table shows (points of a share).
-        metric: what is compared.
+        metric: what is compared, of the better side.
+        than: with which metric of the worse one; the same, but where two of one row are compared.
         source: who says it.
         text: the inequality as written.
     """
@@ -75,14 +79,17 @@ class Claim:
     worse: Side
     margin: float
     metric: str
+    than: str
     source: str
     text: str
 
     @property
     def question(self) -> str:
-        """The inequality with its columns, and the metric."""
+        """The inequality with its columns; where it is about two metrics, with these."""
         sign = "-" if self.margin < 0 else "+"
         margin = f" {sign} {abs(self.margin):g}" if self.margin else ""
+        if self.than != self.metric:
+            return f"{self.better}: {self.metric} > {self.than}{margin}"
         return f"{self.better} > {self.worse}{margin}"
 
 
@@ -101,30 +108,54 @@ def parse_claims(
         if not isinstance(tree, Mapping):
             raise UserError(f"claims: {shown(entry)} is no inequality; {EXAMPLE}")
         given = validate(ClaimEntry, tree, "claims")
-        metric = given.metric or metrics[0]
-        if metric not in metrics:
-            raise UserError(
-                f"claims: metric {shown(metric)} is none of the table's metrics."
-                f"{nearest(metric, metrics)}"
-            )
-        claim = _parsed(given, metric, rows, columns)
+        claim = _parsed(given, rows, columns, metrics)
         asked = columns if given.on == EACH else [given.on]
         found += [_at(claim, None if at == MEAN else at, columns) for at in asked]
     return list(dict.fromkeys(found))
 
 
-def _parsed(given: ClaimEntry, metric: str, rows: Sequence[str], columns: Sequence[str]) -> Claim:
-    match = _FORM.match(given.claim.strip())
+def rows_in(claim: str) -> set[str]:
+    """The rows that an inequality names; none where it is none."""
+    within = _WITHIN.match(claim.strip())
+    match = _FORM.match(claim.strip())
+    sides = [match["left"], match["right"]] if match is not None else []
+    sides = [within["side"]] if within is not None else sides
+    return {side.partition("@")[0].strip() for side in sides}
+
+
+def _parsed(
+    given: ClaimEntry, rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
+) -> Claim:
+    text = given.claim.strip()
+    within = _WITHIN.match(text)
+    match = _FORM.match(text if within is None else within["metrics"].strip())
     if match is None:
         raise UserError(f"claims: {shown(given.claim)} is no inequality between rows; {EXAMPLE}")
-    left, right = (_side(match[name], rows, columns, given.claim) for name in ("left", "right"))
+    left, right = match["left"], match["right"]
     margin = float(match["margin"] or 0) * (-1 if match["plus"] == "-" else 1)
-    better, worse = left, right
     if match["sign"] == "<":  # a < b + m is b > a - m
-        better, worse, margin = right, left, -margin
-    if better == worse:
-        raise UserError(f"claims: {shown(given.claim)} compares a row with itself")
-    return Claim(better, worse, margin, metric, given.source, given.claim.strip())
+        left, right, margin = right, left, -margin
+    if within is None:
+        metric = _metric(given.metric or metrics[0], metrics)
+        better, worse = (_side(side, rows, columns, given.claim) for side in (left, right))
+        if better == worse:
+            raise UserError(f"claims: {shown(given.claim)} compares a row with itself")
+        return Claim(better, worse, margin, metric, metric, given.source, text)
+    if given.metric is not None:
+        raise UserError(f"claims: {shown(given.claim)} names its metrics; leave metric: out")
+    side = _side(within["side"], rows, columns, given.claim)
+    metric, than = (_metric(name, metrics) for name in (left, right))
+    if metric == than:
+        raise UserError(f"claims: {shown(given.claim)} compares a metric with itself")
+    return Claim(side, side, margin, metric, than, given.source, text)
+
+
+def _metric(name: str, metrics: Sequence[str]) -> str:
+    if name not in metrics:
+        raise UserError(
+            f"claims: metric {shown(name)} is none of the table's metrics.{nearest(name, metrics)}"
+        )
+    return name
 
 
 def _side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) -> Side:

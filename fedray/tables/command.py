@@ -19,14 +19,14 @@ from fedray.command import (
     run_command,
     say_stopped,
 )
-from fedray.config import Experiment, find_yaml, read_plugins
+from fedray.config import Experiment, read_plugins
 from fedray.errors import UserError
 from fedray.files import full_disk_said, write_atomic, write_json
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
-from fedray.shipped import folders, names
-from fedray.sweep.command import connect_cluster, hold, prepare, untracked
+from fedray.shipped import names
+from fedray.sweep.command import connect_cluster, hold, keep_yaml, prepare, untracked
 from fedray.sweep.ledger import unfinished
 from fedray.tables.agenda import Cell, check_rows_differ
 from fedray.tables.book import FILE, Book, tables_home
@@ -38,8 +38,6 @@ from fedray.tracking import tracker_for, ui_hint
 from fedray.waiting import say_next
 
 PAGE = "table.md"
-
-
 PROG = "python -m fedray.table"
 
 
@@ -204,9 +202,7 @@ def _resume(args: argparse.Namespace) -> Book:
 
 def keep_file(name: str, book: Book) -> None:
     """Keep the table's file, comments and all, and its plug-ins, with its first results."""
-    if not (book.home / "table.yaml").exists():
-        text = find_yaml(name, folders("tables"), "table").read_text(encoding="utf-8")
-        write_atomic(book.home / "table.yaml", text)
+    keep_yaml(name, "table", book.home / "table.yaml")
     RunFolder(book.home).write_plugins(plugins_of(book.plan))
 
 
@@ -269,8 +265,7 @@ def finish(book: Book, *, tracks: bool) -> int:
     print(f"page: {book.home / PAGE} (also .html, .tex, .json, figure.png)")
     book.write()  # at last: a table that is killed while it concludes can be resumed
     if all(cell.standing.phase == "failed" for cell in found.cells.values()):
-        reasons = dict.fromkeys(book.failures.values())
-        print(f"failed: no cell came through: {'; '.join(reasons)}", file=sys.stderr)
+        print(f"failed: no cell came through: {'; '.join(book.reasons)}", file=sys.stderr)
         return RUN_ERROR
     return 0
 

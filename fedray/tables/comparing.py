@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedray.report.statistics import Interval, holm, p_value, seeds_needed, t_interval
 from fedray.tables.claims import Side, Verdict
@@ -28,8 +29,14 @@ class Comparison:
     p: float | None
 
 
-Compare = Callable[[Side, Side, float, str], Comparison]
-"""Compares two sides, with a margin, by a metric."""
+class Compare(Protocol):
+    """Compares two sides by a metric, or by two."""
+
+    def __call__(
+        self, better: Side, worse: Side, margin: float, metric: str, than: str | None = None
+    ) -> Comparison:
+        """The comparison; `than` is the worse side's metric, None: the same."""
+        ...
 
 
 def compared(
@@ -51,10 +58,12 @@ def compared(
 
 
 def corrected(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction of those that are there."""
-    there = [index for index, p in enumerate(ps) if p is not None]
-    found = dict(zip(there, holm([ps[index] or 0.0 for index in there]), strict=True))
-    return [found.get(index) for index in range(len(ps))]
+    """Holm's correction for all that was asked; what has no p counts, too.
+
+    How many questions there are must not depend on which of them could be answered.
+    """
+    found = holm([1.0 if p is None else p for p in ps])
+    return [None if p is None else each for p, each in zip(ps, found, strict=True)]
 
 
 def verdict_of(comparison: Comparison, p: float | None, alpha: float) -> Verdict:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedray.config import EXECUTION_KEYS, flatten
-from fedray.sweep.spec import show_value
+from fedray.sweep.spec import show_value, words
+from fedray.tables.agenda import Dropped
 from fedray.tables.plan import Place, TablePlan
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_effort(plan, cells),
         *_edges(cells),
         *_failures(cells),
+        *_dropped(cells),
         *_unlike(cells, plan),
         *_differing(book),
         *_versions(cells),
@@ -84,6 +86,7 @@ def _edges(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         "budget": "the budget is spent",
         "bound": "no experiment can have the next value",
         "off": "tuning.extend is false",
+        "late": "the grid was continued for a choice that diverged later",
     }
     for place, cell in cells.items():
         for edge in cell.standing.edges:
@@ -101,6 +104,24 @@ def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         for each in cell.seeds:
             if each.reason is not None:
                 yield f"{place}, seed {each.seed} failed: {each.reason}"
+
+
+def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    """Where a choice diverged when it was reported, and what is reported in its place."""
+    for place, cell in cells.items():
+        standing = cell.standing
+        for each, reason in zip(standing.dropped, cell.dropped, strict=True):
+            yield f"{place}: {dropped_text(each)}: {reason}"
+        if standing.dropped and standing.phase == "over":
+            whole = all(each.reason is None for each in cell.seeds)
+            instead = "the next by validation" if whole else "no other came through: the first"
+            yield f"{place}: reported is {words(standing.chosen or {})}, {instead}"
+
+
+def dropped_text(each: Dropped) -> str:
+    """A choice that diverged, and where: "lr=0.5 diverged on seed 1"."""
+    seeds = ", ".join(map(str, each.seeds))
+    return f"{words(each.config)} diverged on seed{'s' * (len(each.seeds) > 1)} {seeds}"
 
 
 def _unlike(cells: Mapping[Place, CellResult], plan: TablePlan) -> Iterator[str]:

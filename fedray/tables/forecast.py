@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Standing, Wanted
 from fedray.tables.book import Book
 from fedray.tables.plan import Place, TablePlan
 from fedray.tables.search import has_edges
+
+WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,10 @@ def _known(cell: Cell, standing: Standing) -> Iterator[Wanted]:
             yield from (cell.wanted(config, "tuning", seed) for seed in plan.tuning.seeds)
         own = [run for run in standing.wanted if run.phase == "tuning"]
         yield from own
-    if standing.chosen is not None:
-        for seed in plan.report.seeds:
-            yield cell.wanted(standing.chosen, "report", seed)
+    reported = [each.config for each in standing.dropped]
+    reported += [] if standing.chosen is None else [standing.chosen]
+    for config in reported:
+        yield from (cell.wanted(config, "report", seed) for seed in plan.report.seeds)
 
 
 def _runs(
@@ -124,7 +128,8 @@ def headline(book: Book) -> str:
     tuned = first.wanted(first.first[0], "tuning", tuning.seeds[0]).experiment.rounds
     controls = sum(row.control is not None for row in plan.rows.values())
     return "\n".join(
-        [
+        wrapped(line)
+        for line in [
             f"{plan.table} [{plan.scale} scale]: {plan.answers}",
             f"{len(plan.rows)} rows x {len(plan.columns)} columns, "
             f"{len(plan.parsed_claims())} claims, {controls} controls; each cell:",
@@ -165,5 +170,10 @@ def planned_cells(book: Book) -> list[str]:
         what = "; ".join(words(config) for config in cell.first) if cell.is_tuned else "as given"
         what = what if leader == cell.place else f"as {leader}"
         there = f"; {each.there} of {len(each.known) + each.unknown} there" if each.there else ""
-        lines.append(f"{cell.place}: {what}; report seeds {seeds}{there}")
+        lines.append(wrapped(f"{cell.place}: {what}; report seeds {seeds}{there}"))
     return lines
+
+
+def wrapped(line: str) -> str:
+    """A line of at most 80 columns and, indented, those below it."""
+    return fill(line, WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
+from fedray.sweep.spec import Config
 from fedray.tables.agenda import Standing
 from fedray.tables.book import Book
 from fedray.tables.claims import Claim, Side, Verdict
@@ -25,7 +26,7 @@ from fedray.tables.comparing import (
 from fedray.tables.controls import ControlRead, ask, read
 from fedray.tables.fairness import notes_of
 from fedray.tables.measured import Measured
-from fedray.tables.plan import Place, TablePlan
+from fedray.tables.plan import Phase, Place, TablePlan
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class CellResult:
         place: which.
         standing: how far it is, what was tried and chosen.
         seeds: the reported runs; none before a configuration is chosen.
-        tuning_keys: the runs of the choice.
+        dropped: why the choices that diverged did so, in their order.
+        other_keys: the runs of the choice: those of tuning, and reports of dropped choices.
     """
 
     place: Place
     standing: Standing
     seeds: Sequence[SeedResult]
-    tuning_keys: Sequence[str]
+    dropped: Sequence[str]
+    other_keys: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -141,8 +144,11 @@ def outcome(book: Book) -> Outcome:
     metrics = _metrics(cells, plan)
     known = {metric.name: metric for metric in metrics}
 
-    def compare(better: Side, worse: Side, margin: float, metric: str) -> Comparison:
-        a, b = (by_seed(cells, plan, side, known[metric]) for side in (better, worse))
+    def compare(
+        better: Side, worse: Side, margin: float, metric: str, than: str | None = None
+    ) -> Comparison:
+        a = by_seed(cells, plan, better, known[metric])
+        b = by_seed(cells, plan, worse, known[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
         size = max(map(abs, a.values()), default=1.0)
         return compared(better, worse, differences, plan.confidence, size)
@@ -163,14 +169,14 @@ def outcome(book: Book) -> Outcome:
 def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
     """All claims decided and controls read, corrected together."""
     claims = plan.parsed_claims()
-    asked = [compare(c.better, c.worse, c.margin, c.metric) for c in claims]
+    asked = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
     questions = ask(plan, claims, compare)
-    near = [None if each.middle is None else each.middle.p for each in questions]
-    family = [each.p for each in asked] + [each.comparison.p for each in questions] + near
-    ps = corrected(family)
-    of_claims, rest = ps[: len(asked)], ps[len(asked) :]
-    below, middle = rest[: len(questions)], rest[len(questions) :]
-    alpha = (1 - plan.confidence) / max(1, sum(p is not None for p in family))
+    near = [each.middle for each in questions if each.middle is not None]
+    family = [*asked, *(each.comparison for each in questions), *near]
+    ps = iter(corrected([each.p for each in family]))
+    of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
+    middle = [None if each.middle is None else next(ps) for each in questions]
+    alpha = (1 - plan.confidence) / max(1, len(family))
     decided = []
     for claim, comparison, p in zip(claims, asked, of_claims, strict=True):
         verdict = verdict_of(comparison, p, 1 - plan.confidence)
@@ -185,18 +191,24 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
 
 def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
     cell = next(cell for cell in book.cells if cell.place == place)
-    seeds = []
-    for seed in book.plan.report.seeds if standing.chosen is not None else []:
-        wanted = cell.wanted(standing.chosen or {}, "report", seed)
-        reason = book.failures.get(wanted.key)
-        found = None if reason is not None else book.measured(wanted.key, place.row)
-        seeds.append(SeedResult(seed, wanted.key, found, reason))
-    tuning = [
-        cell.wanted(tried.config, "tuning", seed).key
+
+    def key_of(config: Config, phase: Phase, seed: int) -> str:
+        return cell.wanted(config, phase, seed).key
+
+    seeds, report = [], book.plan.report.seeds
+    for seed in report if standing.chosen is not None else []:
+        key = key_of(standing.chosen or {}, "report", seed)
+        found = None if key in book.failures else book.measured(key, place.row)
+        seeds.append(SeedResult(seed, key, found, book.reason(key, place.row)))
+    lost = [key_of(each.config, "report", each.seeds[0]) for each in standing.dropped]
+    others = [
+        key_of(tried.config, "tuning", seed)
         for tried in standing.tried
         for seed in book.plan.tuning.seeds
     ]
-    return CellResult(place, standing, seeds, tuning)
+    others += [key_of(each.config, "report", seed) for each in standing.dropped for seed in report]
+    reasons = [book.reason(key, place.row) or "" for key in lost]
+    return CellResult(place, standing, seeds, reasons, others)
 
 
 def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]:

@@ -10,9 +10,10 @@ from fedray.records import Metric
 from fedray.report.section import Picture, Section
 from fedray.report.statistics import MOST_SEEDS, Interval
 from fedray.sweep.spec import words
-from fedray.tables.claims import Side
+from fedray.tables.claims import Claim, Side
 from fedray.tables.comparing import Comparison
 from fedray.tables.controls import ControlRead
+from fedray.tables.fairness import dropped_text
 from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
@@ -20,6 +21,8 @@ from fedray.units import size_of
 
 MARK = "†"
 """Of numbers that were chosen on test images."""
+LATE = "‡"
+"""Of numbers of a second choice, because the first one diverged when it was reported."""
 NOTHING = "–"
 MEAN = "mean"
 
@@ -61,18 +64,21 @@ def spread_of(interval: Interval, metric: Metric) -> str:
 
 
 def cell_text(found: Outcome, row: str, column: str | None, metric: Metric) -> str:
-    """Our number of a cell, marked where it was chosen on test images."""
-    if column is not None:
-        cell = found.cells[Place(row, column)]
-        if cell.standing.phase == "failed":
-            return "failed"
-        lost = sum(each.reason is not None for each in cell.seeds)
-    else:
-        lost = 0
+    """Our number of a cell or of a row's mean, with what is to be known of it.
+
+    Marked are numbers that were chosen on test images, and those of a second choice; seeds that
+    failed are counted.
+    """
+    columns = found.plan.columns if column is None else [column]
+    cells = [found.cells[Place(row, each)] for each in columns]
+    if all(cell.standing.phase == "failed" for cell in cells):
+        return "failed"
+    lost = len({each.seed for cell in cells for each in cell.seeds if each.reason is not None})
     interval = found.interval(Side(row, column), metric.name)
     if interval is None:
         return "failed" if lost else NOTHING
     mark = MARK if found.plan.select == "test" else ""
+    mark += LATE if any(cell.standing.dropped for cell in cells) else ""
     return spread_of(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
 
 
@@ -142,6 +148,13 @@ def caption(found: Outcome, metric: Metric) -> str:
     )
     if plan.paper is not None and metric is found.metrics[0]:
         text += f"; paper: {plan.paper.source}"
+    late = [
+        f"{place} ({', '.join(map(dropped_text, cell.standing.dropped))})"
+        for place, cell in found.cells.items()
+        if cell.standing.dropped
+    ]
+    if late:
+        text += f"; {LATE}: a choice diverged when it was reported: {'; '.join(late)}"
     return text + "."
 
 
@@ -185,10 +198,16 @@ def _p_text(p: float | None) -> str:
     return NOTHING if p is None else f"{p:.2g}"
 
 
+def claim_text(claim: Claim, found: Outcome) -> str:
+    """A claim, with its metric where that is not the table's first one."""
+    one = claim.metric == claim.than and claim.metric != found.metrics[0].name
+    return f"{claim.question} ({claim.metric})" if one else claim.question
+
+
 def _claims(found: Outcome) -> Section:
     rows = [
         [
-            each.claim.question,
+            claim_text(each.claim, found),
             interval_text(each.comparison.interval, found.metric(each.claim.metric)),
             _p_text(each.corrected),
             f"**{verdict_text(each)}**",
@@ -296,10 +315,14 @@ def _chosen(found: Outcome, made: Made) -> Section:
         leader, added = plan.leader(place), sum(each.added for each in standing.tried)
         tried = f"{len(standing.tried) or 1}" + (f", {added} beyond its grid" if added else "")
         edges = ", ".join(f"{edge.key.rsplit('.', 1)[-1]} ({edge.end})" for edge in standing.edges)
+        chosen = NOTHING
+        if standing.chosen is not None:
+            chosen = words(standing.chosen) or "as given"
+            chosen += "".join(f"; {dropped_text(each)}" for each in standing.dropped)
         rows.append(
             [
                 str(place) if len(plan.columns) > 1 else place.row,
-                words(standing.chosen) or "as given" if standing.chosen is not None else NOTHING,
+                chosen,
                 tried if leader == place else f"as {leader}",
                 edges or "no",
                 "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,

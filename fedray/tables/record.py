@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -72,7 +72,7 @@ def made(book: Book, found: Outcome) -> Made:
         when=datetime.now().isoformat(timespec="minutes"),
         runs=len(keys),
         shared=len(keys - set(book.seconds)),
-        seconds=sum(one.seconds for one in measured),
+        seconds=sum(one.seconds for one in measured) + _lost_seconds(book, keys),
         bytes=sum(one.bytes for one in measured),
         tuning_rounds=_rounds(book, "tuning"),
         report_rounds=_rounds(book, "report"),
@@ -87,9 +87,14 @@ def _rounds(book: Book, phase: Phase) -> str:
     return "-".join(map(str, sorted({min(rounds), max(rounds)})))
 
 
+def _lost_seconds(book: Book, keys: Iterable[str]) -> float:
+    """What was spent, in this invocation, on runs that failed."""
+    return sum(book.seconds.get(key, 0.0) for key in keys if key in book.failures)
+
+
 def keys_of(cell: CellResult) -> list[str]:
     """The runs of a cell."""
-    return [*cell.tuning_keys, *(each.key for each in cell.seeds)]
+    return [*cell.other_keys, *(each.key for each in cell.seeds)]
 
 
 def machine() -> str:
@@ -129,6 +134,7 @@ def _claim(each: Decided) -> Tree:
         "claim": each.claim.question,
         "written": each.claim.text,
         "metric": each.claim.metric,
+        "than": each.claim.than,
         "source": each.claim.source,
         "verdict": each.verdict,
         "p_holm": each.corrected,
@@ -166,13 +172,16 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
     paper = None
     if plan.paper is not None:
         paper = plan.paper.of(place.row, place.column)
-    measured = [one for key in keys_of(cell) if (one := book.measured(key, place.row)) is not None]
+    keys = keys_of(cell)
+    measured = [one for key in keys if (one := book.measured(key, place.row)) is not None]
+    dropped = zip(standing.dropped, cell.dropped, strict=True)
     return {
         "row": place.row,
         "column": place.column,
         "phase": standing.phase,
         "chosen": standing.chosen,
         "tried": [asdict(each) for each in standing.tried],
+        "dropped": [{**asdict(each), "reason": reason} for each, reason in dropped],
         "edges": [asdict(edge) for edge in standing.edges],
         "metrics": metrics,
         "paper": paper,
@@ -185,7 +194,7 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
             }
             for each in cell.seeds
         ],
-        "seconds": sum(one.seconds for one in measured),
+        "seconds": sum(one.seconds for one in measured) + _lost_seconds(book, keys),
         "bytes": sum(one.bytes for one in measured),
     }
 

@@ -110,5 +110,5 @@ class TableRuns:
     def _tags(self, place: Place) -> dict[str, str]:
         plan = self._book.plan
         where = {"row": place.row, "column": place.column}
-        source = source_tags(f"fedray table {plan.table}", versions())
+        source = source_tags(self._book.command, versions())
         return {"table": plan.table, "scale": plan.scale, **where, **source}

@@ -43,14 +43,14 @@ class Edge:
         key: the axis.
         value: the chosen value.
         end: which end it is.
-        why: why the grid does not go on there: "budget" or "bound", or "off" where continuing is
-            switched off.
+        why: why the grid does not go on there: "budget" or "bound", "off" where continuing is
+            switched off, or "late" where a better choice diverged only when it was reported.
     """
 
     key: str
     value: float
     end: Literal["lowest", "highest"]
-    why: Literal["budget", "bound", "off"]
+    why: Literal["budget", "bound", "off", "late"]
 
 
 def configurations(axes: Sequence[Axis], search: Search, budget: int, seed: int) -> list[Config]:
@@ -99,10 +99,15 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def ranked(tried: Sequence[Tried]) -> list[Tried]:
+    """The configurations, the best first, equal ones as they were tried; without what failed."""
+    worth = [each for each in tried if each.objective is not None]
+    return sorted(worth, key=lambda each: -(each.objective or 0.0))
+
+
 def best_of(tried: Sequence[Tried]) -> Tried | None:
     """The best configuration, the first of equal ones; None where all failed."""
-    worth = [each for each in tried if each.objective is not None]
-    return max(worth, key=lambda each: each.objective or 0.0, default=None)
+    return next(iter(ranked(tried)), None)
 
 
 def continued(

@@ -26,10 +26,11 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
+from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
-from fedray.tables.claims import ALL, parse_claims
+from fedray.tables.claims import ALL, Claim, parse_claims, rows_in
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
@@ -220,7 +221,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     _check_metrics(rows, [*table.metrics, table.choose or table.metrics[0]], where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
-    parse_claims(claims, list(rows), list(columns), table.metrics)
+    _check_units(parse_claims(claims, list(rows), list(columns), table.metrics), where)
     experiment = scale.experiment or table.experiment
     return TablePlan(
         table=name,
@@ -269,13 +270,14 @@ def _bases(table: Table, scale: Scale, given: Tree) -> dict[str, Tree]:
 def _phases(
     table: Table, scale: Scale, given: Tree, columns: Mapping[str, Tree], where: str
 ) -> tuple[Tuning, Reporting]:
-    """What is spent on tuning and on the report."""
+    """What is spent on tuning and on the report, of columns that stay what they are."""
     tuning = _laid(Tuning, table.tuning, scale.tuning, given.get("tuning", {}), f"{where}.tuning")
     report = _laid(
         Reporting, table.report, scale.report, given.get("report", {}), f"{where}.report"
     )
     check_seeds(tuning.seeds, f"{where}.tuning")
     check_seeds(report.seeds, f"{where}.report")
+    _check_columns(columns, given.get("set", {}), report, where)
     if tuning.at is not None and tuning.at not in columns:
         raise UserError(
             f"{where}.tuning.at: there is no column {shown(tuning.at)}."
@@ -463,6 +465,24 @@ def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
             )
 
 
+def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, where: str) -> None:
+    """Refuse columns that would not be what they are called."""
+    for column, keys in columns.items():
+        for key in keys:
+            over = [each for each in given if f"{each}.".startswith(f"{key}.")]
+            over += [each for each in given if f"{key}.".startswith(f"{each}.")]
+            if over:
+                raise UserError(
+                    f"{where}: {key} is what column {column} sets; leave {over[0]}= out, or change "
+                    "the columns in the file"
+                )
+        if "rounds" in keys and report.rounds is not None:
+            raise UserError(
+                f"{where}: column {column} sets rounds, and report.rounds={report.rounds} would "
+                "replace them; leave one of them out"
+            )
+
+
 def _check_metrics(rows: Mapping[str, RowPlan], metrics: Sequence[str], where: str) -> None:
     """Refuse what stands for a metric that the table does not have."""
     for name, row in rows.items():
@@ -472,6 +492,16 @@ def _check_metrics(rows: Mapping[str, RowPlan], metrics: Sequence[str], where: s
                     f"{where}.rows.{name}.metrics: the table has no metric {shown(metric)}."
                     f"{nearest(metric, metrics)}"
                 )
+
+
+def _check_units(claims: Sequence[Claim], where: str) -> None:
+    """Refuse to compare a share with what is none."""
+    from fedray.evaluation.metrics import declared_metrics
+
+    for claim in claims:
+        units = [find_metric(name, declared_metrics()) for name in (claim.metric, claim.than)]
+        if len({each.unit for each in units if each is not None}) > 1:
+            raise UserError(f"{where}.claims: {shown(claim.text)} compares unlike units")
 
 
 def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:
@@ -487,8 +517,6 @@ def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], known: Sequence
 
     def is_asked(claim: Any) -> bool:
         text = str(claim.get("claim", "")) if isinstance(claim, Mapping) else str(claim)
-        sides = text.replace("<", ">").split(">")
-        named = {side.partition("@")[0].split("+")[0].strip() for side in sides}
-        return not named & set(gone)
+        return not rows_in(text) & set(gone)
 
     return [claim for claim in claims if is_asked(claim)]

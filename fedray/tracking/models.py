@@ -17,7 +17,7 @@ from fedray.tracking.store import OpenRun, Store
 LOADER = "fedray.trained.pyfunc"
 NAME = "model"
 EVERYBODY = -1
-"""In place of a client: the model that all of them share."""
+"""In place of a client: the model that all of them share; where each has its own, it is refused."""
 
 
 def add_models(store: Store, run: OpenRun, folder: Path, below: str | None = None) -> bool:
@@ -65,13 +65,12 @@ def _saved(folder: Path, kept: Path, temporary: Path) -> Path:
 
 
 def _signature(meta: dict[str, Any]) -> Any:
-    """Images in, names of classes out; of dense models a text for every image."""
+    """Images in, names of classes out: [n]; of dense models, which nobody checks, [n, H, W]."""
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import ParamSchema, ParamSpec, Schema, TensorSpec
 
     images = TensorSpec(np.dtype(np.uint8), (-1, *meta["image"]), "images")
     classes = TensorSpec(np.dtype(str), (-1,), "classes")
-    client = EVERYBODY if meta["is_global"] else 0
-    params = ParamSchema([ParamSpec("client", "long", client)])
+    params = ParamSchema([ParamSpec("client", "long", EVERYBODY)])
     return ModelSignature(Schema([images]), Schema([classes]), params)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.data.decoding import Encoded, Resampling, decode, resizing
+from fedray.data.decoding import DEEP, Encoded, Resampling, decode, resizing, too_deep
 from fedray.errors import UserError
 from fedray.models import Pixels
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Images: TypeAlias = "Tensor | np.ndarray | str | Path | Image | Sequence[str | Path | Image | Any]"
-"""A batch as a tensor or array [n, channels, H, W], [n, H, W, channels] or [n, H, W]; one image
-likewise without n; or a file, a PIL image, or several of these. Integers are in 0..255, floats in
-0..1."""
+"""A batch as a tensor or array [n, channels, H, W], [n, H, W, channels] or, in grey, [n, H, W]; one
+image likewise without n; or a file, a PIL image, or several of these. Integers are in 0..255,
+floats in 0..1."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,30 @@ class Preprocessing:
             return Pixels(torch.zeros(0, self.channels, self.height, self.width))
         if all(isinstance(each, Tensor | np.ndarray) for each in several):
             return Pixels(torch.cat([self._of_array(each) for each in several]))
-        return Pixels.of(torch.from_numpy(self._decoded([_encoded(each) for each in several])))
+        encoded = [_encoded(each, self._mode) for each in several]
+        return Pixels.of(torch.from_numpy(self._decoded(encoded)))
+
+    @property
+    def _mode(self) -> Literal["L", "RGB"]:
+        """What Pillow calls the colours."""
+        return "L" if self.channels == 1 else "RGB"
 
     def _of_array(self, images: Tensor | np.ndarray) -> Tensor:
-        """A tensor or array, of the size that it has where that fits."""
-        batch = self._batch(torch.as_tensor(images).detach().cpu())
-        if not batch.is_floating_point():
-            batch = batch.clamp(0, 255).to(torch.uint8)
-        elif len(batch) and not 0 <= float(batch.min()) <= float(batch.max()) <= 1:
+        """A tensor or array, of the size that it has where that fits.
+
+        Raises:
+            UserError: when it is no images, or its values are out of range.
+        """
+        batch = self._batch(_as_tensor(images))
+        most = 1 if batch.is_floating_point() else 255
+        if batch.numel() and not 0 <= float(batch.min()) <= float(batch.max()) <= most:
+            kind = "floats" if batch.is_floating_point() else "integers"
             raise UserError(
-                f"the images hold floats from {float(batch.min()):g} to {float(batch.max()):g}, "
-                "expected 0 to 1 (or integers from 0 to 255)"
+                f"the images hold {kind} from {float(batch.min()):g} to {float(batch.max()):g}, "
+                "expected floats from 0 to 1 or integers from 0 to 255"
             )
+        if not batch.is_floating_point():
+            batch = batch.to(torch.uint8)
         if batch.shape[1:] == (self.channels, self.height, self.width):
             exact = batch if batch.dtype == torch.uint8 else batch.float() * 2 - 1
             return Pixels.of(exact).values
@@ -84,9 +96,15 @@ class Preprocessing:
         """As [n, 1 or 3, H, W].
 
         Raises:
-            UserError: when it is neither one image nor a batch.
+            UserError: when it is neither one image nor a batch, or may be both.
         """
         found = images
+        if self.channels == 1 and found.ndim == 3 and len(found) == 3 and not _last(found):
+            _, height, width = found.shape
+            raise UserError(
+                f"the images have the shape {list(found.shape)}, which is three grey images or one "
+                f"in RGB; give them as [3, 1, {height}, {width}] or [1, 3, {height}, {width}]"
+            )
         if found.ndim == 2 or (found.ndim == 3 and (found.shape[0] in _COLOURS or _last(found))):
             found = found.unsqueeze(0)
         if found.ndim == 3:
@@ -129,11 +147,29 @@ def _last(images: Tensor) -> bool:
     return images.shape[-1] in _COLOURS
 
 
-def _encoded(image: Any) -> Encoded:
-    """One image as the decoder takes it.
+def _as_tensor(images: Tensor | np.ndarray) -> Tensor:
+    """On the CPU: floats, uint8 or int64; an array may be a turned view of another.
 
     Raises:
-        UserError: when it is none.
+        UserError: when it holds no numbers.
+    """
+    if isinstance(images, np.ndarray):
+        if images.dtype.kind not in "iuf":
+            raise UserError(f"the images hold {images.dtype}, expected floats or integers")
+        wide = {"i": np.int64, "u": np.int64, "f": np.float32}[images.dtype.kind]
+        kept = images.dtype == np.uint8
+        return torch.from_numpy(np.ascontiguousarray(images, None if kept else wide))
+    if images.dtype == torch.bool or images.is_complex():
+        raise UserError(f"the images hold {images.dtype}, expected floats or integers")
+    found = images.detach().cpu()
+    return found if found.is_floating_point() or found.dtype == torch.uint8 else found.long()
+
+
+def _encoded(image: Any, mode: Literal["L", "RGB"]) -> Encoded:
+    """One image as the decoder takes it: a PIL image in these colours, as a file's would be.
+
+    Raises:
+        UserError: when it is none, or has more than 8 bits a channel.
     """
     if isinstance(image, str | Path):
         path = Path(image).expanduser()
@@ -142,9 +178,10 @@ def _encoded(image: Any) -> Encoded:
             raise UserError(f"{path} {what}")
         return path
     if hasattr(image, "convert"):  # a PIL image
-        if image.mode not in ("L", "RGB"):
-            image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
-        return np.asarray(image)
+        if image.mode in DEEP:
+            raise UserError(too_deep("the image", image.mode))
+        return np.asarray(image if image.mode == mode else image.convert(mode))
     raise UserError(
-        f"{type(image).__name__} is no image; expected a file, a PIL image, or a tensor or array"
+        f"{type(image).__name__} is no image here; expected files and PIL images, or tensors and "
+        "arrays, not both"
     )

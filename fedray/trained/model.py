@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedray.core import Algorithm, LocalContext, Tensors
+from fedray.core import Algorithm, ClientState, LocalContext, Tensors
 from fedray.core.client import named_tensors
 from fedray.core.state import leaves
 from fedray.errors import UserError
@@ -58,6 +58,29 @@ class Predictions:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
+
+
+class _Watched(dict[str, Any]):
+    """A mapping that knows what was read of it.
+
+    Attributes:
+        read: the entries.
+    """
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self.read: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        self.read[name] = super().__getitem__(name)
+        return self.read[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An entry, if it is there."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 class TrainedModel:
@@ -121,7 +144,8 @@ class TrainedModel:
 
     def _logits(self, pixels: Pixels) -> Tensor:
         self._local.model.eval()
-        with torch.random.fork_rng(devices=[]):
+        device = self._local.client.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(0)  # of layers that draw when they test
             return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
 
@@ -137,11 +161,17 @@ class TrainedModel:
     def classifier(self) -> Tensors:
         """What the method classifies with besides the model, by name: text vectors, prototypes.
 
-        Empty where the model's own logits are the answer.
+        Of all that the client keeps this is what a prediction reads. Empty where the model's own
+        logits are the answer.
         """
         if type(self.owner.assembly.algorithm).predict is Algorithm.predict:
             return {}
-        trees: dict[str, Any] = {"memory": self._local.state.memory, "extra": self._local.extra}
+        memory, extra = _Watched(self._local.state.memory), _Watched(self._local.extra)
+        state = ClientState(self._local.state.model, memory)
+        TrainedModel(self.owner, replace(self._local, state=state, extra=extra)).predict(
+            torch.zeros(1, *self.owner.facts.image)
+        )
+        trees: dict[str, Any] = {"memory": memory.read, "extra": extra.read}
         return {
             ".".join(path): tensor.detach().cpu().contiguous().clone()
             for path, tensor in leaves(trees)

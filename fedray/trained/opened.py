@@ -14,7 +14,7 @@ from fedray.config import Experiment, load_experiment, read_mapping
 from fedray.core import Client, LocalContext, Samples, Skeleton
 from fedray.data import FederatedData, ImageSet
 from fedray.data.sources import sources
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 from fedray.kept import KeptFacts, KeptModels, models_folder
 from fedray.records import RunFolder
 from fedray.runtime.assembly import Assembly
@@ -126,8 +126,10 @@ def open_models(
         device: where they are to compute, as PyTorch calls it.
 
     Raises:
-        UserError: when there are none, or they are damaged.
+        UserError: when there are none, or they are damaged, or there is no such device.
     """
+    if which not in (None, "best", "last"):
+        raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
     best, last = (models_folder(folder, each) for each in ("best", "last"))
     wanted = {"best": [best], "last": [last], None: [best, last]}[which]
     found = next((place for place in wanted if place.is_dir()), None)
@@ -135,7 +137,23 @@ def open_models(
         found = best if _is_of_last_round(folder, best) else None
     if found is None:
         raise UserError(_why_there_are_none(folder, which))
-    return TrainedModels(folder, KeptModels(found), torch.device(device))
+    return TrainedModels(folder, KeptModels(found), _usable(device))
+
+
+def _usable(device: str) -> torch.device:
+    """The device, if it is there.
+
+    Raises:
+        UserError: with what PyTorch says of it.
+    """
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device={device!r} cannot be used ({one_line(error)}); take 'cpu'"
+        ) from None
+    return found
 
 
 def _is_of_last_round(folder: Path, best: Path) -> bool:

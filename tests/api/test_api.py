@@ -17,6 +17,9 @@ from fedray.cli.run import main as command
 from fedray.errors import RunFailed, UserError
 from fedray.records import RunFolder
 from fedray.sweep import command as sweeping
+from fedray.sweep.spec import plan_sweep
+from fedray.tables import command as comparing
+from fedray.tables.spec import plan_table
 
 SMALL = {"data.clients": 3, "data.samples": 240, "local_epochs": 1, "model.feature_dim": 8}
 
@@ -124,7 +127,7 @@ def test_an_error_in_a_callback_ends_the_run_and_is_named(small, tmp_path):
 def test_folders_that_do_not_fit_are_refused(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small.but(rounds=1).train("run", executor="serial")
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="holds a run; go on with resume=True, or"):
         small.train("run", executor="serial")
     with pytest.raises(UserError, match="holds another experiment"):
         small.but(seed=9).train("run", executor="serial", resume=True)
@@ -169,6 +172,38 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
     args = asked[0]
     assert (args.sweep, args.out, args.no_track) == ("fedtsp_lambda", tmp_path / "sweep", True)
     assert args.set == ["data.partition={alpha: 0.5}", "rounds=3"]
+
+
+def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
+    asked = []
+    for module in (sweeping, comparing):
+        monkeypatch.setattr(module, "carry_out", lambda args: asked.append(args) or 1)
+    sweep = {
+        "name": "rates",
+        "answers": "which rate?",
+        "space": {"lr": {"grid": (0.1, 0.2)}},
+        "scales": {"laptop": {"experiment": "fedavg_digits"}},
+    }
+    table = {"rows": {"mine": "fedproto"}, "report": {"seeds": [7]}}
+    mine = "tests/plugins/mine.py"
+    studies = [
+        fedray.Sweep(sweep, rounds=2),
+        fedray.Table(table, {"report.seeds": [3]}, plugins=mine),
+    ]
+    for study in studies:
+        with pytest.raises(RunFailed):
+            study.run(tmp_path / study.name)
+        with pytest.raises(RunFailed):
+            study.run(tmp_path / study.name, resume=True)
+    of_sweep, resumed, of_table, _ = asked
+    plan = plan_sweep(of_sweep.sweep, of_sweep.set)
+    assert (plan.sweep, plan.axes[0].values, plan.set) == ("rates", (0.1, 0.2), {"rounds": 2})
+    assert (resumed.sweep, resumed.resume, resumed.set) == (of_sweep.sweep, True, [])
+    assert of_table.table == str(tmp_path / "table" / "table.yaml")
+    assert (of_table.set, of_table.plugin) == (["report.seeds=[3]"], [mine])
+    assert list(plan_table(of_table.table).rows) == ["mine", "local", "fedavg", "fedproto"]
+    with pytest.raises(UserError, match="separates folders"):
+        fedray.Table({**table, "name": "../mine"})
 
 
 @pytest.mark.ray

@@ -1,7 +1,8 @@
-"""The notebooks run from their first cell to their last, each in an empty folder."""
+"""The notebooks run from their first cell to their last, and once more, in an empty folder."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
@@ -20,9 +21,11 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="notebooks/ is not p
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    notebook.cells += deepcopy(notebook.cells)  # as readers do
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert (tmp_path / "runs").is_dir()
+    assert (tmp_path / "results" / "runs").is_dir()
 
 
 def test_notebooks_are_kept_without_outputs():

@@ -10,9 +10,18 @@ from stand_ins import Tiny
 
 import fedray
 from fedray.__main__ import main
-from fedray.cli.papers import PAPERS, Command, every_command, page, read_paper, read_papers
+from fedray.cli.papers import (
+    PAPERS,
+    Command,
+    every_command,
+    every_table,
+    page,
+    read_paper,
+    read_papers,
+)
 from fedray.cli.resolving import check_command, words_of
 from fedray.errors import UserError
+from fedray.shipped import folders
 
 COMMANDS = every_command(read_papers())
 SHORT = 1
@@ -119,6 +128,11 @@ def test_the_page_has_every_item_with_its_commands(page_of):
     assert "### Table 1\n\nWhich?\n\nMeasured: local_accuracy" in text
     assert "```\npython -m fedray.run local_digits seed=3\n```" in text
     assert "Not without a network: Nothing." in text
+    page_of(GOOD.replace("    offline:", "    tables: [fedtsp_table4]\n    offline:"))
+    assert "```\npython -m fedray.table fedtsp_table4 --scale laptop\n" in page()
+    page_of(GOOD.replace("    offline:", "    tables: [fedtsp_table5]\n    offline:"))
+    with pytest.raises(UserError, match=r"items.1 .Fig. 2.: there is no table 'fedtsp_table5'"):
+        page()
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -191,6 +205,20 @@ def test_every_command_resolves(every_root, command):
     asked = check_command(command.words)
     for each in asked:
         assert each.experiment.scale == command.scale, command.words
+
+
+def test_every_table_is_an_items_and_its_commands_resolve(every_root):
+    papers = read_papers()
+    named = {
+        name: paper for paper in papers for item in papers[paper].items for name in item.tables
+    }
+    files = (path for folder in folders("tables") for path in folder.glob("*_*.yaml"))
+    assert set(named) == {path.stem for path in files}
+    assert all(name.startswith(f"{paper}_") for name, paper in named.items())
+    commands = every_table(papers)
+    assert {each.scale for each in commands} == {"laptop", "desktop", "paper"}
+    for command in commands[:: len(commands) // 3]:
+        assert check_command(command.words)
 
 
 def groups() -> dict[str, list[str]]:

@@ -55,6 +55,15 @@ def test_a_folder_is_what_a_run_reads(flowers):
     assert look.samples[0][0].shape == (48, 48, 3)
 
 
+@pytest.mark.parametrize("held", ["test", "validation", "Val"])
+def test_splits_are_no_domains(tmp_path, held):
+    for split in ("train", held):
+        for name, colour in COLOURS.items():
+            draw(tmp_path / split / name / "0.png", colour)
+    assert source_for(tmp_path) == "image_folder"
+    assert look_at(tmp_path, "image_folder").counts.tolist() == [[1, 1]] * 3
+
+
 def test_domains_and_parquet_are_found_by_their_layout(tmp_path, flowers):
     for domain in ("photo", "sketch"):
         for name, colour in COLOURS.items():

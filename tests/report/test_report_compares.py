@@ -11,7 +11,7 @@ import pytest
 from written_runs import ACCURACY, groups_in, write_run
 
 from fedray.report.command import main
-from fedray.report.comparable import blocks_of, methods_differ, unlike
+from fedray.report.comparable import blocks_of, methods_differ, unlike, why_apart
 from fedray.report.compared import Compared
 from fedray.report.latex import escaped
 
@@ -80,6 +80,40 @@ def test_methods_that_were_given_other_models_are_said(tmp_path: Path) -> None:
     assert methods_differ(groups) == ["methods differ in model.group (fedtsp: digits; fedavg: mlp)"]
 
 
+def test_each_is_compared_with_each_that_stands_in_its_table(tmp_path: Path) -> None:
+    for method, seeds in (("fedtsp", (0,)), ("fedproto", (1,)), ("local", (0, 1))):
+        for seed in seeds:
+            changes = {"algorithm": method, "seed": seed}
+            other = "other" if (method, seed) == ("local", 1) else None
+            write_run(tmp_path / f"{method}{seed}", [0.1, 0.2], changes, partition=other)
+    groups = groups_in(tmp_path)
+    members = [groups[name] for name in ("fedtsp", "fedproto", "local")]
+    blocks = blocks_of(members)
+    assert [[member.label for member in block] for block in blocks] == [
+        ["fedtsp", "fedproto"],
+        ["local"],
+    ]
+    assert why_apart(blocks) == ["not compared: fedproto and local have other partitions (seed 1)"]
+
+
+def test_what_is_not_known_to_be_the_same_is_not_compared(tmp_path: Path) -> None:
+    for method in METHODS:
+        write_run(tmp_path / method, [0.1, 0.2], {"algorithm": method}, data=None)
+    a, b = groups_in(tmp_path).values()
+    assert unlike(a, b) == ["images without a hash, which may be others"]
+
+
+def test_a_mean_over_fewer_seeds_than_the_row_has_says_so(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        metrics = {"extra": 0.5 + seed / 10} if seed else {}
+        write_run(tmp_path / str(seed), [0.1, 0.2], {"seed": seed}, metrics=metrics)
+    words = ["--metric", "local_accuracy", "--metric", "extra", "--at", "final"]
+    assert main([str(tmp_path), *words, "--out", f"{tmp_path}/t.md"]) == 0
+    line = next(x for x in (tmp_path / "t.md").read_text().splitlines() if x[:8] == "| fedtsp")
+    assert "(n = 2)" in line
+    assert line.count("(n = ") == 1
+
+
 # --- rows and names ------------------------------------------------------------------------------
 
 
@@ -107,6 +141,13 @@ def test_a_method_in_several_rows_keeps_the_rest_of_their_labels(tmp_path: Path)
     assert [row["label"] for row in rows] == ["FedTSP lambda=7", "FedTSP lambda=1"]
 
 
+def test_a_filter_takes_any_text(tmp_path: Path) -> None:
+    for folder, template in (("a", "{name}: a photo"), ("b", "[a drawing of {name}")):
+        write_run(tmp_path / folder, [0.1, 0.2], {"text.template": template})
+    rows = report(str(tmp_path), "--filter", "text.template={name}: a photo", f"{tmp_path}/t.csv")
+    assert len(rows) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -115,6 +156,7 @@ def test_a_method_in_several_rows_keeps_the_rest_of_their_labels(tmp_path: Path)
         (["--filter", "seed=9"], "no run has this value; there are 0, 1"),
         (["--label", "fedtsq=x"], "Did you mean 'fedtsp'"),
         (["--label", "fedtsp=fedproto"], "would stand for several rows"),
+        (["--out", "figure.PNG"], "end the name in .png, in small letters"),
         (["--out", "figure.jpg"], "a report is md, csv, tex, png, svg, pdf, html"),
     ],
 )
@@ -201,9 +243,30 @@ def test_a_label_is_text_in_every_form(runs: Path, tmp_path: Path) -> None:
     assert main([str(runs), *words, "--label", "fedtsp=<b>50% & A_1|B</b>"]) == 0
     page, tex, markdown = (out.read_text() for out in outs)
     assert "<b>" not in page
-    assert r"$<$b$>$50\% \& A\_1|B" in tex
+    assert r"$<$b$>$50\% \& A\_1\textbar{}B" in tex
     assert r"A_1\|B" in markdown
     assert escaped("λ ± 1") == r"$\lambda$ $\pm$ 1"
+    assert escaped("[best] α=-1") == r"{[}best] $\alpha$=-1"
+    assert escaped("-1.5 ± 0.2") == r"$-$1.5 $\pm$ 0.2"
+
+
+def test_a_label_is_text_in_figures(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.svg"
+    labels = ["--label", "fedtsp=_mine for $5 or $6", "--label", r"fedproto=a^b_c"]
+    assert main([str(runs), "--out", str(out), *labels]) == 0
+    drawn = re.findall(r"<!-- (.*?) -->", out.read_text())
+    assert " _mine for $5 or $6" in drawn
+    assert "a^b_c" in drawn
+
+
+def test_curves_that_are_not_comparable_are_said_to_be_so(tmp_path: Path) -> None:
+    for method, epochs in (("fedtsp", 5), ("fedproto", 9)):
+        changes = {"algorithm": method, "local_epochs": epochs}
+        write_run(tmp_path / method, [0.1, 0.2], changes, metrics={"extra": 0.3})
+    for words in ([], ["--metric", "local_accuracy", "--metric", "extra"]):
+        out = tmp_path / f"{len(words)}.svg"
+        assert main([str(tmp_path), "--out", str(out), *words]) == 0
+        assert "<!-- not all are comparable: see the table -->" in out.read_text()
 
 
 def test_a_folder_gets_what_is_asked_for(runs: Path, tmp_path: Path) -> None:
@@ -212,6 +275,8 @@ def test_a_folder_gets_what_is_asked_for(runs: Path, tmp_path: Path) -> None:
     )
     names = {path.name for path in (tmp_path / "r").iterdir()}
     assert names == {"table.tex", "by_round.pdf", "by_traffic.pdf"}
+    assert main([str(runs), "--out", str(tmp_path / "a b#.tex")]) == 0
+    assert r"\label{tab:a-b-}" in (tmp_path / "a b#.tex").read_text()
 
 
 def test_seeds_without_a_partner_are_said(tmp_path: Path) -> None:

@@ -89,6 +89,13 @@ def test_means_by_hand(ledger):
     assert best_trial(ledger).number == 0
 
 
+def test_a_seed_that_stopped_early_counts_as_it_was_then(ledger):
+    before = means.mean_rows(ledger)[0].values
+    for trial in ledger.ordered:
+        trial.best_rounds = [2, 9]  # at: final, the second seed had stopped in round 2
+    assert means.mean_rows(ledger)[0].values == before
+
+
 def test_a_configuration_that_lacks_a_data_set_is_not_the_best(ledger):
     ledger.trials[1].status = "failed"
     first, second = means.mean_rows(ledger)

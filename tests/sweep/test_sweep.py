@@ -146,6 +146,8 @@ def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, 
         (["tinny"], "there is no sweep 'tinny'. Did you mean 'tiny'?"),
         (["tiny", "--scale", "paper"], "sweep tiny has no paper scale, only laptop"),
         (["tiny", "rounds"], "'rounds' is not key=value"),
+        (["tiny", "seed=0,a"], r"seeds=\[0, 'a'\], expected different whole numbers"),
+        (["tiny", "seed=0,0"], r"seeds=\[0, 0\], expected different whole numbers"),
         (["tiny", "seed=-1"], r"seeds=\[-1\], expected different whole numbers"),
         (["tiny", "algorithm.lambda=3"], "algorithm.lambda is what sweep tiny varies; leave"),
         (["together", "lr=3"], "lr is what sweep together varies; leave lr=3 out"),
@@ -247,6 +249,8 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     write(here, seeds=[0, 1], scales=laptop(set={"rounds": 4, "lr": 0.1}))
     plan = plan_sweep("tiny", ["rounds=3", "seed=5"])
     assert (plan.seeds, plan.set) == ([5], {"lr": 0.1, "rounds": 3})
+    for several in ("seed=5,0,7", "seed=[5, 0, 7]"):
+        assert plan_sweep("tiny", [several]).seeds == [5, 0, 7]
     experiment = plan.experiment_of({"algorithm.lambda": 2}, 5)
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
     assert experiment.algorithm.params == {"lambda": 2, "proto_agg": "weighted"}

@@ -9,8 +9,9 @@ from fedray.records import Costs, Metric, Round, Run, RunInfo, Traffic
 from fedray.tables.agenda import Wanted
 from fedray.tables.book import Book, RunTrial, wanted_of
 
-Curve = Callable[[Wanted], Sequence[tuple[float, float]] | None]
-"""Of a run, its accuracy on validation and test images round by round; None where it fails."""
+Curve = Callable[[Wanted], Sequence[tuple[float, float]] | str | None]
+"""Of a run, its accuracy on validation and test images round by round; why it failed, or None where
+its loss was no number."""
 
 
 def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: str = "p") -> Run:
@@ -55,8 +56,8 @@ def end(book: Book, trial: RunTrial, curve: Curve) -> None:
     """Have a run happen."""
     found = curve(wanted_of(trial))
     trial.status = "running"
-    if found is None:
-        trial.reason, rounds = "its loss is no number", []
+    if found is None or isinstance(found, str):
+        trial.reason, rounds = found or "its loss is no number", []
     else:
         trial.folder.mkdir(parents=True, exist_ok=True)
         write_json(trial.folder / "result.json", result_of(wanted_of(trial), found).to_json())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from pretended_runs import end, pretend
 
+import fedray
+from fedray.errors import CodeError
+from fedray.sweep.ledger import DIED
 from fedray.sweep.seeds import MergedRound
-from fedray.tables.agenda import Wanted
+from fedray.tables.agenda import Dropped, Wanted
 from fedray.tables.book import Book, is_whole
 from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
+from fedray.tables.record import made, table_json
 from fedray.tables.search import Edge
 from fedray.tables.spec import plan_table
 
@@ -237,8 +241,123 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
 def test_a_run_that_lacks_the_metric_says_so(play):
     book = play(flat, metrics=["local_acuracy"])
     assert standing(book).phase == "failed"
-    (reason, *_) = book.failures.values()
+    (reason, *_) = book.reasons
     assert "no round has 'validation/local_acuracy'" in reason
+
+
+def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
+    rows = {name: {"algorithm": "fedproto"} for name in ("first", "mine", "last")}
+    for name in ("first", "last"):
+        rows[name]["metrics"] = {"local_accuracy": f"local_acuracy_{name}"}
+    book = play(flat, rows=rows, baselines=[], claims=["mine > first"])
+    phases = {place.row: cell.standing.phase for place, cell in outcome(book).cells.items()}
+    assert phases == {"first": "failed", "mine": "over", "last": "failed"}
+    assert book.failures == {}
+
+
+# --- a choice that diverges when it is reported ---------------------------------------------------
+
+
+def fragile(*lost: tuple[str, float, int], died: bool = False):
+    """The highest rate is best; reports of these rows, rates and seeds fail."""
+
+    def curve(wanted):
+        lr = wanted.experiment.lr
+        if wanted.phase == "report" and (wanted.place.row, lr, wanted.seed) in lost:
+            return f"{DIED} twice" if died else None
+        return [(0.0, 0.0), (lr, lr / 2)]
+
+    return curve
+
+
+THREE = {"space": {"lr": {"grid": [0.01, 0.1, 0.5]}}, "report": {"seeds": [0, 1, 2]}}
+
+
+def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play):
+    book = play(fragile(("mine", 0.5, 1)), **THREE)
+    at = standing(book)
+    assert at.dropped == [Dropped({"lr": 0.5}, [1])]
+    assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
+    cell = outcome(book).cells[MINE]
+    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
+    assert len(cell.other_keys) == 3 + 3  # the lost report is of what the row has cost
+    assert standing(book, LOCAL).chosen == {"lr": 0.5}
+    assert sorted(outcome(book).claims[0].comparison.differences) == [0, 1, 2]
+    notes = outcome(book).notes
+    assert "mine: lr=0.5 diverged on seed 1: its loss is no number" in notes
+    assert "mine: reported is lr=0.1, the next by validation" in notes
+
+
+def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
+    write(**THREE)
+    found = []
+    for backwards in (False, True):
+        book = Book(here / "out", plan_table("tiny"), here / f"runs_{backwards}")
+        while book.next() is not None:
+            ready = [trial for trial in book.ordered if trial.status == "pending"]
+            end(book, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
+        found.append(standing(book))
+        assert standing(Book(here / "out", book.plan, book.store)).wanted  # they run again
+    assert found[0] == found[1]
+    assert found[0].dropped == [Dropped({"lr": 0.5}, [0, 2])]
+
+
+def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
+    book = play(fragile(*(("mine", lr, seed) for seed, lr in enumerate([0.01, 0.1, 0.5]))), **THREE)
+    at = standing(book)
+    assert at.chosen == {"lr": 0.5}
+    assert at.dropped == [Dropped({"lr": 0.1}, [1]), Dropped({"lr": 0.01}, [0])]
+    found = outcome(book)
+    assert sorted(found.claims[0].comparison.differences) == [0, 1]
+    assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
+
+
+def test_processes_that_die_say_nothing_of_a_choice(play):
+    at = standing(play(fragile(("mine", 0.5, 1), died=True), **THREE))
+    assert (at.chosen, at.dropped) == ({"lr": 0.5}, [])
+
+
+def test_a_row_that_follows_another_takes_what_that_one_reports(play):
+    rows = {
+        "mine": {"algorithm": "fedproto"},
+        "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
+    }
+    changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
+    book = play(fragile(("mine", 0.5, 1)), **changes)
+    follower = standing(book, Place("null", "all"))
+    assert (follower.chosen, follower.dropped) == ({"lr": 0.1}, [])
+    book = play(fragile(("mine", 0.5, 1), ("null", 0.1, 0)), **changes)
+    follower = standing(book, Place("null", "all"))
+    assert standing(book).chosen == {"lr": 0.1}
+    assert (follower.chosen, follower.dropped) == ({"lr": 0.01}, [Dropped({"lr": 0.1}, [0])])
+
+
+def test_a_later_choice_at_an_edge_is_named(play):
+    lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
+    book = play(fragile(*lost), **THREE)
+    assert standing(book).edges == [Edge("lr", 0.01, "lowest", "late")]
+    assert any("continued for a choice that diverged later" in n for n in outcome(book).notes)
+
+
+def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
+    """Real runs: at lr=100 the first round is the better one, and the second gives NaN."""
+    space = {"lr": {"grid": [0.0001, 100]}}
+    write(baselines=[], rows={"mine": "fedproto"}, space=space,
+          tuning={"rounds": 1, "configurations": 2})  # fmt: skip
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    while (trial := book.next()) is not None:
+        trial.status = "running"
+        try:
+            fedray.Experiment(trial.wanted.experiment.tree()).train(trial.folder, executor="serial")
+        except CodeError as error:
+            trial.reason = str(error)
+        book.measure(trial, [] if trial.reason else book.rounds_of(trial))
+        trial.status = "failed" if trial.reason else "finished"
+    at = standing(book)
+    small, large = at.tried
+    assert small.objective < large.objective
+    assert (at.chosen, at.dropped) == ({"lr": 0.0001}, [Dropped({"lr": 100}, [0, 1])])
+    assert any("the training loss became nan" in note for note in outcome(book).notes)
 
 
 # --- the book -------------------------------------------------------------------------------------
@@ -258,6 +377,40 @@ def test_a_book_goes_on_where_it_was(here, write):
     assert again.failures == {trial.wanted.key: "it died"}
     assert again.seconds == {trial.wanted.key: 3.0}
     assert trial.wanted.key not in [each.wanted.key for each in again.open or [again.next()]]
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
+def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is_told):
+    """The short form of the kills in test_table_on_ray.py: after every run, and just before."""
+    write(**THREE)
+    curve = fragile(("mine", 0.5, 1), ("local", 0.5, 0), ("local", 0.5, 2))
+    book = Book(here / "whole", plan_table("tiny"), here / "whole_runs")
+    pretend(book, curve)
+    whole = told(book)
+    book = Book(here / "cut", plan_table("tiny"), here / "cut_runs")
+    book.write()
+    cuts = 0
+    while (trial := book.next()) is not None:
+        end(book, trial, curve)
+        if is_told or trial.reason is None:
+            book.write()
+        elif cuts % 2:  # what failed is run again, and fails again
+            end(book, trial, curve)
+            book.write()
+        book, cuts = Book.read(here / "cut"), cuts + 1
+    assert cuts > len(book.cells) * 6
+    assert told(book) == whole
+
+
+def told(book: Book):
+    """All that a table says."""
+    found = outcome(book)
+    how = made(book, found)
+    tree = table_json(book, found, how)
+    del tree["made"]
+    for cell in tree["cells"]:
+        del cell["seconds"]
+    return tree
 
 
 def test_the_watcher_sees_one_seed_a_trial(play):
@@ -296,7 +449,7 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     assert mine.there == 1
     assert mine.seconds == pytest.approx(2 * (1 + 3 * 2))
     assert local.seconds == pytest.approx(2 * (2 + 3 * 2))
-    assert "1 are there; about 1 min of computing left" in headline(book)
+    assert "1 are there; about 1 min of computing left" in " ".join(headline(book).split())
     assert planned_cells(book)[0] == "mine: lr=0.02; lr=0.1; report seeds 0, 1, 2; 1 of 5 there"
 
 
@@ -309,3 +462,16 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     assert "about 2.5 h of one core, says the file" in out
     assert "\nlocal: lr=0.02; lr=0.1; report seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
+
+
+def test_a_plan_fits_eighty_columns(here, write):
+    write(
+        answers="Which of many methods leads " * 6,
+        columns={f"a setting with a long name {i}": {"batch_size": i} for i in range(1, 9)},
+        space={"lr": {"grid": [round(0.1 + i / 1000, 3) for i in range(20)]}},
+        tuning={"configurations": 20},
+    )
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    lines = "\n".join([headline(book), *planned_cells(book)]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("mine @ a setting with a long name") for line in lines) == 8

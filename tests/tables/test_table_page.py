@@ -12,10 +12,18 @@ from pretended_runs import end
 
 from fedray.report.latex import escaped
 from fedray.tables.book import Book
-from fedray.tables.command import cell_metrics, main, write_page
+from fedray.tables.command import (
+    begin_or_resume,
+    cell_metrics,
+    keep_file,
+    main,
+    parser,
+    write_page,
+)
 from fedray.tables.figure import draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
+from fedray.tables.page import main_cells
 from fedray.tables.plan import Place
 from fedray.tables.spec import plan_table
 
@@ -77,6 +85,41 @@ def test_numbers_that_were_chosen_on_test_are_marked(play, here):
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
     assert r"$^\dagger$" in latex(outcome(book))
+
+
+def test_a_choice_that_diverged_is_named_in_every_form(play, here):
+    def late(wanted):
+        lost = wanted.place.row == "base" and wanted.seed == 2 and wanted.experiment.lr > 0.1
+        return None if lost else curve(wanted)
+
+    book = play(late, **CHANGES)
+    (here / "out").mkdir()
+    text = write_page(book, outcome(book))
+    (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
+    assert line.count("‡") == 3
+    said = "lr=0.5 diverged on seed 2"
+    assert f"| lr=0.1; {said} |" in text
+    for name in ("table.md", "table.tex", "table.html"):
+        form = (here / "out" / name).read_text()
+        assert f"base @ Dir(0.1) ({said})" in form, name
+    assert r"$^\ddagger$" in latex(outcome(book))
+    tree = json.loads((here / "out" / "table.json").read_text())
+    (cell, _) = (cell for cell in tree["cells"] if cell["row"] == "base")
+    assert cell["dropped"] == [
+        {"config": {"lr": 0.5}, "seeds": [2], "reason": "its loss is no number"}
+    ]
+
+
+def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
+    def lost(wanted):
+        gone = wanted.place == Place("null", "Dir(1)") and wanted.seed == 2
+        return None if gone else curve(wanted)
+
+    book = play(lost, **CHANGES)
+    header, lines = main_cells(outcome(book), outcome(book).metrics[0])
+    rows = {cells[0]: cells for cells in lines}
+    assert header[-1] == "mean"
+    assert [("(1 failed)" in text) for text in rows["null (control)"][1::2]] == [False, True, True]
 
 
 def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
@@ -243,6 +286,39 @@ def test_fedray_table_is_the_same_command(here, write, capsys):
     write(rows={})
     assert plain(["table", "tiny"]) == 2
     assert "table tiny.rows is empty" in capsys.readouterr().err
+
+
+def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
+    write()
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    book.home.mkdir()
+    keep_file("tiny", book)
+    keep_file("tiny", book)
+    assert capsys.readouterr().out == ""
+    kept = (here / "out" / "table.yaml").read_text()
+    write(report={"seeds": [5, 6]})
+    keep_file("tiny", book)
+    assert "tiny.yaml has changed; " in capsys.readouterr().out
+    assert (here / "out" / "table.yaml").read_text() == kept
+
+
+def test_the_command_that_makes_a_table_again_names_its_plugins(here, write):
+    from fedray.cli.resolving import check_command
+
+    text = (
+        "from fedray.core import algorithms\n"
+        "from fedray.algorithms.averaging.fedavg import FedAvg\n\n"
+        "@algorithms.add\n"
+        'class Another(FedAvg):\n    """FedAvg by another name."""\n\n'
+        "    name = 'another_of_mine'\n"
+    )
+    (here / "mine.py").write_text(text)
+    write(rows={"another_of_mine": None})
+    words = ["tiny", "batch_size=8", "--plugin", "mine.py", "--no-track"]
+    book = begin_or_resume(parser().parse_intermixed_args(words))
+    assert book.command == "python -m fedray.table tiny batch_size=8 --plugin mine.py"
+    labels = [each.label for each in check_command(book.command)]
+    assert labels[0] == "another_of_mine lr=0.02"
 
 
 def test_a_tables_command_resolves_without_running_it(here, write):

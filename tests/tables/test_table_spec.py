@@ -76,7 +76,7 @@ def test_layers_are_laid_on_each_other(write, here):
     write(
         set={"local_epochs": 2, "batch_size": 8},
         rows={"mine": {"algorithm": "fedproto", "set": {"batch_size": 4}}},
-        columns={"a": {"data.partition.alpha": 0.3, "batch_size": 32}, "b": {}},
+        columns={"a": {"data.partition.alpha": 0.3, "local_epochs": 4}, "b": {}},
         tuning={"rounds": 1},
         report={"rounds": 5, "seeds": [7]},
         scales={"laptop": {}, "desktop": {"set": {"local_epochs": 3}, "columns": {"c": {}}}},
@@ -87,12 +87,72 @@ def test_layers_are_laid_on_each_other(write, here):
     assert (at.local_epochs, at.batch_size, at.rounds, at.lr, at.seed) == (3, 4, 1, 0.5, 3)
     plan = plan_table("tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
     at = plan.experiment_of(Place("mine", "a"), {}, "report", 7)
-    assert (at.batch_size, at.rounds, at.local_epochs) == (2, 4, 2)
+    assert (at.batch_size, at.rounds, at.local_epochs) == (2, 4, 4)
     assert at.data.partition.params["alpha"] == 0.3
     assert plan.report.seeds == [1, 2]
     assert plan.tuning.rounds == 4
     at = plan.experiment_of(Place("local", "a"), {}, "report", 7)
     assert at.algorithm.name == "local"
+
+
+@pytest.mark.parametrize(
+    "given", ["data.partition.alpha=1", "data.partition=iid", "data.partition.alpha.x=1"]
+)
+def test_a_column_stays_what_it_is_called(write, given):
+    write(columns={"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}})
+    with pytest.raises(UserError, match=r"is what column Dir\(0.1\) sets; leave data.partition"):
+        plan_table("tiny", [given])
+
+
+def test_a_column_of_rounds_is_not_overruled(write):
+    write(curve={"rounds": [1, 3]})
+    plan = plan_table("tiny", ["tuning.rounds=1"])
+    at = plan.experiment_of(Place("mine", "rounds=3"), {}, "report", 0)
+    assert at.rounds == 3
+    with pytest.raises(UserError, match=r"rounds=1 sets rounds, and report.rounds=2 would"):
+        plan_table("tiny", ["rounds=2"])
+
+
+def test_two_metrics_of_a_row_are_compared():
+    def one(text, **more):
+        entry = {"claim": text, **more}
+        return parse_claims([entry], ["a", "b-c"], ["x", "y"], ["m", "n", "m_n"])
+
+    (claim,) = one("b-c: m_n > n + 2")
+    assert (claim.better, claim.worse) == (Side("b-c", None), Side("b-c", None))
+    assert (claim.metric, claim.than, claim.margin) == ("m_n", "n", 2.0)
+    assert claim.question == "b-c: m_n > n + 2"
+    (claim,) = one("a @ x: m < n - 1")
+    assert (claim.better.column, claim.metric, claim.than, claim.margin) == ("x", "n", "m", 1.0)
+    assert [each.better.column for each in one("a: m > n", on="each")] == ["x", "y"]
+    for text, said in [
+        ("a: m > o", "metric 'o' is none of the table's metrics"),
+        ("a: m > m", "compares a metric with itself"),
+        ("d: m > n", "there is no row 'd'"),
+        ("a: m > n > m", "is no inequality"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            one(text)
+    with pytest.raises(UserError, match="names its metrics; leave metric: out"):
+        one("a: m > n", metric="m")
+
+
+def test_metrics_of_unlike_units_are_not_compared(write):
+    metrics = ["local_accuracy", "global_accuracy", "learning_rate"]
+    write(metrics=metrics, claims=["mine: local_accuracy > global_accuracy", "gone: a > b"],
+          baselines=["local", "gone"], scales={"laptop": {"rows": {"gone": None}}})  # fmt: skip
+    assert [each.than for each in plan_table("tiny").parsed_claims()] == ["global_accuracy"]
+    write(metrics=metrics, claims=["mine: local_accuracy > learning_rate"])
+    with pytest.raises(UserError, match="compares unlike units"):
+        plan_table("tiny")
+
+
+def test_a_claim_with_a_negative_margin_goes_with_its_row(write):
+    scales = {"laptop": {"rows": {"local": None}}}
+    write(
+        claims=["mine > local - 1", "mine > fedavg"], baselines=["local", "fedavg"], scales=scales
+    )
+    assert plan_table("tiny").claims == ["mine > fedavg"]
 
 
 def test_a_curve_is_columns_of_one_key(write):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
+from fedray.tables.command import write_page
 from fedray.tables.outcome import outcome
 
 ROWS = {
@@ -69,6 +70,35 @@ def test_many_claims_need_more_evidence(play):
     assert many.comparison.p == alone.comparison.p
     assert many.corrected > alone.corrected
     assert many.verdict == "undecided"
+
+
+def test_two_metrics_of_a_row_are_compared_seed_by_seed(play, here):
+    metrics = ["local_accuracy", "validation/local_accuracy"]
+    claims = ["mine: local_accuracy < validation/local_accuracy + 1"]
+    changes = {**ALONE, "metrics": metrics, "choose": "local_accuracy", "claims": claims}
+
+    def curve(wanted):
+        value = wanted.seed / 10
+        return [(0.0, 0.0), (value + 0.3 + wanted.seed / 100, value)]
+
+    book = play(curve, **changes, report=SEEDS)
+    (found,) = outcome(book).claims
+    assert found.comparison.differences == pytest.approx({0: 31, 1: 32, 2: 33, 3: 34})
+    assert found.verdict == "holds"
+    (here / "out").mkdir()
+    assert "| mine: validation/local_accuracy > local_accuracy - 1 |" in write_page(
+        book, outcome(book)
+    )
+
+
+def test_what_could_not_be_answered_was_asked_all_the_same(play):
+    """Whether a row fails must not make the others' claims easier."""
+    claims = ["mine > base", "mine > lost", "base > lost"]
+    rows = {name: ROWS[name] for name in ("mine", "base")} | {"lost": {"algorithm": "local"}}
+    curve = numbers(lost=[None] * 4, **CLEAR)
+    found = outcome(play(curve, **{**ALONE, "rows": rows, "claims": claims, "report": SEEDS}))
+    assert [each.verdict for each in found.claims] == ["undecided", "not asked", "not asked"]
+    assert found.claims[0].corrected == pytest.approx(3 * found.claims[0].comparison.p)
 
 
 def test_one_seed_decides_nothing(play):

@@ -35,6 +35,8 @@ def test_one_image_is_the_same_in_every_form(picture, tmp_path):
         Image.open(file),
         Image.fromarray(picture).convert("RGBA"),
         picture,
+        picture.astype(np.uint16),
+        picture[:, ::-1][:, ::-1],
         picture[None],
         channels_first,
         torch.from_numpy(channels_first.copy()),
@@ -54,6 +56,17 @@ def test_batches_of_grey_images(picture):
         assert torch.allclose(GREY(form).values, expected, atol=1e-6)
     assert GREY(np.stack([grey] * 5)).values.shape == (5, 1, 8, 8)
     assert GREY([]).values.shape == (0, 1, 8, 8)
+    turned = np.ascontiguousarray(grey[:, ::-1])
+    assert torch.equal(GREY(grey[:, ::-1]).values, GREY(turned).values)
+
+
+@pytest.mark.parametrize("mode", ["P", "CMYK", "1", "LA"])
+def test_a_picture_of_pillow_is_what_its_file_would_be(picture, mode, tmp_path):
+    image = Image.fromarray(picture).convert(mode)
+    file = tmp_path / "one.tiff"
+    image.save(file)
+    for model in (Preprocessing(1, 16, 16), RGB):
+        assert torch.equal(model(image).values, model(file).values)
 
 
 def test_other_sizes_and_colours_are_made_to_fit(picture, tmp_path):
@@ -78,7 +91,14 @@ def test_oblong_models_take_images_of_their_size_alone():
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (np.full((8, 8), 7.0), "floats from 7 to 7, expected 0 to 1"),
+        (np.full((8, 8), 7.0), "floats from 7 to 7, expected floats from 0 to 1"),
+        (np.full((8, 8), 4095), "integers from 4095 to 4095, expected floats from 0 to 1 or int"),
+        (np.full((8, 8), -1, np.int8), "integers from -1 to -1"),
+        (torch.ones(8, 8, dtype=torch.bool), "the images hold torch.bool"),
+        (np.array([["a"]]), "the images hold <U1, expected floats or integers"),
+        (np.zeros((3, 8, 8)), r"three grey images or one in RGB; give them as \[3, 1, 8, 8\]"),
+        (Image.fromarray(np.full((8, 8), 999, np.uint16)), "mode I;16, more than 8 bits"),
+        ([__file__, np.zeros((8, 8))], "files and PIL images, or tensors and arrays, not both"),
         (np.zeros((2, 5, 8, 8)), r"shape \[2, 5, 8, 8\], expected \[n, channels, H, W\]"),
         ("nowhere.png", "nowhere.png does not exist"),
         (".", "is a folder; name the images in it"),

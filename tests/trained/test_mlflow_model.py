@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.errors import UserError
 from fedray.tracking import resolve_uri
 from fedray.tracking.models import models_of
 
@@ -34,6 +35,8 @@ def test_mlflow_loads_what_was_logged_once(tmp_path, monkeypatch, empty_database
     for client in range(2):
         answers = loaded.predict(images, params={"client": client})
         assert list(answers) == result.model(client).predict(images).names
+    with pytest.raises(UserError, match="every client has a model of its own; say whose"):
+        loaded.predict(images)
 
 
 def test_models_are_logged_only_where_it_was_asked_for(tmp_path):

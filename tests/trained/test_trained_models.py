@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -15,10 +18,13 @@ from plugged import METHOD
 from safetensors.torch import load_file
 
 import fedray
+from fedray import kept
+from fedray.core import algorithms
 from fedray.errors import UserError
-from fedray.kept import models_folder
+from fedray.kept import KeptModels, Which, models_folder
 from fedray.plugins import use
 from fedray.records import RunFolder, RunWriter
+from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
@@ -26,6 +32,8 @@ from fedray.runtime.session import Session
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")
+Shares: TypeAlias = dict[int, float]
+Labels: TypeAlias = Mapping[int, np.ndarray]
 PROMPTS = {"lr": 0.2, "algorithm.length": 2}
 ONE = {"model.group": "mlp"}
 """All clients have one architecture."""
@@ -74,6 +82,22 @@ def keep_shown(assembly: Assembly, out: Path) -> dict[int, np.ndarray]:
     return {client: data.images.labels[test] for client, test in enumerate(data.test)}
 
 
+def accuracies(out: Path, which: Which, shown: Mapping[str, np.ndarray], labels: Labels) -> Shares:
+    """Each client's accuracy by its loaded model, on what it was tested on."""
+    models = open_models(out, which)
+    return {
+        client: float(
+            np.mean(models.model(client).predict(shown[f"images{client}"]).labels.numpy() == own)
+        )
+        for client, own in labels.items()
+    }
+
+
+def of_the_run(out: Path, round_: int) -> Shares:
+    """Each client's accuracy in a round of the run."""
+    return dict(RunFolder(out).read().rounds[round_].per_client)
+
+
 @pytest.mark.slow
 def test_a_new_process_gives_the_accuracies_of_the_run(assemble, tmp_path):
     labels = {}
@@ -96,6 +120,62 @@ def test_a_new_process_gives_the_accuracies_of_the_run(assemble, tmp_path):
         for client, own in labels[method].items():
             accuracy = float(np.mean(np.array(answers[method][str(client)]) == own))
             assert accuracy == pytest.approx(scores[client], abs=1e-12), (method, client)
+
+
+def small(method: str) -> dict[str, Any]:
+    """A small experiment of any method, in which clients sit out, and have running statistics."""
+    changes: dict[str, Any] = {"participation": 0.5}
+    requires = algorithms.get(method).requires
+    if not requires.prompts:
+        return {**changes, "model.group": "cnn3"}
+    changes |= {"lr": 0.2, "data.samples": 160}
+    if method not in ("fedclip", "fedmgp", "zero_shot"):
+        changes["algorithm.length"] = 2
+    if method.endswith("pfedme"):
+        changes["algorithm.eta"] = 0.05
+    return {**changes, "data.validation_fraction": 0.2} if requires.validation else changes
+
+
+def served(method: str) -> tuple[Any, ...]:
+    """What a method makes a client's model of, and how that predicts."""
+    found, names = algorithms.get(method), ("begin", "predict", "init_client", "prompted_model")
+    return (*(getattr(found, name, None) for name in names), found.requires.head)
+
+
+OTHERS = [name for name in algorithms.names() if name not in (*FAMILIES, "fedconcat")]
+NEW = {served(name): name for name in reversed(OTHERS) if served(name) not in map(served, FAMILIES)}
+"""The first of the methods that serve a model in one way, where none of the families does."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in NEW.values() else pytest.param(name, marks=pytest.mark.long)
+        for name in OTHERS
+    ],
+)
+def test_every_methods_models_give_the_accuracies_of_the_run(
+    assemble, tmp_path, monkeypatch, method
+):
+    assembly = assemble(method, small(method))
+    list(session(assembly, tmp_path).rounds())
+    labels, shown = keep_shown(assembly, tmp_path), np.load(tmp_path / "shown.npz")
+    monkeypatch.setattr(assemblies, "load_data", lambda _: pytest.fail("the images were read"))
+    for which in metas(tmp_path):
+        round_ = open_models(tmp_path, which).facts.round
+        assert accuracies(tmp_path, which, shown, labels) == of_the_run(tmp_path, round_)
+
+
+def test_fedconcats_clusters_are_served_and_what_reads_kept_features_is_refused(
+    assemble, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(RunWriter, "best", property(lambda _: 1))  # of a cluster's rounds
+    assembly = assemble("fedconcat", ONE)
+    list(session(assembly, tmp_path).rounds())
+    labels, shown = keep_shown(assembly, tmp_path), np.load(tmp_path / "shown.npz")
+    assert accuracies(tmp_path, "best", shown, labels) == of_the_run(tmp_path, 1)
+    with pytest.raises(UserError, match="round 2 fedconcat classifies features that its clients"):
+        open_models(tmp_path, "last").model()
 
 
 @pytest.fixture
@@ -161,6 +241,25 @@ def test_a_run_that_goes_on_keeps_what_an_undisturbed_one_keeps(assemble, tmp_pa
             ours, theirs = (open_models(out, which).model(client) for out in (parts, whole))
             mine, others = ours.state_dict(), theirs.state_dict()
             assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(assemble, tmp_path):
+    for name in (".best.12345.tmp", ".best.old.12345.tmp"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "0.tensors").write_bytes(b"half")
+    list(session(assemble("local", {"rounds": 1}), tmp_path).rounds())
+    assert {path.name for path in (tmp_path / "models").iterdir()} <= {"best", "last"}
+
+
+def test_the_models_before_stay_until_the_next_have_their_place(trained, monkeypatch):
+    out = trained("fedavg")
+    place = models_folder(out, "best")
+    before = KeptModels(place)
+    removed = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(place.is_dir()))
+    kept.keep(place, before.facts, list(before), 1e9)
+    assert all(removed)
+    assert KeptModels(place).facts == before.facts
 
 
 def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
@@ -247,6 +346,16 @@ def test_whose_model_is_asked_where_each_has_its_own(trained):
         models.model(4)
 
 
+def test_what_is_asked_for_wrongly_is_one_sentence(trained):
+    out = trained("local", {"rounds": 1})
+    with pytest.raises(UserError, match="which='first' is neither 'best' nor 'last'"):
+        open_models(out, "first")
+    with pytest.raises(UserError, match=r"device='gpu' cannot be used \(.*\); take 'cpu'"):
+        open_models(out, device="gpu")
+    with pytest.raises(UserError, match=r"to_pandas\(of='client'\) is neither"):
+        fedray.load(out).to_pandas("client")
+
+
 def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
     out = trained("fedglcl", ONE)
     model = open_models(out).model(1)
@@ -264,6 +373,11 @@ def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
     assert "chosen on these test images" in card
     with pytest.raises(UserError, match="is there already"):
         model.export(place)
+
+
+@pytest.mark.parametrize(("method", "read"), [("fedetf", "simplex"), ("fedglcl_moon", "text")])
+def test_of_what_a_client_keeps_an_export_has_what_predictions_read(trained, method, read):
+    assert open_models(trained(method, ONE)).model().classifier.keys() == {f"memory.{read}"}
 
 
 def test_of_a_prompt_method_the_prompts_are_exported_and_the_clip_is_named(trained, tmp_path):
