@@ -21,6 +21,7 @@ from typing import NoReturn
 from fedray.errors import FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path
 from fedray.masking import mask
+from fedray.waiting import end_waiting
 
 USER_ERROR = 2
 RUN_ERROR = 1
@@ -159,6 +160,8 @@ def run_command(
             raise
         _say(f"failed: {_described(error)}")
         return RUN_ERROR
+    finally:
+        end_waiting()
 
 
 @contextmanager
@@ -239,11 +242,6 @@ def go_on_with(*words: object) -> str:
         return f"go on with: {command}"
     here = " --working-dir ." if "working_dir" in job else ""
     return f"go on with: ray job submit{here} -- {command}"
-
-
-def say_next(what: str) -> None:
-    """Say what is being done, or waited for, before there is anything to show."""
-    print(f"{what} ...", flush=True)
 
 
 def _print_masked(

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedray.cli.resolving import COST, SWEEP, Asked, check_command, parser_of, words_of
+from fedray.cli.resolving import COST, SWEEP, TABLE, Asked, check_command, parser_of, words_of
+from fedray.command import parsed
 from fedray.config import Experiment
 from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
@@ -77,11 +78,11 @@ class Tiny:
             return self._other(module, given)
         if most is not None and len(asked) > most:
             asked = [asked[round(i * (len(asked) - 1) / max(most - 1, 1))] for i in range(most)]
-        args = parser_of(module).parse_args(given)
+        args = parsed(parser_of(module), given)
         self._commands += 1
         out = getattr(args, "out", None) or self.home / "results" / f"command_{self._commands}"
         for number, each in enumerate(asked):
-            folder = out / f"trial_{number:05d}" if module == SWEEP else out
+            folder = out / f"trial_{number:05d}" if module in (SWEEP, TABLE) else out
             try:
                 if module == COST:
                     self._count(each)
@@ -191,7 +192,7 @@ class Tiny:
         return {"model.feature_dim": 24}
 
     def _describe(self, descriptions: str | None) -> None:
-        """Make a user's file of descriptions, called as the shipped one that it is about."""
+        """Make a user's file of descriptions, called as the shipped one; fill in a drafted one."""
         if descriptions is None or not descriptions.endswith(".json"):
             return
         path = self.home / descriptions
@@ -199,12 +200,21 @@ class Tiny:
             self._say(f"{descriptions} by our own descriptions")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(find_descriptions(path.stem).read_bytes())
+            return
+        drafted = json.loads(path.read_text(encoding="utf-8"))
+        for name, entry in drafted.items():
+            texts = entry["Fine-grained Descriptions"]
+            entry["Fine-grained Descriptions"] = [text or f"a {name}" for text in texts]
+        path.write_text(json.dumps(drafted), encoding="utf-8")
 
     def _names(self, experiment: Experiment) -> tuple[str, ...]:
         """The classes' names: those that the texts are about, or ten words."""
         chosen = getattr(experiment.data, "classes", None)
         if chosen:
             return tuple(chosen)
+        drafted = self.home / str(experiment.text.descriptions)
+        if drafted.is_file():
+            return tuple(json.loads(drafted.read_text(encoding="utf-8")))
         root = Path(str(experiment.data.root)).name
         for name in (Path(experiment.text.descriptions or "").stem, root):
             if name in shipped_names():

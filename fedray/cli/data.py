@@ -82,9 +82,11 @@ def data(args: argparse.Namespace) -> int:
     _describe(args.descriptions, look)
     for what in look.stops:
         print(f"a run would be refused: {what}")
+    if look.stops:
+        return USER_ERROR
     name = args.experiment or "fedavg_digits model.group=cnn4"
     print(f"run it: fedray run {name} {shlex.join(keys)}")
-    return USER_ERROR if look.stops else 0
+    return 0
 
 
 def check_words(words: Sequence[str]) -> None:

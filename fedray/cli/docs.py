@@ -22,6 +22,7 @@ from fedray.cli.papers import page as papers_page
 from fedray.cli.privacy_page import privacy_page
 from fedray.cli.results_page import RESULTS, results_page, take
 from fedray.cli.settings_page import settings_page
+from fedray.cli.written import settings_file
 from fedray.command import CommandLine, add_plugin, as_path, run_command
 from fedray.config import read_plugins
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
@@ -44,6 +45,7 @@ HOOKED = (Algorithm, SummingMethod, LocalTraining)
 PRIVACY = "docs/privacy.md"
 PAPERS = "docs/papers.md"
 LISTING = "fedray/listing.json"
+RESOLVED = "fedray/settings.json"
 SETTINGS = "docs/settings.md"
 
 
@@ -101,6 +103,7 @@ def pages(root: Path) -> dict[Path, str]:
         root / PRIVACY: privacy_page(),
         root / PAPERS: papers_page(),
         root / LISTING: listing(),
+        root / RESOLVED: settings_file(),
         root / SETTINGS: settings_page(),
         root / RESULTS: results_page(root, _read(root / RESULTS)),
         **{root / path: text for path, text in method_pages().items()},

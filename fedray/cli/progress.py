@@ -7,10 +7,19 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+)
+from rich.text import Text
 
 from fedray.records import HEADLINE, VALIDATION, Round
 from fedray.units import size_of, time_of
+from fedray.waiting import end_waiting, seconds_of
 
 
 def accuracy(done: Round) -> str:
@@ -59,6 +68,14 @@ class Pace:
         return (now - began) / (done - first) * (self._rounds - done)
 
 
+class Elapsed(ProgressColumn):
+    """Seconds since the bar is there, which move while nothing else does."""
+
+    def render(self, task: Task) -> Text:
+        """The seconds of one bar."""
+        return Text(seconds_of(task.elapsed or 0))
+
+
 class RoundProgress:
     """Shows rounds as they come.
 
@@ -75,6 +92,7 @@ class RoundProgress:
                 TextColumn("round"),
                 MofNCompleteColumn(),
                 BarColumn(bar_width=None),
+                Elapsed(),
                 TextColumn("{task.description}"),
                 TextColumn("{task.fields[left]}"),
                 console=Console(),
@@ -83,6 +101,7 @@ class RoundProgress:
 
     def __enter__(self) -> RoundProgress:
         if self._bar is not None:
+            end_waiting()
             self._bar.start()
         return self
 
@@ -90,9 +109,10 @@ class RoundProgress:
         """Show one round."""
         number = done.round
         seconds = self._pace.left(number, time.monotonic())
-        left = "" if seconds is None else f"left {time_of(seconds)}"
+        left = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
         if self._bar is not None:
             text = accuracy(done) if HEADLINE in done.metrics else "training"
+            left = "finishing" if number == self._rounds else left
             self._bar.update(self._task, completed=number, description=text, left=left)
             return
         line = f"round {number}/{self._rounds}  {describe(done)}  {time_of(done.seconds)}"

@@ -18,7 +18,6 @@ from fedray.command import (
     as_path,
     go_on_with,
     run_command,
-    say_next,
     say_stopped,
 )
 from fedray.config import Experiment
@@ -35,6 +34,7 @@ from fedray.records import (
 from fedray.runtime.mirror import fetch_missing
 from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 from fedray.units import size_of, time_of
+from fedray.waiting import say_next
 
 PROG = "python -m fedray.run"
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from textwrap import wrap
 from typing import Any
 
 from fedray.cli.kept import is_portable, kept
 from fedray.cli.listing import KINDS, Entry, Parameter, registered
 from fedray.cli.ls import plugins_of
+from fedray.cli.written import without_root, written
 from fedray.command import CommandLine, add_plugin, run_command
 from fedray.errors import UserError, nearest
 from fedray.plugins import Plugin
@@ -169,6 +170,9 @@ def settings(
 
     pairs, more = parse_assignments(assignments), list(plugins)
     tree, sources = read_experiment(name), read_sources(name)
+    known = None if pairs or more else written(name, tree)
+    if known is not None:
+        return list(_sourced(known, tree, sources))
 
     def make() -> tuple[Any, bool]:
         found = [asdict(each) for each in _resolved(tree, pairs, sources, more)]
@@ -186,13 +190,22 @@ def _resolved(
     tree = with_read_plugins(tree, pairs, plugins)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
-    root = tree.get("data", {}).pop("root", None) if isinstance(tree.get("data"), dict) else None
-    resolved = load_experiment(tree, [pair for pair in pairs if pair[0] != "data.root"]).record()
-    resolved["data"]["root"] = root
-    given = flatten(override({}, pairs))
+    others = [pair for pair in pairs if pair[0] != "data.root"]
+    resolved = load_experiment(without_root(tree), others).record()
+    given = dict.fromkeys(flatten(override({}, pairs)), GIVEN)
+    for each in _sourced(resolved, tree, {**sources, **given}):
+        is_plugin = plugins and each.key.startswith("plugins.")
+        yield replace(each, source=GIVEN) if is_plugin else each
+
+
+def _sourced(resolved: Any, tree: Any, sources: Mapping[str, str]) -> Iterator[Setting]:
+    """The keys of a resolved experiment, its data's root as its file has it."""
+    from fedray.config import flatten
+
+    data = tree.get("data")
+    resolved["data"]["root"] = data.get("root") if isinstance(data, dict) else None
     for key, value in flatten(resolved).items():
-        is_given = key in given or (plugins and key.startswith("plugins."))
-        yield Setting(key, value, GIVEN if is_given else sources.get(key, DEFAULT))
+        yield Setting(key, value, sources.get(key, DEFAULT))
 
 
 def print_settings(found: Sequence[Setting]) -> None:

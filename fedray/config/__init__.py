@@ -1,6 +1,7 @@
 """The typed experiment: what can be set, how it is read, and what it resolves to.
 
-typed.py       typed plain data, and the one sentence about what is wrong with it
+typed.py       typed plain data
+wrong.py       the one sentence about what is wrong with it
 experiment.py  every key of an experiment with its unit, bounds and default; its identity
 files.py       YAML files, what they extend, dotted overrides
 listed.py      the plug-ins that a file names

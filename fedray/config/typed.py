@@ -1,4 +1,4 @@
-"""Typed plain data: what can be wrong with it is said in one sentence."""
+"""Typed plain data: bounded, immutable, and checked when it is read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from fedray.config.synonyms import CHOOSES, key_for
-from fedray.errors import UserError, nearest, shown
+from fedray.config.wrong import sentence
+from fedray.errors import UserError, shown
 from fedray.files import check_name, check_path
 
 Tree = dict[str, Any]
@@ -175,58 +175,4 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise UserError(_sentence(model, error, prefix)) from None
-
-
-def _sentence(model: type[BaseModel], error: ValidationError, prefix: str) -> str:
-    first = error.errors()[0]
-    places = [str(part) for part in first["loc"]]
-    key = ".".join([prefix, *places] if prefix else places)
-    if first["type"] == "extra_forbidden":
-        owner: type[BaseModel] = model
-        for part in places[:-1]:
-            inner = owner.model_fields[part].annotation if part in owner.model_fields else None
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                owner = inner
-        return _unknown(key, owner, model)
-    if key in CHOOSES and first["type"] == "model_type" and isinstance(first["input"], str):
-        meant = f"{CHOOSES[key]}={first['input']}"
-        return f"{key} has keys of its own, found the text {shown(first['input'])}; write {meant}"
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
-    if first["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    found = first["input"]
-    found = f" (got {shown(found)})" if isinstance(found, (int, float, str, bool)) else ""
-    return f"{key}: {message}{found}"
-
-
-def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
-    """What is said of an unknown key: what others call so, what lies elsewhere, what is near.
-
-    Args:
-        key: dotted, as it was given.
-        owner: what has no such key.
-        root: the whole that it lies in.
-    """
-    *above, name = key.split(".")
-    valid = [field.alias or field_name for field_name, field in owner.model_fields.items()]
-    if not valid and key_for(name) in (None, key):
-        where = ".".join(above)
-        return f"unknown key '{name}' in {where}, which has no keys of its own; leave it out"
-    meant = key_for(name) or _elsewhere(name, root)
-    meant = meant.removeprefix(f"{'.'.join(above)}.") if meant and meant != key else None
-    near = f" Did you mean '{meant}'?" if meant else nearest(name, valid)
-    return f"unknown key '{name}' in {'.'.join(above) or 'the experiment'}.{near}"
-
-
-def _elsewhere(name: str, root: type[BaseModel]) -> str | None:
-    """The dotted key of the only section that has a key of this name."""
-    found = [
-        f"{section}.{name}"
-        for section, field in root.model_fields.items()
-        if isinstance(field.annotation, type)
-        and issubclass(field.annotation, Frozen)
-        and name in field.annotation.model_fields
-    ]
-    return found[0] if len(found) == 1 else None
+        raise UserError(sentence(model, error.errors()[0], prefix)) from None

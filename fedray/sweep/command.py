@@ -25,7 +25,6 @@ from fedray.command import (
     as_path,
     go_on_with,
     run_command,
-    say_next,
     say_stopped,
     whole_number,
 )
@@ -46,6 +45,7 @@ from fedray.sweep.spec import (
 )
 from fedray.tracking import resolve_uri, tracker_for, ui_hint
 from fedray.tracking.store import sqlite_path
+from fedray.waiting import say_next
 
 if TYPE_CHECKING:
     from fedray.sweep.watch import Watcher

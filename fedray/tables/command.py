@@ -17,7 +17,6 @@ from fedray.command import (
     as_path,
     go_on_with,
     run_command,
-    say_next,
     say_stopped,
 )
 from fedray.config import Experiment, read_plugins
@@ -36,6 +35,7 @@ from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
 from fedray.tables.spec import SCALES, plan_table
 from fedray.tracking import tracker_for, ui_hint
+from fedray.waiting import say_next
 
 PAGE = "table.md"
 PROG = "python -m fedray.table"

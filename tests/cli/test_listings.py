@@ -141,6 +141,15 @@ def test_an_installed_package_brings_its_listing(monkeypatch):
     assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
 
 
+@pytest.mark.parametrize("name", ["fedtsp_digits", "fedmgp_clip", "fedglcl_office", "dp2fl_clip"])
+def test_an_installed_package_brings_what_its_experiments_resolve_to(name, monkeypatch):
+    resolved = settings(name)
+    monkeypatch.setattr("fedray.cli.written.IN_A_CHECKOUT", False)
+    assert settings(name, ["seed=1"]) != resolved
+    monkeypatch.setattr("fedray.cli.show.kept", None)
+    assert settings(name) == resolved
+
+
 def test_what_was_listed_is_read_without_pytorch(tmp_path):
     """Of other files, of a damaged file and without one it is listed anew."""
     program = (

@@ -89,13 +89,17 @@ def test_a_file_is_read_in_its_order(page_of):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("title: FedX", "titel: FedX", "fedx.title: field required"),
+        ("title: FedX", "titel: FedX", "fedx.title is missing"),
         (
             "item: Fig. 2",
             "item: Table 1",
             r"fedx.yaml: items.0 .Table 1.: there are 2 items of that",
         ),
-        ("measure: local_accuracy", "measured: x", "fedx.items.0.measure: field required"),
+        (
+            "measure: local_accuracy",
+            "measured: x",
+            "fedx.items.0.measure is missing; expected a",
+        ),
         (
             "laptop: [python -m fedray cost local_digits]",
             "",

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from fedray.cli.progress import Pace
+import io
+import re
+import sys
+
+from fedray.cli.progress import Pace, RoundProgress
+from fedray.records import Round
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_the_first_round_does_not_count():
@@ -15,3 +25,23 @@ def test_the_first_round_does_not_count():
 def test_a_run_that_goes_on_begins_with_its_first_round_here():
     pace = Pace(10)
     assert [pace.left(done, now) for done, now in ((6, 0.0), (7, 9.0), (9, 13.0))][-1] == 2.0
+
+
+def test_a_bar_counts_seconds_and_the_last_round_has_nothing_left(monkeypatch):
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with RoundProgress(3) as show:
+        for number in range(4):
+            show(Round(number, 1.0, {"local_accuracy": 0.5}))
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).rstrip().splitlines()[-1]
+    assert re.search(r"round 3/3 ━+ 0 s accuracy 0\.5000 finishing *$", last.split("\r")[-1])
+
+
+def test_a_log_s_last_round_has_nothing_left(capsys):
+    with RoundProgress(3) as show:
+        for number in range(4):
+            show(Round(number, 1.0, {"local_accuracy": 0.5}))
+    lines = capsys.readouterr().out.splitlines()
+    assert ["left" in line for line in lines] == [False, False, True, False]

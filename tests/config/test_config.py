@@ -53,17 +53,26 @@ def asked(*assignments: str) -> Experiment:
         ("wire.zzz=1", r"unknown key 'zzz' in wire\. Valid: down_bits, up_bits"),
         ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
-        ("algorithm.lambda=-1", r"algorithm\.lambda: .*greater than or equal to 0 \(got -1\)"),
-        ("algorithm.tau=0", r"algorithm\.tau: .*greater than or equal to 0\.0001 \(got 0\)"),
-        ("algorithm.proto_agg=mean", r"algorithm\.proto_agg: .*'weighted'.*\(got 'mean'\)"),
-        ("participation=1.5", r"participation: .*less than or equal to 1 \(got 1\.5\)"),
-        ("data.clients=0", r"data\.clients: .*greater than or equal to 1 \(got 0\)"),
+        (
+            "algorithm.lambda=-1",
+            r"algorithm\.lambda: expected a number from 0 to 1000000, f",
+        ),
+        ("algorithm.tau=0", r"algorithm\.tau: expected a number from 0\.0001 to 10000, found 0"),
+        (
+            "algorithm.proto_agg=mean",
+            r"algorithm\.proto_agg: expected .*'weighted', found 'mean'",
+        ),
+        (
+            "participation=1.5",
+            r"participation: expected a number above 0 and at most 1, found 1",
+        ),
+        ("data.clients=0", r"data\.clients: expected a whole number from 1 to 100000, found 0"),
         (
             "data.split=own.json",
             r"data: split=own\.json names test images, but test=local partitions all",
         ),
-        ("rounds=2.5", r"rounds: .*valid integer.*\(got 2\.5\)"),
-        ("lr=fast", r"lr: .*valid number.*\(got 'fast'\)"),
+        ("rounds=2.5", r"rounds: expected a whole number from 1 to 100000, found 2\.5"),
+        ("lr=fast", r"lr: expected a number above 0 and at most 1000000, found 'fast'"),
         ("privacy.mode=local", r"privacy: mode=local needs privacy\.clip_norm"),
         (
             "privacy.noise_multiplier=1",
@@ -81,7 +90,7 @@ def test_what_is_refused(assignment, message):
 @pytest.mark.parametrize("value", ["1", "0", "'yes'", "'False'", "null"])
 @pytest.mark.parametrize("key", ["shuffle", "algorithm.learn_tau", "data.download"])
 def test_a_switch_is_true_or_false_and_nothing_else(key, value):
-    with pytest.raises(UserError, match=rf"{key}: .*valid boolean"):
+    with pytest.raises(UserError, match=rf"{key}: expected true or false, found"):
         asked(f"{key}={value}")
 
 
@@ -102,7 +111,7 @@ def test_a_number_is_no_switch(key, value):
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
 @pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "privacy.clip_norm"])
 def test_a_number_is_finite(key, value):
-    with pytest.raises(UserError, match=f"{key}: .*finite number"):
+    with pytest.raises(UserError, match=f"{key}: expected a finite number"):
         asked(f"{key}={value}")
 
 
@@ -114,19 +123,19 @@ def test_an_algorithm_has_a_name():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("rounds=1000000", r"rounds: .*less than or equal to 100000 \(got 1000000\)"),
-        ("threads=100000", r"threads: .*less than or equal to 1024"),
-        ("workers=1000000", r"workers: .*less than or equal to 10000"),
-        ("local_epochs=100000000", r"local_epochs: .*less than or equal to 10000"),
-        ("batch_size=10000000000", r"batch_size: .*less than or equal to 1000000"),
-        ("data.clients=1000000000", r"data\.clients: .*less than or equal to 100000"),
+        ("rounds=1000000", r"rounds: expected a whole number from 1 to 100000, found 1000000"),
+        ("threads=100000", r"threads: expected a whole number from 1 to 1024"),
+        ("workers=1000000", r"workers: expected a whole number from 1 to 10000"),
+        ("local_epochs=100000000", r"local_epochs: expected a whole number from 1 to 10000"),
+        ("batch_size=10000000000", r"batch_size: expected a whole number from 1 to 1000000"),
+        ("data.clients=1000000000", r"data\.clients: expected a whole number from 1 to 100000"),
         ("seed=10000000000000000000000000000", r"seed: expected a number of at most 64 bits"),
         ("lr=1e300", r"lr: 1e\+300 is more than 32 bits hold"),
-        ("algorithm.tau=1e-300", r"algorithm\.tau: .*greater than or equal to 0\.0001"),
+        ("algorithm.tau=1e-300", r"algorithm\.tau: expected a number from 0\.0001 to 10000, found"),
         ("data.channels=true", r"data\.channels: expected a number, found true"),
         ("rounds='7'", r"rounds: expected a number, found the text '7'"),
         ("rounds=010", r"rounds: expected a number, found the text '010'"),
-        ("rounds=1:30", r"rounds: .*valid integer.*'1:30'"),
+        ("rounds=1:30", r"rounds: expected a whole number from 1 to 100000, found '1:30'"),
         ("name=../../escape", r"name: '\.\./\.\./escape' has a character that separates folders"),
         ("name=..", r"name: '\.\.' begins with '\.'"),
         ("name=''", r"name: '' is empty"),
@@ -134,7 +143,7 @@ def test_an_algorithm_has_a_name():
         ('name="a\\0b"', r"name: .*cannot be (written|printed)"),
         ("data.root=''", r"data\.root: a path is expected, found an empty text"),
         (f"data.root={'x' * 300}", r"data\.root: .*a part may have 255 bytes"),
-        ("text.encoder.path=3", r"text\.encoder\.path: .*valid string \(got 3\)"),
+        ("text.encoder.path=3", r"text\.encoder\.path: expected a text, or null, found 3"),
         (f"text.template={'x' * 2000}", r"text\.template: .*at most 1000 characters"),
         (f"text.names=[{'x' * 20000}]", r"text\.names: a text of 20000 characters, expected at"),
     ],
@@ -530,5 +539,5 @@ def test_validate_names_the_key():
     class Parameters(Frozen):
         depth: int = 1
 
-    with pytest.raises(UserError, match=r"here\.depth: .*valid integer"):
+    with pytest.raises(UserError, match=r"here\.depth: expected a whole number"):
         validate(Parameters, {"depth": "deep"}, "here")

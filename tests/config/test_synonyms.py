@@ -61,7 +61,7 @@ def test_a_synonym_is_answered_with_the_key(word, key):
         ([("up_bits", 5)], "in the experiment. Did you mean 'wire.up_bits'?"),
         (
             [("model", "resnet18")],
-            "model has keys of its own, found the text 'resnet18'; write model",
+            "model has keys of its own, found 'resnet18'; write model",
         ),
         ([("data", "digits")], "write data.source=digits"),
         ([("data.source", "cifar10")], "Did you mean 'torchvision_cifar10'?"),

@@ -270,7 +270,7 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
         ("local", {"optimizer.keep": True}, "optimizer: keep=true keeps nothing without momentum"),
         ("local", {"optimizer.betas": [0.9, 1]}, "unknown key 'betas' in optimizer"),
         ("local", {"optimizer": {"name": "adam", "betas": [0.9, 1]}}, r"optimizer\.betas\.1"),
-        ("local", {"clip_grad_norm": 0}, "clip_grad_norm: input should be greater than 0"),
+        ("local", {"clip_grad_norm": 0}, "clip_grad_norm: expected a number above 0"),
         ("local", {"lr_schedule": "steps"}, "lr_schedule: needs either milestones or every"),
         (
             "local",

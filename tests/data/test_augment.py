@@ -68,8 +68,12 @@ def test_only_none_changes_nothing():
     [
         ("flip_crops", {}, r"no augmentation 'flip_crops'.*'flip_crop'"),
         ("none", {"padding": 4}, "unknown key 'padding' in data.augment"),
-        ("flip_crop", {"padding": -1}, "data.augment.padding: .*greater than or equal to 0"),
-        ("flip_rotate", {"max_angle": 200}, "data.augment.max_angle: .*less than or equal to 180"),
+        ("flip_crop", {"padding": -1}, "data.augment.padding: expected a whole number from 0"),
+        (
+            "flip_rotate",
+            {"max_angle": 200},
+            "data.augment.max_angle: expected .* to 180, found",
+        ),
         ("resized_crop", {"scale_min": 0.9, "scale_max": 0.5}, "lower data.augment.scale_min"),
     ],
 )

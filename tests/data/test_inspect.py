@@ -186,4 +186,6 @@ def test_words_that_are_none_of_the_data_are_refused(flowers, word, capsys):
 
 def test_a_partition_that_cannot_be_is_a_problem(flowers, capsys):
     assert main(["data", str(flowers), "data.clients=50"]) == 2
-    assert "a run would be refused: data.partition: 50 clients" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a run would be refused: data.partition: 50 clients" in said
+    assert "run it" not in said

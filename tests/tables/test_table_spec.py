@@ -274,7 +274,10 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"colums": {}}, r"unknown key 'colums' in table tiny\. Did you mean 'columns'"),
         ({"columns": {"a": 0.1}}, r"columns\.a is 0\.1, expected the keys that it sets"),
         ({"columns": {"a": {"data alpha": 1}}}, r"columns\.a: 'data alpha' is no key"),
-        ({"select": "tests"}, r"table tiny\.select: input should be 'validation' or 'test'"),
+        (
+            {"select": "tests"},
+            r"table tiny\.select: expected 'validation' or 'test', found",
+        ),
         ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
         ({"scales": {}}, r"table tiny\.scales is empty"),
         ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which is not"),
@@ -296,7 +299,10 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"claims": [{"claim": "mine > local", "on": "b"}]}, r"on: 'b', expected mean, each"),
         ({"claims": [{"claim": "mine > local", "metric": "x"}]}, r"'x' is none of the table's"),
         ({"claims": [{"claim": "mine > local", "by": "us"}]}, r"unknown key 'by' in claims"),
-        ({"paper": {"numbers": {"mine": 1}}}, r"table tiny\.paper\.source: field required"),
+        (
+            {"paper": {"numbers": {"mine": 1}}},
+            r"table tiny\.paper\.source is missing; expected a text",
+        ),
         ({"paper": {"source": "?", "numbers": {"your": 1}}}, r"paper\.numbers: there is no row"),
         ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"numbers\.mine holds '1'"),
         ({"paper": {"source": "?", "numbers": {"mine": [1, 2, 3]}}}, r"expected a mean or"),

@@ -39,7 +39,10 @@ def test_equal_choices_are_one():
         (Component(name="small", seed=1), r"unknown key 'seed' in model\.clip"),
         (Component(name="openclip", pretrained="openai", path="x"), r"has both pretrained and pa"),
         (Component(name="opencIip"), r"no CLIP 'opencIip'\. Did you mean 'openclip'\?"),
-        (Component(name="openclip", seed=-1), r"model\.clip\.seed: .*greater than or equal to 0"),
+        (
+            Component(name="openclip", seed=-1),
+            r"model\.clip\.seed: expected a whole number of",
+        ),
     ],
 )
 def test_what_cannot_be_chosen(component, match):

@@ -1,0 +1,92 @@
+"""What is waited for: one plain line in a log, counted seconds on a terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+import pytest
+
+from fedray import waiting
+from fedray.command import CommandLine, run_command
+from fedray.waiting import end_waiting, say_next, seconds_of
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Make output and error output a terminal, on which a count moves at once."""
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(waiting, "EVERY", 0.001)
+    monkeypatch.setenv("COLUMNS", "80")
+    return shown
+
+
+def wait_for(shown: Terminal, text: str) -> None:
+    until = time.monotonic() + 30
+    while text not in shown.getvalue():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_log_has_one_plain_line(capsys):
+    say_next("connecting")
+    assert capsys.readouterr().out == "connecting ...\n"
+    assert not isinstance(sys.stdout, waiting._Ending)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_terminal_counts_until_something_is_said(monkeypatch, stream):
+    terminal = at_a_terminal(monkeypatch)
+    say_next("connecting")
+    wait_for(terminal, "\rconnecting ... 0 s")
+    print("here", file=getattr(sys, stream))
+    shown = terminal.getvalue()
+    assert shown.endswith("\rconnecting ... 0 s\nhere\n")
+    assert sys.stdout is sys.stderr is terminal
+    time.sleep(0.01)
+    assert terminal.getvalue() == shown
+
+
+def test_each_wait_has_a_line_of_its_own(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+    say_next("connecting")
+    say_next("waiting")
+    end_waiting()
+    first, second, rest = terminal.getvalue().split("\n")
+    assert first.startswith("connecting ...")
+    assert second.startswith("waiting ...")
+    assert rest == ""
+
+
+def test_a_line_as_wide_as_the_terminal_is_not_written_again(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+    say_next("x" * 75)
+    wait_for(terminal, "\r0 s")
+    end_waiting()
+    assert terminal.getvalue().count("x") == 75
+    assert terminal.getvalue().endswith("\r0 s\n")
+
+
+def test_a_command_that_ends_ends_the_count(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+
+    def act(args):
+        say_next("waiting")
+        raise KeyboardInterrupt
+
+    cli = CommandLine(prog="x")
+    cli.add_debug()
+    assert run_command(cli, act, []) == 130
+    assert terminal.getvalue().endswith("\ninterrupted\n")
+    assert sys.stdout is terminal
+
+
+def test_seconds_are_whole():
+    assert [seconds_of(s) for s in (0.4, 9.9, 10.2, 75)] == ["0 s", "9 s", "10 s", "1 min 15 s"]
