@@ -94,6 +94,15 @@ class RunFolder:
         traces = (self.config, self.result, self.rounds_file, self.path / "checkpoints")
         return any(trace.exists() for trace in traces)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rounds of the run are here, written to their end.
+
+        Raises:
+            UserError: as `read`.
+        """
+        return self.has_result and not self.rounds_file.exists() and self.read().is_finished
+
     def read(self) -> Run:
         """The run so far.
 

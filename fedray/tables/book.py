@@ -101,7 +101,7 @@ class Book:
         number = self._numbers.get(key)
         if number is not None and not self.trials[number].is_over:
             return None
-        if (key, row) in self._lacking or not is_whole(self.folder(key)):
+        if (key, row) in self._lacking or not RunFolder(self.folder(key)).is_whole:
             return None
         return self._take(key, row)
 
@@ -223,7 +223,7 @@ class Book:
 
     def is_whole(self, trial: Trial) -> bool:
         """Whether a run has done all its rounds."""
-        return is_whole(folder_of(trial))
+        return RunFolder(folder_of(trial)).is_whole
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
         """Record what a run came to; a failure for good, so that nobody waits for it."""
@@ -281,14 +281,6 @@ class Book:
             seconds=dict(tree["seconds"]),
             failures=dict(tree["failures"]),
         )
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether a run's folder holds all of its rounds, written to their end."""
-    kept = RunFolder(folder)
-    if not kept.has_result or kept.rounds_file.exists():
-        return False
-    return kept.read().is_finished
 
 
 def wanted_of(trial: Trial) -> Wanted:

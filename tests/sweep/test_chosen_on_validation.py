@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -188,6 +189,16 @@ def test_seeds_that_stop_early_wait_for_the_others(here, monkeypatch):
     plan, trial = ledger.plan, ledger.ordered[0]
     again = list(reports(of_sweep(plan, trial.config, ledger.home / trial.name)))
     assert [each["round"] for each in again] == [2], "its last round is reported again"
+
+
+def test_a_trial_that_another_process_finished_is_taken_as_it_is(here, monkeypatch):
+    ledger = swept(here, "early_stopping.patience=1", space={"lr": {"grid": [0.1]}})
+    plan, trial = ledger.plan, ledger.ordered[0]
+    folder = ledger.home / trial.name
+    for seed in plan.seeds:  # as a table does with runs that nobody goes on with
+        shutil.rmtree(folder / f"seed_{seed}" / "checkpoints", ignore_errors=True)
+    again = list(reports(of_sweep(plan, trial.config, folder)))
+    assert [each["objective"] for each in again] == [trial.objective]
 
 
 def test_a_report_takes_validations_round_and_says_so(here, capsys):

@@ -7,10 +7,11 @@ from pretended_runs import end, pretend
 
 import fedray
 from fedray.errors import CodeError
+from fedray.records import RunFolder
 from fedray.sweep.ledger import DIED
 from fedray.sweep.seeds import MergedRound
 from fedray.tables.agenda import Dropped, Wanted
-from fedray.tables.book import Book, is_whole
+from fedray.tables.book import Book
 from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
@@ -165,9 +166,9 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     book = play(flat)
     key = book.ordered[0].wanted.key
-    assert is_whole(here / "runs" / key)
+    assert RunFolder(here / "runs" / key).is_whole
     (here / "runs" / key / "rounds.jsonl").write_text("")
-    assert not is_whole(here / "runs" / key)
+    assert not RunFolder(here / "runs" / key).is_whole
     again = Book(here / "again", book.plan, here / "runs")
     assert [trial.wanted.key for trial in again.open or [again.next()]] == [key]
 
