@@ -295,7 +295,10 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         below = list(_results_below(folder))
         if not below:
-            raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
+            cure = "pass a run's folder"
+            if (folder / "table.md").is_file():  # a table's invocation
+                cure = "table.md is its report, and tables/runs of the results has the table's runs"
+            raise UserError(f"there is no {RESULT} in or below {folder}; {cure}")
         for path in below:
             found[path.parent.resolve()] = RunFolder(path.parent).read()
     return sorted(found.items())

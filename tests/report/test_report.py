@@ -380,6 +380,7 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
     [
         (["{tmp}/none"], r"none is not a folder"),
         (["{tmp}/empty"], r"there is no result.json in or below"),
+        (["{tmp}/table"], r"table.md is its report, and tables/runs"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
@@ -391,6 +392,8 @@ def test_what_the_user_can_mend_is_one_sentence(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "table.md").touch()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")
