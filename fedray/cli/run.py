@@ -278,9 +278,10 @@ def print_summary(out: Path, tracker: Tracker, executor: str) -> None:
     down = sum((each.down for each in done.rounds), Traffic())
     print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
     who = "the server" if executor == "ray" else "this process"
+    after = sum(each.seconds for each in done.rounds if each.round > 0)
     print(
-        f"time: {time_of(done.costs.startup_seconds)} to the first round, "
-        f"{time_of(done.costs.wall_seconds)} in rounds; "
+        f"time: {time_of(done.costs.startup_seconds)} to the end of round 0, "
+        f"{time_of(after)} after it; "
         f"peak memory of {who} {size_of(done.costs.peak_rss_bytes)}"
     )
     print(f"results: {out}")

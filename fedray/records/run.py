@@ -200,8 +200,8 @@ class Costs:
     """What a run took so far.
 
     Attributes:
-        wall_seconds: in rounds.
-        startup_seconds: until the first round was there.
+        wall_seconds: from the beginning of round 0 to the end of the last one.
+        startup_seconds: from the start of the process until round 0 was over.
         peak_rss_bytes: the most memory that the server's process held.
     """
 
