@@ -63,7 +63,7 @@ def summary(tables: Sequence[Tree]) -> str:
         f"**{decided} of {asked} claims decided** ({verdicts['holds']} hold, "
         f"{verdicts['refuted']} are refuted) in {len(tables)} tables.",
         "",
-        "| table | question | holds | refuted | undecided | targets without meaning |",
+        "| table | question | holds | refuted | undecided | controls |",
         "|---|---|---|---|---|---|",
         *(_line(table) for table in tables),
         "",
