@@ -60,7 +60,7 @@ def asked(*assignments: str) -> Experiment:
         ("algorithm.tau=0", r"algorithm\.tau: expected a number from 0\.0001 to 10000, found 0"),
         (
             "algorithm.proto_agg=mean",
-            r"algorithm\.proto_agg: expected .*'weighted', found 'mean'",
+            r"algorithm\.proto_agg: expected 'weighted', .* or 'literal', found 'mean'",
         ),
         (
             "participation=1.5",

@@ -149,7 +149,10 @@ def test_a_model_that_gives_no_features(tmp_path, capsys, text, message):
         (["algorithm=scaled"], "there is no algorithm 'scaled'."),
         (["algorithm=scalde", "--plugin", "mine.py"], "Did you mean 'scaled'?"),
         (["--plugin", "mien.py"], "mien.py does not exist"),
-        (["plugins=[mine.py]", "algorithm.scale=-1", "algorithm=scaled"], "algorithm.scale: input"),
+        (
+            ["plugins=[mine.py]", "algorithm.scale=-1", "algorithm=scaled"],
+            "algorithm.scale: expected",
+        ),
         (["plugins=mine.py", "algorithm.sclae=1", "algorithm=scaled"], "Did you mean 'scale'?"),
     ],
 )
