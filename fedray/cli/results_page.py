@@ -61,7 +61,7 @@ def summary(tables: Sequence[Tree]) -> str:
     asked, decided = verdicts.total(), sum(verdicts[one] for one in DECIDED)
     parts = [
         f"**{decided} of {asked} claims decided** ({verdicts['holds']} hold, "
-        f"{verdicts['refuted']} are refuted) in {len(tables)} tables.",
+        f"{verdicts['refuted']} refuted) in {len(tables)} tables.",
         "",
         "| table | question | holds | refuted | undecided | controls |",
         "|---|---|---|---|---|---|",

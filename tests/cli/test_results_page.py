@@ -40,7 +40,7 @@ def a_table(name="tiny", **claim):
 def test_a_claim_counts_as_decided_when_it_holds_or_is_refuted():
     tables = [a_table(verdict="undecided", seeds_needed=9), a_table("other", verdict="refuted")]
     text = summary(tables)
-    assert "**3 of 4 claims decided** (2 hold, 1 are refuted) in 2 tables." in text
+    assert "**3 of 4 claims decided** (2 hold, 1 refuted) in 2 tables." in text
     assert "| 1 | 0 | 1 | random: explains it away |" in text
     assert "undecided; 9 seeds would decide" in text
 
