@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -125,21 +125,22 @@ def read_papers() -> dict[str, Paper]:
 
 def every_command(papers: dict[str, Paper]) -> list[Command]:
     """All commands of runs, sweeps and their like, paper by paper."""
-    return [
-        Command(name, item.item, scale, command)
-        for name, paper in papers.items()
-        for item in paper.items
-        for scale, command in item.commands()
-    ]
+    return _gathered(papers, Item.commands)
 
 
 def every_table(papers: dict[str, Paper]) -> list[Command]:
     """The commands of all tables, paper by paper."""
+    return _gathered(papers, Item.of_tables)
+
+
+def _gathered(
+    papers: dict[str, Paper], of: Callable[[Item], Iterator[tuple[str, str]]]
+) -> list[Command]:
     return [
         Command(name, item.item, scale, command)
         for name, paper in papers.items()
         for item in paper.items
-        for scale, command in item.of_tables()
+        for scale, command in of(item)
     ]
 
 
