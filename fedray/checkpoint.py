@@ -233,12 +233,22 @@ class _Writing(Thread):
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def _rename(self, temporary: Path) -> None:
-        """Give a whole checkpoint its name."""
+        """Give a whole checkpoint its name; where that is not sure to last, take it back.
+
+        Whoever waits removes what a checkpoint names that could not be written.
+        """
+        old = self.place.with_name(f".{self.place.name}.old.{os.getpid()}.tmp")
         if self.place.exists():
-            old = self.place.with_name(f".{self.place.name}.old.{os.getpid()}.tmp")
             os.replace(self.place, old)
-        os.replace(temporary, self.place)
-        sync(self.place.parent)
+        try:
+            os.replace(temporary, self.place)
+            sync(self.place.parent)
+        except Exception:
+            if self.place.exists():
+                os.replace(self.place, temporary)
+            if old.exists():
+                os.replace(old, self.place)
+            raise
 
 
 def _meta(place: Path) -> dict[str, Any]:

@@ -504,6 +504,25 @@ def test_a_disk_without_room_leaves_the_one_before_and_nothing_else(store, saved
     assert len(files_of(store)) == 3
 
 
+@pytest.mark.parametrize("round_", [0, 1])
+def test_a_name_that_may_not_last_is_taken_back(store, saved, monkeypatch, round_):
+    sync = fedray.checkpoint.sync
+
+    def full_for_names(path):
+        if path == store.folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
+
+    monkeypatch.setattr(fedray.checkpoint, "sync", full_for_names)
+    with pytest.raises(OSError, match="No space"):
+        save(store, Snapshot(round_, {}), [(0, state(1.0))])
+    monkeypatch.undo()
+    assert rounds_of(store) == ["round_00000"]
+    assert values(load(store)) == {0: 0.0, 1: 1.0}
+    save(store, Snapshot(round_, {}), [(0, state(2.0))])
+    assert values(load(store)) == {0: 2.0, 1: 1.0}
+
+
 # --- whose ------------------------------------------------------------------------------------
 
 
