@@ -304,7 +304,7 @@ def _urgency(trial: RunTrial) -> tuple[bool, int]:
 def watched_of(plan: TablePlan, wanted: Wanted) -> tuple[str, str]:
     """The number that chooses, and the one that is reported, of a run's row."""
     row = wanted.place.row
-    return plan.chosen_by(row), plan.metric_of(row, plan.metrics[0])
+    return plan.chosen_by(row), plan.measures(row)[plan.metrics[0]]
 
 
 def entry(trial: RunTrial, plan: TablePlan) -> Mapping[str, Any]:

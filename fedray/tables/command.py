@@ -300,7 +300,6 @@ def cell_metrics(found: Outcome) -> dict[Place, dict[str, float]]:
         values = [one.measured.values for one in cell.seeds if one.measured is not None]
         metrics[place] = {
             name: sum(value[name] for value in values) / len(values)
-            for name in found.plan.metrics
-            if values
+            for name in (values[0] if values else ())
         }
     return metrics

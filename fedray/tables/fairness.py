@@ -57,7 +57,7 @@ def _metrics(plan: TablePlan) -> Iterator[str]:
     """Which rows are measured in another way."""
     for name, row in plan.rows.items():
         for metric, own in row.metrics.items():
-            yield f"{name}: its {metric} is {own}"
+            yield f"{name}: " + (f"its {metric} is {own}" if own else f"it has no {metric}")
 
 
 def _effort(plan: TablePlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:

@@ -20,7 +20,7 @@ class Measured:
         round: the chosen one, 1 or later.
         choice: what it was chosen by, there.
         score: likewise, larger is better.
-        values: the table's metrics, there; another of the row's may stand for one.
+        values: the table's metrics, there, which the row has; another may stand for one.
         seconds: of all rounds.
         bytes: sent and received in all rounds.
         partition: hash of who owns which image.
@@ -48,7 +48,7 @@ def measured(folder: Path, plan: TablePlan, row: str) -> Measured:
         UserError: when it has not measured what the table chooses by or shows, or is damaged.
     """
     run = RunFolder(folder).read()
-    chooser, own = plan.chosen_by(row), {name: plan.metric_of(row, name) for name in plan.metrics}
+    chooser, own = plan.chosen_by(row), plan.measures(row)
     metric = run.info.metric(chooser)
     chosen = chosen_round(run.rounds, metric, plan.at)
     if chosen is None:

@@ -130,7 +130,8 @@ def by_seed(
     columns = list(plan.columns) if side.column is None else [side.column]
     found = [
         {each.seed: scale * each.measured.values[metric.name]
-         for each in cells[Place(side.row, column)].seeds if each.measured is not None}
+         for each in cells[Place(side.row, column)].seeds
+         if each.measured is not None and metric.name in each.measured.values}
         for column in columns
     ]  # fmt: skip
     seeds = [seed for seed in found[0] if all(seed in column for column in found)]
@@ -213,11 +214,14 @@ def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
 
 def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]:
     """What the numbers mean, as a run declares it."""
-    for cell in cells.values():
-        for each in cell.seeds:
-            if each.measured is not None:
-                return each.measured.metrics
-    return [Metric(name) for name in plan.metrics]
+    known = {
+        metric.name: metric
+        for cell in cells.values()
+        for each in cell.seeds
+        if each.measured is not None
+        for metric in each.measured.metrics
+    }
+    return [known.get(name, Metric(name)) for name in plan.metrics]
 
 
 def _against_first(plan: TablePlan, compare: Compare) -> list[Comparison]:

@@ -111,8 +111,8 @@ class RowPlan(Frozen):
     space: Tree = Field(default_factory=dict)
     """All that is tuned."""
     label: str
-    metrics: dict[str, str] = Field(default_factory=dict)
-    """What stands for a metric of the table in this row."""
+    metrics: dict[str, str | None] = Field(default_factory=dict)
+    """What stands for a metric of the table in this row; null: it has none such."""
     control: str | None = None
     of: str | None = None
     """Of a control, the row that it is to explain."""
@@ -182,13 +182,15 @@ class TablePlan(Frozen):
         """The cell that tunes for a cell: itself, unless the file says otherwise."""
         return Place(self.rows[place.row].tuned_as or place.row, self.tuning.at or place.column)
 
-    def metric_of(self, row: str, metric: str) -> str:
-        """What a row measures as a metric of the table: that, or another that stands for it."""
-        return self.rows[row].metrics.get(metric, metric)
+    def measures(self, row: str) -> dict[str, str]:
+        """What a row measures as each metric of the table: that, or another that stands for it."""
+        own = self.rows[row].metrics
+        found = {metric: own.get(metric, metric) for metric in self.metrics}
+        return {metric: name for metric, name in found.items() if name is not None}
 
     def chosen_by(self, row: str) -> str:
         """The metric by which a row's configurations and rounds are chosen."""
-        name = self.metric_of(row, self.choose)
+        name = self.rows[row].metrics.get(self.choose) or self.choose
         return name if self.select == "test" else f"{VALIDATION}{name}"
 
     def parsed_claims(self) -> list[Claim]:

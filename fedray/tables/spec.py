@@ -57,9 +57,9 @@ class Row(Frozen):
     hyper-parameter."""
     label: str = Field("", max_length=45)
     """What the table calls it; empty: its name. `glosses` of the table say more."""
-    metrics: dict[str, str] = Field(default_factory=dict)
+    metrics: dict[str, str | None] = Field(default_factory=dict)
     """Where the method has another natural metric than the table: `local_accuracy:
-    finetuned_accuracy`. It chooses, too, where the table's one would."""
+    finetuned_accuracy`. It chooses, too, where the table's one would. null: it has none such."""
     control: str | None = Field(None, min_length=3, max_length=300)
     """Makes the row a control, and says what it would refute if it did as well."""
     of: str | None = None
@@ -218,10 +218,12 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
     _check_given(given.get("set", {}), rows, where)
-    _check_metrics(rows, [*table.metrics, table.choose or table.metrics[0]], where)
+    _check_metrics(rows, table, where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
-    _check_units(parse_claims(claims, list(rows), list(columns), table.metrics), where)
+    parsed = parse_claims(claims, list(rows), list(columns), table.metrics)
+    _check_units(parsed, where)
+    _check_measured(parsed, rows, where)
     experiment = scale.experiment or table.experiment
     return TablePlan(
         table=name,
@@ -483,14 +485,32 @@ def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, 
             )
 
 
-def _check_metrics(rows: Mapping[str, RowPlan], metrics: Sequence[str], where: str) -> None:
-    """Refuse what stands for a metric that the table does not have."""
+def _check_metrics(rows: Mapping[str, RowPlan], table: Table, where: str) -> None:
+    """Refuse what stands for a metric that the table does not have, or for one that it must."""
+    needed = [table.metrics[0], table.choose or table.metrics[0]]
+    metrics = [*table.metrics, *needed]
     for name, row in rows.items():
-        for metric in row.metrics:
+        for metric, own in row.metrics.items():
             if metric not in metrics:
                 raise UserError(
                     f"{where}.rows.{name}.metrics: the table has no metric {shown(metric)}."
                     f"{nearest(metric, metrics)}"
+                )
+            if own is None and metric in needed:
+                raise UserError(
+                    f"{where}.rows.{name}.metrics: a row must measure {metric}, by which the table "
+                    "compares or chooses; name what stands for it, or leave the row out"
+                )
+
+
+def _check_measured(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: str) -> None:
+    """Refuse a claim about a number that a row does not have."""
+    for claim in claims:
+        for side, metric in ((claim.better, claim.metric), (claim.worse, claim.than)):
+            if rows[side.row].metrics.get(metric, metric) is None:
+                raise UserError(
+                    f"{where}.claims: {shown(claim.text)} is about {metric}, which row {side.row} "
+                    "does not have (metrics: null); leave the claim out"
                 )
 
 

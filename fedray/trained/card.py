@@ -48,7 +48,7 @@ def _measured(model: TrainedModel) -> Iterator[str]:
     yield ""
     yield "| what | value |"
     yield "|---|---|"
-    own = _own_accuracy(model)
+    own = None if model.owner.is_global else _own_accuracy(model)
     if own is not None:
         yield f"| accuracy on the test images of client {model.client} | {own:.4f} |"
     for name in ("local_accuracy", "global_accuracy", "validation/local_accuracy"):

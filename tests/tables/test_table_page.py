@@ -23,7 +23,7 @@ from fedray.tables.command import (
 from fedray.tables.figure import draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
-from fedray.tables.page import main_cells
+from fedray.tables.page import NOTHING, main_cells
 from fedray.tables.plan import Place
 from fedray.tables.spec import plan_table
 
@@ -50,6 +50,10 @@ def curve(wanted):
     return [(0.0, 0.0), (value, value)]
 
 
+def curve_of_all(wanted):
+    return [(0.0, 0.0), (0.6, 0.6)]
+
+
 @pytest.fixture
 def written(play, here):
     """The book, what it comes to, and its page in Markdown."""
@@ -57,6 +61,26 @@ def written(play, here):
     found = outcome(book)
     (here / "out").mkdir()
     return book, found, write_page(book, found)
+
+
+def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
+    second = "local_accuracy_weighted"
+    rows = {name: {"algorithm": "fedproto"} for name in ("without", "mine")}
+    rows["without"]["metrics"] = {second: None}
+    book = play(curve_of_all, rows=rows, baselines=[], claims=["mine > without"],
+                metrics=["local_accuracy", second], report={"seeds": [0, 1]})  # fmt: skip
+    found = outcome(book)
+    assert book.failures == {}
+    first, other = (
+        [cells[1] for cells in main_cells(found, metric)[1]] for metric in found.metrics
+    )
+    assert first == ["60.0 ± 0.0"] * 2
+    assert other == [NOTHING, "0.6 ± 0"]
+    assert f"without: it has no {second}" in found.notes
+    means = cell_metrics(found)
+    assert [len(means[place]) for place in found.cells] == [1, 2]
+    (here / "out").mkdir()
+    assert second in write_page(book, found)
 
 
 def test_the_page_says_it_all(written, here):

@@ -315,6 +315,18 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
             {"rows": {"mine": {"metrics": {"x": "y"}}}},
             r"mine\.metrics: the table has no metric 'x'",
         ),
+        (
+            {"rows": {"mine": {"metrics": {"local_accuracy": None}}}},
+            r"mine\.metrics: a row must measure local_accuracy, .*; name what stands for it",
+        ),
+        (
+            {
+                "metrics": ["local_accuracy", "global_accuracy"],
+                "rows": {"mine": {"metrics": {"global_accuracy": None}}},
+                "claims": [{"claim": "mine > local", "metric": "global_accuracy"}],
+            },
+            r"claims: 'mine > local' is about global_accuracy, which row mine does not have",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(write, changes, message):

@@ -368,11 +368,19 @@ def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
     assert "fedglcl" in card
     assert "zero, one, two" in card
     assert "licence" not in card.lower()
-    done = RunFolder(out).read().rounds[model.owner.facts.round]
-    assert f"client 1 | {done.per_client[1]:.4f}" in card
+    assert "the model that all clients share" in card
+    assert "test images of client" not in card
     assert "chosen on these test images" in card
     with pytest.raises(UserError, match="is there already"):
         model.export(place)
+
+
+def test_the_card_of_a_client_s_own_model_has_its_own_accuracy(trained, tmp_path):
+    out = trained("local", {"rounds": 1})
+    model = open_models(out).model(1)
+    card = (model.export(tmp_path / "exported") / "README.md").read_text()
+    done = RunFolder(out).read().rounds[model.owner.facts.round]
+    assert f"client 1 | {done.per_client[1]:.4f}" in card
 
 
 @pytest.mark.parametrize(("method", "read"), [("fedetf", "simplex"), ("fedglcl_moon", "text")])
