@@ -33,6 +33,9 @@ EXPECTED = {
     "fedmgp_table5",
     "fedmgp_table7",
     "fedmgp_table8",
+    "fedmgp_table9",
+    "fedmgp_table11",
+    "fedmgp_table12",
     "fedmgp_table17",
     "fedmgp_table4",
     "fedmgp_table6",
@@ -47,7 +50,7 @@ EXPECTED = {
 SETS = (
     *("cifar10", "cifar100", "caltech101", "dtd10", "fashion_mnist", "office_caltech10"),
     *("caltech-101", "dtd", "eurosat", "fgvc_aircraft", "food-101", "oxford_flowers"),
-    *("oxford_pets", "stanford_cars", "sun397", "ucf101"),
+    *("oxford_pets", "stanford_cars", "sun397", "ucf101", "domainnet"),
 )
 
 
