@@ -175,6 +175,16 @@ def results_home() -> Path:
     return Path(chosen or Path.home() / "fedray_results").resolve()
 
 
+def tables_home() -> Path:
+    """Where tables are."""
+    return results_home() / "tables"
+
+
+def tables_runs() -> Path:
+    """Where their runs are, each in a folder named after what determines its numbers."""
+    return tables_home() / "runs"
+
+
 def cache_folder() -> Path:
     """The folder of everything that can be made again: $FEDRAY_CACHE, else ~/.cache/fedray."""
     chosen = os.environ.get("FEDRAY_CACHE")

@@ -17,12 +17,11 @@ from fedray.api.result import Result, frame
 from fedray.command import RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import check_name, results_home, write_atomic
+from fedray.files import check_name, results_home, tables_home, write_atomic
 from fedray.sweep import command as sweeping
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
 from fedray.tables import command as comparing
-from fedray.tables.book import tables_home
 
 if TYPE_CHECKING:
     import pandas

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.errors import UserError
-from fedray.files import replace_whole, write_atomic, write_json
+from fedray.files import replace_whole, tables_runs, write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
 from fedray.records.release import ReleaseLog
@@ -41,6 +41,8 @@ from fedray.records.sealed import (
 )
 
 RESULT = "result.json"
+TABLE = "table.json"
+"""In the folder of a table: its cells, with the runs that they report."""
 ARTIFACTS = ("config.yaml", RESULT, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps with it."""
 _REQUIRED = ("config", "rounds", "seed", "identity", "algorithm", "versions")
@@ -284,7 +286,8 @@ class RunFolder:
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     """Runs at or below the given folders: each folder and its run, sorted, each once.
 
-    Ray Tune also calls a file result.json, with one line per report; it is passed over.
+    Ray Tune also calls a file result.json, with one line per report; it is passed over. A folder
+    that a table was written to stands for the runs that the table reports.
 
     Raises:
         UserError: when a given folder is missing or holds no run, or a result cannot be read.
@@ -293,12 +296,10 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
-        below = list(_results_below(folder))
+        is_table = (folder / TABLE).is_file()
+        below = list(_results_of_table(folder) if is_table else _results_below(folder))
         if not below:
-            cure = "pass a run's folder"
-            if (folder / "table.md").is_file():  # a table's invocation
-                cure = "table.md is its report, and tables/runs of the results has the table's runs"
-            raise UserError(f"there is no {RESULT} in or below {folder}; {cure}")
+            raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
         for path in below:
             found[path.parent.resolve()] = RunFolder(path.parent).read()
     return sorted(found.items())
@@ -306,6 +307,28 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
 
 def _results_below(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob(RESULT) if path.is_file() and not _is_tunes(path))
+
+
+def _results_of_table(folder: Path) -> Iterator[Path]:
+    """The results that a table reports: its seeds, not what was tried to tune it.
+
+    Raises:
+        UserError: when one is not below this computer's results.
+    """
+    path = folder / TABLE
+    try:
+        cells = parse_json(path.read_bytes())["cells"]
+        keys = [seed["run"] for cell in cells for seed in cell["seeds"] if not seed["reason"]]
+    except (OSError, *_DAMAGE) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    for key in dict.fromkeys(keys):
+        result = tables_runs() / str(key) / RESULT
+        if not result.is_file():
+            raise UserError(
+                f"{path} reports a run that is not there, {result.parent}; set FEDRAY_RESULTS to "
+                "the folder in which the table was made"
+            )
+        yield result
 
 
 def _is_tunes(path: Path) -> bool:

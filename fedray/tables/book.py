@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
-from fedray.files import results_home, write_json
+from fedray.files import write_json
 from fedray.records import BEST, RunFolder
 from fedray.sweep.ledger import DIED, Trial, read_state
 from fedray.sweep.seeds import MergedRound, merge
@@ -29,11 +29,6 @@ from fedray.tables.plan import TablePlan
 
 FILE = "plan.json"
 FORMAT = 1
-
-
-def tables_home() -> Path:
-    """Where tables and their runs are."""
-    return results_home() / "tables"
 
 
 @dataclass

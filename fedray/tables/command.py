@@ -21,7 +21,7 @@ from fedray.command import (
 )
 from fedray.config import Experiment, read_plugins
 from fedray.errors import UserError
-from fedray.files import full_disk_said, write_atomic, write_json
+from fedray.files import full_disk_said, tables_home, tables_runs, write_atomic, write_json
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
@@ -29,7 +29,7 @@ from fedray.shipped import names
 from fedray.sweep.command import connect_cluster, hold, keep_yaml, prepare, untracked
 from fedray.sweep.ledger import unfinished
 from fedray.tables.agenda import Cell, check_rows_differ
-from fedray.tables.book import FILE, Book, tables_home
+from fedray.tables.book import FILE, Book
 from fedray.tables.forecast import headline, planned_cells
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
@@ -153,7 +153,7 @@ def begin_or_resume(args: argparse.Namespace) -> Book:
         return _resume(args)
     plan = plan_table(args.table, args.set, args.scale, args.plugin)
     home = _new_home(args, plan)
-    return Book(home, plan, tables_home() / "runs", command=_command(args))
+    return Book(home, plan, tables_runs(), command=_command(args))
 
 
 def _new_home(args: argparse.Namespace, plan: TablePlan) -> Path:

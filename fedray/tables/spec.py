@@ -221,9 +221,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     _check_metrics(rows, table, where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
-    parsed = parse_claims(claims, list(rows), list(columns), table.metrics)
-    _check_units(parsed, where)
-    _check_measured(parsed, rows, where)
+    _check_claims(parse_claims(claims, list(rows), list(columns), table.metrics), rows, where)
     experiment = scale.experiment or table.experiment
     return TablePlan(
         table=name,
@@ -503,25 +501,20 @@ def _check_metrics(rows: Mapping[str, RowPlan], table: Table, where: str) -> Non
                 )
 
 
-def _check_measured(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: str) -> None:
-    """Refuse a claim about a number that a row does not have."""
-    for claim in claims:
-        for side, metric in ((claim.better, claim.metric), (claim.worse, claim.than)):
-            if rows[side.row].metrics.get(metric, metric) is None:
-                raise UserError(
-                    f"{where}.claims: {shown(claim.text)} is about {metric}, which row {side.row} "
-                    "does not have (metrics: null); leave the claim out"
-                )
-
-
-def _check_units(claims: Sequence[Claim], where: str) -> None:
-    """Refuse to compare a share with what is none."""
+def _check_claims(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: str) -> None:
+    """Refuse to compare a share with what is none, or a number that a row does not have."""
     from fedray.evaluation.metrics import declared_metrics
 
     for claim in claims:
         units = [find_metric(name, declared_metrics()) for name in (claim.metric, claim.than)]
         if len({each.unit for each in units if each is not None}) > 1:
             raise UserError(f"{where}.claims: {shown(claim.text)} compares unlike units")
+        for side, metric in ((claim.better, claim.metric), (claim.worse, claim.than)):
+            if rows[side.row].metrics.get(metric, metric) is None:
+                raise UserError(
+                    f"{where}.claims: {shown(claim.text)} is about {metric}, which row {side.row} "
+                    "does not have (metrics: null); leave the claim out"
+                )
 
 
 def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:

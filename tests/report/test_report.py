@@ -375,12 +375,29 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
     assert list(y) == pytest.approx([5.5, 10, 55.0])
 
 
+def test_a_table_stands_for_the_runs_that_it_reports(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
+    runs = tmp_path / "tables" / "runs"
+    for name, accuracy in (("a", 0.5), ("b", 0.7), ("tuning", 0.9)):
+        write_run(runs / name, [0.1, accuracy], {"lr": accuracy})
+    seeds = [{"run": "a", "reason": None}, {"run": "lost", "reason": "its loss is no number"}]
+    cells = [{"seeds": seeds}, {"seeds": [{"run": "b", "reason": None}]}]
+    folder = tmp_path / "tables" / "mine" / "1"
+    folder.mkdir(parents=True)
+    (folder / "table.json").write_text(json.dumps({"cells": cells}))
+    assert main([str(folder), "--at", "final"]) == 0
+    printed = capsys.readouterr().out
+    assert "50.0" in printed
+    assert "70.0" in printed
+    assert "90.0" not in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["{tmp}/none"], r"none is not a folder"),
         (["{tmp}/empty"], r"there is no result.json in or below"),
-        (["{tmp}/table"], r"table.md is its report, and tables/runs"),
+        (["{tmp}/table"], r"reports a run that is not there, .*tables/runs/k; set FEDRAY_RESULTS"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
@@ -393,7 +410,9 @@ def test_what_the_user_can_mend_is_one_sentence(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "table").mkdir()
-    (tmp_path / "table" / "table.md").touch()
+    (tmp_path / "table" / "table.json").write_text(
+        '{"cells": [{"seeds": [{"run": "k", "reason": null}]}]}'
+    )
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")

@@ -32,6 +32,17 @@ TABLE = {
     "tuning": {"configurations": 3},
     "report": {"seeds": [0, 1]},
 }
+PLUGIN = """\
+from fedray.core import algorithms
+from fedray.algorithms.averaging.fedavg import FedAvg
+
+
+@algorithms.add
+class Doubtful(FedAvg):
+    \"\"\"FedAvg by another name.\"\"\"
+
+    name = "doubtful"
+"""
 Write = Callable[..., Path]
 
 
@@ -44,6 +55,14 @@ def here(tmp_path, monkeypatch) -> Path:
     (tmp_path / "tune" / "tables").mkdir(parents=True)
     (tmp_path / "tiny.yaml").write_text(dump_yaml(TINY))
     return tmp_path
+
+
+@pytest.fixture
+def plugin(here) -> Path:
+    """A file with the method `doubtful`."""
+    path: Path = here / "mine.py"
+    path.write_text(PLUGIN)
+    return path
 
 
 @pytest.fixture

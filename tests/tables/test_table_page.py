@@ -326,23 +326,15 @@ def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
     assert (here / "out" / "table.yaml").read_text() == kept
 
 
-def test_the_command_that_makes_a_table_again_names_its_plugins(here, write):
+def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
     from fedray.cli.resolving import check_command
 
-    text = (
-        "from fedray.core import algorithms\n"
-        "from fedray.algorithms.averaging.fedavg import FedAvg\n\n"
-        "@algorithms.add\n"
-        'class Another(FedAvg):\n    """FedAvg by another name."""\n\n'
-        "    name = 'another_of_mine'\n"
-    )
-    (here / "mine.py").write_text(text)
-    write(rows={"another_of_mine": None})
+    write(rows={"doubtful": None})
     words = ["tiny", "batch_size=8", "--plugin", "mine.py", "--no-track"]
     book = begin_or_resume(parser().parse_intermixed_args(words))
     assert book.command == "python -m fedray.table tiny batch_size=8 --plugin mine.py"
     labels = [each.label for each in check_command(book.command)]
-    assert labels[0] == "another_of_mine lr=0.02"
+    assert labels[0] == "doubtful lr=0.02"
 
 
 def test_a_tables_command_resolves_without_running_it(here, write):

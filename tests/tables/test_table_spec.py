@@ -178,18 +178,10 @@ def test_a_row_may_measure_another_metric(write):
     assert plan.chosen_by("local") == "validation/local_accuracy"
 
 
-def test_a_tables_plugin_is_used_by_all_rows_and_kept_with_its_text(write, here):
-    text = (
-        "from fedray.core import algorithms\n"
-        "from fedray.algorithms.averaging.fedavg import FedAvg\n\n"
-        "@algorithms.add\n"
-        'class Doubtful(FedAvg):\n    """FedAvg by another name."""\n\n'
-        "    name = 'doubtful'\n"
-    )
-    (here / "mine.py").write_text(text)
+def test_a_tables_plugin_is_used_by_all_rows_and_kept_with_its_text(write, plugin):
     write(rows={"doubtful": None})
     plan = plan_table("tiny", plugins=["mine.py"])
-    (here / "mine.py").unlink()
+    plugin.unlink()
     again = TablePlan.model_validate_json(plan.model_dump_json())
     for row, name in (("doubtful", "doubtful"), ("local", "local")):
         found = again.experiment_of(Place(row, "all"), {}, "report", 0)
