@@ -55,7 +55,15 @@ EXPECTED = {
     "fedmgp_table5",
     "fedmgp_table7",
     "fedmgp_table8",
+    "fedmgp_table9",
+    "fedmgp_table11",
+    "fedmgp_table12",
     "fedmgp_table17",
+    "fedmgp_table4",
+    "fedmgp_table6",
+    "fedmgp_table14",
+    "fedmgp_table15",
+    "fedmgp_table16",
     "dp2fl_table1",
     "dp2fl_table2",
     "dp2fl_table3",
@@ -65,7 +73,7 @@ SETS = (
     *("cifar10", "cifar100", "caltech101", "dtd10", "fashion_mnist", "office_caltech10"),
     *("tiny_imagenet", "domainnet", "prostate_mri"),
     *("caltech-101", "dtd", "eurosat", "fgvc_aircraft", "food-101", "oxford_flowers"),
-    *("oxford_pets", "stanford_cars", "sun397", "ucf101"),
+    *("oxford_pets", "stanford_cars", "sun397", "ucf101", "domainnet"),
 )
 
 
