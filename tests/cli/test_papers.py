@@ -130,8 +130,8 @@ def test_the_page_has_every_item_with_its_commands(page_of):
     assert "Not without a network: Nothing." in text
     page_of(GOOD.replace("    offline:", "    tables: [fedtsp_table4]\n    offline:"))
     assert "```\npython -m fedray.table fedtsp_table4 --scale laptop\n" in page()
-    page_of(GOOD.replace("    offline:", "    tables: [fedtsp_table5]\n    offline:"))
-    with pytest.raises(UserError, match=r"items.1 .Fig. 2.: there is no table 'fedtsp_table5'"):
+    page_of(GOOD.replace("    offline:", "    tables: [fedtsp_tables]\n    offline:"))
+    with pytest.raises(UserError, match=r"items.1 .Fig. 2.: there is no table 'fedtsp_tables'"):
         page()
 
 

@@ -73,7 +73,7 @@ SETS = (
     *("cifar10", "cifar100", "caltech101", "dtd10", "fashion_mnist", "office_caltech10"),
     *("tiny_imagenet", "domainnet", "prostate_mri"),
     *("caltech-101", "dtd", "eurosat", "fgvc_aircraft", "food-101", "oxford_flowers"),
-    *("oxford_pets", "stanford_cars", "sun397", "ucf101", "domainnet"),
+    *("oxford_pets", "stanford_cars", "sun397", "ucf101"),
 )
 
 
