@@ -104,8 +104,8 @@ def _start(num_cpus: int | None, num_gpus: int | None) -> None:
     except Exception as error:  # Ray has no class of its own for a start that fails
         cause = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FedrayError(
-            f"Ray cannot start on this machine ({cause}); try again when it is less busy, or "
-            "run with --executor serial"
+            f"Ray cannot start on this machine ({cause}); try again when it is less busy; a "
+            "single run goes without Ray, too: --executor serial"
         ) from error
     if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
         print("warning: this Ray can be reached from the network", file=sys.stderr)

@@ -288,5 +288,5 @@ def test_a_machine_too_busy_for_ray(monkeypatch, tmp_path, capsys):
     assert run.main(["local_digits", "--out", str(tmp_path / "out"), "--no-track"]) == 1
     assert capsys.readouterr().err == (
         "failed: Ray cannot start on this machine (The current node timed out during startup.); "
-        "try again when it is less busy, or run with --executor serial\n"
+        "try again when it is less busy; a single run goes without Ray, too: --executor serial\n"
     )
