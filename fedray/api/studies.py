@@ -176,6 +176,7 @@ class Table(_Study):
         settings: keys of every cell's experiment, or of the table (`report.seeds`), dotted.
         scale: None: the first that the file has.
         plugins: files, folders or modules of your own.
+        published: folders of tables that were run; what they have run is not run again.
         **keys: further keys without a dot, `rounds=5`.
     """
 
@@ -186,9 +187,12 @@ class Table(_Study):
         *,
         scale: str | None = None,
         plugins: str | Path | Sequence[str | Path] = (),
+        published: str | Path | Sequence[str | Path] = (),
         **keys: Any,
     ) -> None:
         flags = [] if scale is None else ["--scale", scale]
+        for folder in [published] if isinstance(published, str | Path) else published:
+            flags += ["--from", str(folder)]
         super().__init__(table, "table", {**(settings or {}), **keys}, plugins, flags)
 
     def run(

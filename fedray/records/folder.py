@@ -326,7 +326,7 @@ def _results_of_table(folder: Path) -> Iterator[Path]:
         if not result.is_file():
             raise UserError(
                 f"{path} reports a run that is not there, {result.parent}; set FEDRAY_RESULTS to "
-                "the folder in which the table was made"
+                "the folder in which the table was made, without --from"
             )
         yield result
 

@@ -2,6 +2,7 @@
 
     <results>/tables/runs/<key>/result.json ...    a run, the same for every table that needs it
     <results>/tables/<table>/<invocation>/plan.json, table.md, table.tex, ...
+                                          from-0.json     a published table whose runs were taken
 
 A run's folder is the truth: whether it is over is read from it. plan.json has the plan, which runs
 failed, and what was spent on them.
@@ -26,6 +27,7 @@ from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Ended, Standing, Wanted
 from fedray.tables.measured import Measured, measured
 from fedray.tables.plan import TablePlan
+from fedray.tables.published import Published
 
 FILE = "plan.json"
 FORMAT = 1
@@ -63,6 +65,8 @@ class Book:
         began: local time.
         seconds: of the trials of this table's invocation, start-up included.
         failures: why runs failed, by key, whatever row they are of.
+        published: tables whose runs are not made again.
+        taken: the runs that were taken from there, and from which.
         trials: by number, in the order in which they were asked for.
     """
 
@@ -74,6 +78,8 @@ class Book:
     began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
     seconds: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    published: Sequence[Published] = ()
+    taken: dict[str, Published] = field(default_factory=dict)
     trials: dict[int, Trial] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,14 +123,33 @@ class Book:
         """Every reason once."""
         return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
 
-    def lookup(self, wanted: Wanted) -> Ended | None:
-        """How a run ended."""
+    def came_to(self, wanted: Wanted) -> Measured | str | None:
+        """What a run came to for its row, or why it failed; None while it is not over."""
         key, row = wanted.key, wanted.place.row
         found = None if key in self.failures else self.measured(key, row)
-        if found is not None:
+        return found or self.reason(key, row) or self._take_over(wanted)
+
+    def _take_over(self, wanted: Wanted) -> Measured | str | None:
+        """What a run that is not here came to in a published table."""
+        key, row = wanted.key, wanted.place.row
+        for source in self.published if key not in self._numbers else ():
+            found = source.find(wanted.experiment, self.plan, row, wanted.phase)
+            if found is None:
+                continue
+            self.taken[key] = source
+            if isinstance(found, str):
+                self._lacking[key, row] = found
+            else:
+                self._measured[key, row] = found
+            return found
+        return None
+
+    def lookup(self, wanted: Wanted) -> Ended | None:
+        """How a run ended."""
+        found = self.came_to(wanted)
+        if isinstance(found, Measured):
             return Ended(found.score)
-        reason = self.reason(key, row)
-        return None if reason is None else Ended(None, died=reason.startswith(DIED))
+        return None if found is None else Ended(None, died=found.startswith(DIED))
 
     def standings(self) -> list[tuple[Cell, Standing]]:
         """Where every cell stands; the runs that have become ready are entered."""
@@ -250,9 +275,13 @@ class Book:
             "store": str(self.store),
             "seconds": self.seconds,
             "failures": self.failures,
+            "from": [each.source for each in self.published],
             "plan": self.plan.model_dump(mode="json"),
         }
         self.home.mkdir(parents=True, exist_ok=True)
+        for number, published in enumerate(self.published):
+            if not (kept := self.home / kept_name(number)).exists():
+                write_json(kept, published.tree)
         write_json(self.home / FILE, tree)
 
     @classmethod
@@ -275,7 +304,16 @@ class Book:
             began=tree["began"],
             seconds=dict(tree["seconds"]),
             failures=dict(tree["failures"]),
+            published=[
+                Published.read(source, home / kept_name(number))
+                for number, source in enumerate(tree.get("from", ()))
+            ],
         )
+
+
+def kept_name(number: int) -> str:
+    """The copy of a published table, which stays as it was when the invocation began."""
+    return f"from-{number}.json"
 
 
 def wanted_of(trial: Trial) -> Wanted:

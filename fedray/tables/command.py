@@ -33,6 +33,7 @@ from fedray.tables.book import FILE, Book
 from fedray.tables.forecast import headline, planned_cells
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
+from fedray.tables.published import DATA, Published
 from fedray.tables.spec import SCALES, plan_table
 from fedray.tracking import tracker_for, ui_hint
 from fedray.waiting import say_next
@@ -66,6 +67,15 @@ def parser(prog: str = PROG) -> CommandLine:
     )
     cli.add_argument(
         "--plan", action="store_true", help="print what would be run, and what it costs, and end"
+    )
+    cli.add_argument(
+        "--from",
+        dest="published",
+        type=as_path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="take finished runs from the table.json in this folder; may be repeated",
     )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
     add_plugin(cli)
@@ -153,7 +163,13 @@ def begin_or_resume(args: argparse.Namespace) -> Book:
         return _resume(args)
     plan = plan_table(args.table, args.set, args.scale, args.plugin)
     home = _new_home(args, plan)
-    return Book(home, plan, tables_runs(), command=_command(args))
+    published = [Published.read(str(path), _table_json(path)) for path in args.published]
+    return Book(home, plan, tables_runs(), command=_command(args), published=published)
+
+
+def _table_json(path: Path) -> Path:
+    """The file of a published table, whose folder may be given."""
+    return path if path.suffix == ".json" else path / DATA
 
 
 def _new_home(args: argparse.Namespace, plan: TablePlan) -> Path:
@@ -173,6 +189,8 @@ def _command(args: argparse.Namespace) -> str:
     words = [args.table, *args.set]
     if args.scale:
         words += ["--scale", args.scale]
+    for path in args.published:
+        words += ["--from", str(path)]
     for plugin in args.plugin:
         words += ["--plugin", plugin]
     return " ".join(["python -m fedray.table", *map(shlex.quote, words)])
@@ -190,6 +208,8 @@ def _resume(args: argparse.Namespace) -> Book:
         raise UserError(f"{home} is finished; start without --resume")
     if not args.plugin:
         RunFolder(home).check_plugins(plugins_of(book.plan))
+    if args.published:
+        raise UserError(f"--from: {home} has begun; what it takes over was settled then")
     if args.set or args.scale or args.plugin:
         now = plan_table(args.table, args.set, args.scale or book.plan.scale, args.plugin)
         if now != book.plan:
@@ -287,7 +307,7 @@ def write_page(book: Book, found: Outcome) -> str:
     write_atomic(book.home / PAGE, text)
     write_atomic(book.home / "table.tex", latex(found))
     write_atomic(book.home / "table.html", html(with_figure(sections, figure)))
-    write_json(book.home / "table.json", table_json(book, found, how))
+    write_json(book.home / DATA, table_json(book, found, how))
     return text
 
 

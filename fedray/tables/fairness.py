@@ -32,6 +32,7 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_unlike(cells, plan),
         *_differing(book),
         *_versions(cells),
+        *_taken(book, cells),
     ]
 
 
@@ -194,3 +195,12 @@ def _versions(cells: Mapping[Place, CellResult]) -> Iterator[str]:
     }
     if len(commits) > 1:
         yield f"Runs are of {len(commits)} versions of the code: {', '.join(sorted(commits))}"
+
+
+def _taken(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    """Where runs were not made here but taken from a published table."""
+    keys = {run.key for cell in cells.values() for run in cell.runs}
+    for source in book.published:
+        taken = sum(book.taken.get(key) is source for key in keys)
+        if taken:
+            yield f"{taken} of {len(keys)} runs are those of {source.source} ({source.made})"

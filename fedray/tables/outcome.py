@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
-from fedray.sweep.spec import Config
-from fedray.tables.agenda import Standing
+from fedray.tables.agenda import Standing, Wanted
 from fedray.tables.book import Book
 from fedray.tables.claims import Claim, Side, Verdict
 from fedray.tables.comparing import (
@@ -26,7 +25,7 @@ from fedray.tables.comparing import (
 from fedray.tables.controls import ControlRead, ask, read
 from fedray.tables.fairness import notes_of
 from fedray.tables.measured import Measured
-from fedray.tables.plan import Phase, Place, TablePlan
+from fedray.tables.plan import Place, TablePlan
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,24 @@ class SeedResult:
     """A reported run.
 
     Attributes:
-        seed: of every random stream.
-        key: names its folder.
+        wanted: which run.
         measured: what it came to; None where it failed or is not over.
         reason: why it failed.
     """
 
-    seed: int
-    key: str
+    wanted: Wanted
     measured: Measured | None
     reason: str | None
+
+    @property
+    def seed(self) -> int:
+        """Of every random stream."""
+        return self.wanted.seed
+
+    @property
+    def key(self) -> str:
+        """Names its folder."""
+        return self.wanted.key
 
 
 @dataclass(frozen=True)
@@ -55,14 +62,19 @@ class CellResult:
         standing: how far it is, what was tried and chosen.
         seeds: the reported runs; none before a configuration is chosen.
         dropped: why the choices that diverged did so, in their order.
-        other_keys: the runs of the choice: those of tuning, and reports of dropped choices.
+        others: the runs of the choice: those of tuning, and reports of dropped choices.
     """
 
     place: Place
     standing: Standing
     seeds: Sequence[SeedResult]
     dropped: Sequence[str]
-    other_keys: Sequence[str]
+    others: Sequence[Wanted]
+
+    @property
+    def runs(self) -> list[Wanted]:
+        """All its runs."""
+        return [*self.others, *(each.wanted for each in self.seeds)]
 
 
 @dataclass(frozen=True)
@@ -193,22 +205,21 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
 def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
     cell = next(cell for cell in book.cells if cell.place == place)
 
-    def key_of(config: Config, phase: Phase, seed: int) -> str:
-        return cell.wanted(config, phase, seed).key
-
     seeds, report = [], book.plan.report.seeds
     for seed in report if standing.chosen is not None else []:
-        key = key_of(standing.chosen or {}, "report", seed)
-        found = None if key in book.failures else book.measured(key, place.row)
-        seeds.append(SeedResult(seed, key, found, book.reason(key, place.row)))
-    lost = [key_of(each.config, "report", each.seeds[0]) for each in standing.dropped]
+        run = cell.wanted(standing.chosen or {}, "report", seed)
+        found = None if run.key in book.failures else book.measured(run.key, place.row)
+        seeds.append(SeedResult(run, found, book.reason(run.key, place.row)))
+    lost = [cell.wanted(each.config, "report", each.seeds[0]) for each in standing.dropped]
     others = [
-        key_of(tried.config, "tuning", seed)
+        cell.wanted(tried.config, "tuning", seed)
         for tried in standing.tried
         for seed in book.plan.tuning.seeds
     ]
-    others += [key_of(each.config, "report", seed) for each in standing.dropped for seed in report]
-    reasons = [book.reason(key, place.row) or "" for key in lost]
+    others += [
+        cell.wanted(each.config, "report", seed) for each in standing.dropped for seed in report
+    ]
+    reasons = [book.reason(run.key, place.row) or "" for run in lost]
     return CellResult(place, standing, seeds, reasons, others)
 
 

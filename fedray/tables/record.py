@@ -10,16 +10,18 @@ from datetime import datetime
 from typing import Any
 
 from fedray.config import Tree
-from fedray.records import versions
+from fedray.records import Metric, versions
 from fedray.report.statistics import Interval
+from fedray.sweep.ledger import DIED
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
 from fedray.tables.controls import ControlRead
+from fedray.tables.measured import Measured
 from fedray.tables.outcome import CellResult, Decided, Outcome
 from fedray.tables.plan import Phase
+from fedray.tables.published import FORMAT, RUNS, PublishedRun
 
-FORMAT = 1
 SHOWN = ("fedray", "python", "torch", "ray")
 
 
@@ -60,7 +62,7 @@ class Made:
 
 def made(book: Book, found: Outcome) -> Made:
     """How the book's table was made."""
-    rows = {key: cell.place.row for cell in found.cells.values() for key in keys_of(cell)}
+    rows = {run.key: cell.place.row for cell in found.cells.values() for run in cell.runs}
     keys = set(rows)
     measured = [one for key in keys if (one := book.measured(key, rows[key])) is not None]
     packages = versions()
@@ -92,11 +94,6 @@ def _lost_seconds(book: Book, keys: Iterable[str]) -> float:
     return sum(book.seconds.get(key, 0.0) for key in keys if key in book.failures)
 
 
-def keys_of(cell: CellResult) -> list[str]:
-    """The runs of a cell."""
-    return [*cell.other_keys, *(each.key for each in cell.seeds)]
-
-
 def machine() -> str:
     """What computes here, in words."""
     import torch
@@ -125,7 +122,31 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
         ],
         "iqm": {row: _interval(each) for row, each in found.aggregates.items()},
         "notes": list(found.notes),
+        **_runs(book, found),
         "plan": plan.model_dump(mode="json"),
+    }
+
+
+def _runs(book: Book, found: Outcome) -> Tree:
+    """The runs that are over, for who takes them over, and what their numbers mean.
+
+    A run that died would not do so again.
+    """
+    runs: dict[tuple[Any, ...], PublishedRun] = {}
+    metrics: dict[str, Metric] = {}
+    for cell in found.cells.values():
+        row, own = cell.place.row, found.plan.measures(cell.place.row)
+        for wanted in cell.runs:
+            came_to = book.came_to(wanted)
+            if isinstance(came_to, Measured):
+                metrics |= {own[metric.name]: metric for metric in came_to.metrics}
+            elif came_to is None or came_to.startswith(DIED):
+                continue
+            run = PublishedRun.of(wanted.experiment, found.plan, row, came_to)
+            runs.setdefault(run.kind, run)
+    return {
+        "metrics": {name: metric.to_json() for name, metric in metrics.items()},
+        RUNS: [run.model_dump(mode="json", exclude_defaults=True) for run in runs.values()],
     }
 
 
@@ -172,7 +193,7 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
     paper = None
     if plan.paper is not None:
         paper = plan.paper.of(place.row, place.column)
-    keys = keys_of(cell)
+    keys = [run.key for run in cell.runs]
     measured = [one for key in keys if (one := book.measured(key, place.row)) is not None]
     dropped = zip(standing.dropped, cell.dropped, strict=True)
     return {

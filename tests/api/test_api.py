@@ -188,7 +188,7 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
     mine = "tests/plugins/mine.py"
     studies = [
         fedray.Sweep(sweep, rounds=2),
-        fedray.Table(table, {"report.seeds": [3]}, plugins=mine),
+        fedray.Table(table, {"report.seeds": [3]}, plugins=mine, published=["old", Path("older")]),
     ]
     for study in studies:
         with pytest.raises(RunFailed):
@@ -201,6 +201,7 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
     assert (resumed.sweep, resumed.resume, resumed.set) == (of_sweep.sweep, True, [])
     assert of_table.table == str(tmp_path / "table" / "table.yaml")
     assert (of_table.set, of_table.plugin) == (["report.seeds=[3]"], [mine])
+    assert of_table.published == [Path("old"), Path("older")]
     assert list(plan_table(of_table.table).rows) == ["mine", "local", "fedavg", "fedproto"]
     with pytest.raises(UserError, match="separates folders"):
         fedray.Table({**table, "name": "../mine"})

@@ -1,0 +1,160 @@
+"""The runs of a published table: their numbers, taken from its table.json.
+
+Who adds seeds, rows or columns to it runs those alone. A run is known by its experiment and by the
+name of its data's folder, wherever that lies; the data's hash is with its numbers, and a table
+whose rows have different data says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.config import Experiment, Frozen, Tree, validate
+from fedray.errors import UserError, named
+from fedray.records import Metric
+from fedray.tables.measured import Measured
+from fedray.tables.plan import Phase, TablePlan
+
+DATA = "table.json"
+FORMAT = 1
+RUNS = "runs"
+
+
+class Numbers(Frozen):
+    """What a run came to, by the names of its own metrics; fields as of `Measured`."""
+
+    round: int
+    choice: float
+    score: float
+    values: dict[str, float]
+    seconds: float
+    bytes: int
+    partition: str | None
+    data: str | None
+    versions: dict[str, str]
+
+
+class PublishedRun(Frozen):
+    """A run of a row of a published table."""
+
+    name: str
+    """See `name_of`."""
+    chosen_by: str
+    """The metric that has chosen its round and its configuration."""
+    at: Literal["best", "final"]
+    """Which round was to be chosen."""
+    reason: str | None = None
+    """Why it failed."""
+    numbers: Numbers | None = None
+    """What it came to, if it did not fail."""
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """The same of two runs of which one can be taken for the other."""
+        measured = sorted(self.numbers.values) if self.numbers else ()
+        return (self.name, self.chosen_by, self.at, *measured)
+
+    @classmethod
+    def of(
+        cls, experiment: Experiment, plan: TablePlan, row: str, came_to: Measured | str
+    ) -> PublishedRun:
+        """A run of a table's row, or why it failed."""
+        who: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
+        if isinstance(came_to, str):
+            return cls(**who, reason=came_to)
+        own, found = plan.measures(row), asdict(came_to)
+        del found["metrics"]
+        found["values"] = {own[name]: value for name, value in came_to.values.items()}
+        return cls(**who, numbers=Numbers(**found))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table that was published.
+
+    Attributes:
+        source: the folder, as it was given.
+        tree: its table.json.
+    """
+
+    source: str
+    tree: Tree
+
+    @classmethod
+    def read(cls, source: str, path: Path) -> Published:
+        """Read a table.json; `source` is what it is called.
+
+        Raises:
+            UserError: when it is not there, damaged, or of a fedray that did not write its runs.
+        """
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            if tree["format"] != FORMAT or RUNS not in tree:
+                raise UserError(f"{path} does not hold its runs; it is of another fedray")
+            found = cls(source, tree)
+            _ = found.runs, found.made, found.metric
+        except FileNotFoundError:
+            raise UserError(
+                f"{path} is not there; give the folder of a table that was run"
+            ) from None
+        except (OSError, TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {named(error)}") from None
+        return found
+
+    @cached_property
+    def runs(self) -> dict[str, list[PublishedRun]]:
+        """Its runs, by name; one for each way of choosing and measuring."""
+        found: dict[str, list[PublishedRun]] = {}
+        for number, entry in enumerate(self.tree[RUNS]):
+            run = validate(PublishedRun, entry, f"{self.source}: {RUNS}[{number}]")
+            found.setdefault(run.name, []).append(run)
+        return found
+
+    @cached_property
+    def made(self) -> str:
+        """How it was made, in words."""
+        made = self.tree["made"]
+        return f"made {made['when']}, commit {made['commit']}, {made['machine']}"
+
+    @cached_property
+    def metric(self) -> dict[str, Metric]:
+        """What its numbers mean, by the names of its runs' own metrics."""
+        return {name: Metric.from_json(name, of) for name, of in self.tree["metrics"].items()}
+
+    def find(
+        self, experiment: Experiment, plan: TablePlan, row: str, phase: Phase
+    ) -> Measured | str | None:
+        """What a run came to for a row, or why it failed; None: it is not here.
+
+        Nor is a run here that was chosen in another way, or a reported one that was not measured as
+        the row is.
+        """
+        for run in self.runs.get(name_of(experiment), ()):
+            if (run.chosen_by, run.at) == (plan.chosen_by(row), plan.at):
+                if run.numbers is None:
+                    return run.reason
+                measured = self._for_row(run.numbers, plan.measures(row))
+                if phase == "tuning" or measured.values.keys() == plan.measures(row).keys():
+                    return measured
+        return None
+
+    def _for_row(self, numbers: Numbers, own: dict[str, str]) -> Measured:
+        """The numbers that there are, by the names that a table's row has for them."""
+        there = {name: one for name, one in own.items() if one in numbers.values}
+        found: dict[str, Any] = dict(numbers)
+        found["values"] = {name: numbers.values[one] for name, one in there.items()}
+        means = [(name, self.metric[one]) for name, one in there.items()]
+        metrics = [Metric(name, of.unit, of.direction, of.on) for name, of in means]
+        return Measured(**found, metrics=metrics)
+
+
+def name_of(experiment: Experiment) -> str:
+    """What a run is called on any machine, by all that determines its numbers."""
+    root = experiment.data.root
+    what = json.dumps([experiment.identity(), None if root is None else Path(root).name])
+    return hashlib.sha256(what.encode()).hexdigest()[:24]

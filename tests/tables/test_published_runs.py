@@ -1,0 +1,162 @@
+"""A published table with more seeds or rows: what it has run is not run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pretended_runs import end, pretend
+
+from fedray.tables.book import Book
+from fedray.tables.command import begin_or_resume, main, parser, write_page
+from fedray.tables.outcome import outcome
+from fedray.tables.plan import Place
+from fedray.tables.published import name_of
+from fedray.tables.spec import plan_table
+
+ROWS = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}
+CHANGES = {"rows": ROWS, "baselines": [], "report": {"seeds": [0, 1]}}
+
+
+def curve(wanted):
+    """Of the rates, 0.1 is best on validation, but for `base` it diverges on seed 1."""
+    lr, row = wanted.experiment.lr, wanted.place.row
+    if row == "base" and wanted.seed == 1 and lr == 0.1:
+        return None
+    value = 0.5 + (row == "mine") / 10 - abs(lr - 0.1) + wanted.seed / 1000
+    return [(0.0, 0.0), (value, value / 2), (value, value / 3)]
+
+
+@pytest.fixture
+def published(play, here) -> Path:
+    """The folder of a table with two seeds."""
+    book = play(curve, **CHANGES)
+    (here / "out").mkdir()
+    write_page(book, outcome(book))
+    return here / "out"
+
+
+def begun(*words: str) -> Book:
+    return begin_or_resume(parser().parse_intermixed_args(["tiny", *words]))
+
+
+def numbers(book: Book) -> dict:
+    found = outcome(book)
+    return {
+        place: {each.seed: each.measured and each.measured.values for each in cell.seeds}
+        for place, cell in found.cells.items()
+    }
+
+
+def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
+    book = begun("--from", "out")
+    done = pretend(book, curve)
+    assert [(run.place.row, run.phase, run.seed) for run in done] == [
+        ("mine", "report", 2),
+        ("base", "report", 2),
+        ("base", "report", 2),  # of its second choice
+    ]
+    alone = Book(here / "alone", book.plan, here / "other runs")
+    assert len(pretend(alone, curve)) > 8
+    assert numbers(book) == numbers(alone)
+    mine, other = outcome(book), outcome(alone)
+    assert [each.comparison for each in mine.claims] == [each.comparison for each in other.claims]
+    base = Place("base", mine.plan.places[0].column)
+    assert mine.cells[base].standing == other.cells[base].standing
+    assert mine.cells[base].standing.dropped[0].seeds == [1]
+    assert mine.cells[base].dropped == ["its loss is no number"]
+
+
+def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(published, here, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
+    book = begun("--from", "out", "--out", "second")
+    pretend(book, curve)
+    book.write()
+    text = write_page(book, outcome(book))
+    runs = json.loads((here / "second" / "table.json").read_text())["made"]["runs"]
+    assert f"- {runs - 3} of {runs} runs are those of out (made " in text
+    assert "--from out" in book.command
+    third = begun("--from", "second/table.json")
+    assert third.is_complete
+    assert numbers(third) == numbers(book)
+
+
+def test_a_new_row_is_compared_with_published_ones(published, write):
+    write(**CHANGES | {"rows": {"new": {"algorithm": {"name": "fedproto", "lambda": 9}}, **ROWS}})
+    done = pretend(begun("--from", "out"), curve)
+    assert {run.place.row for run in done} == {"new"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"set": {"rounds": 3}},
+        {"at": "final"},
+        {"select": "test"},
+    ],
+)
+def test_what_was_run_chosen_or_measured_otherwise_is_not_taken(published, write, changes):
+    write(**CHANGES | changes)
+    book = begun("--from", "out")
+    assert len(pretend(book, curve)) == len(book.trials) > 8
+    assert all(book.reason(key, "base") for key in book.taken)  # what diverged does so for all
+
+
+def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(published, write):
+    write(**CHANGES | {"metrics": ["local_accuracy", "local_accuracy_weighted"]})
+    done = pretend(begun("--from", "out"), curve)
+    assert {(run.place.row, run.phase) for run in done} == {("mine", "report"), ("base", "report")}
+
+
+def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
+    names, keys = set(), set()
+    for place, folder in (("a", "faces"), ("b", "faces"), ("a", "cars")):
+        (here / place / folder).mkdir(parents=True)
+        monkeypatch.setenv("FEDRAY_DATA", str(here / place))
+        plan = plan_table(str(write(set={"data.source": "parquet", "data.root": folder})), [])
+        run = Book(here / "x", plan, here / "runs").next()
+        names.add(name_of(run.wanted.experiment))
+        keys.add(run.wanted.key)
+    assert len(keys) == 3
+    assert len(names) == 2
+
+
+def test_a_resumed_table_keeps_what_it_took(published, here, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
+    book = begun("--from", "out", "--out", "second")
+    end(book, book.next(), curve)
+    book.write()
+    (published / "table.json").unlink()
+    again = begun("--out", "second", "--resume")
+    assert {run.place.row for run in pretend(again, curve)} == {"base"}
+    with pytest.raises(ValueError, match=r"--from: .* has begun"):
+        begun("--out", "second", "--resume", "--from", "out")
+
+
+def damaged(tree: dict) -> str:
+    tree["runs"][0]["numbers"]["score"] = "high"
+    return json.dumps(tree)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (lambda tree: None, "is not there; give the folder of a table that was run"),
+        (lambda tree: "{", "cannot be read: JSONDecodeError"),
+        (lambda tree: "[]", "cannot be read: TypeError"),
+        (lambda tree: json.dumps({"format": 1}), "does not hold its runs"),
+        (lambda tree: json.dumps({**tree, "format": 2}), "does not hold its runs"),
+        (lambda tree: json.dumps({**tree, "made": {}}), "cannot be read: KeyError"),
+        (damaged, "out: runs[0].numbers.score: expected a number, found 'high'"),
+    ],
+)
+def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys, text, said):
+    path = published / "table.json"
+    new = text(json.loads(path.read_text()))
+    path.unlink() if new is None else path.write_text(new)
+    assert main(["tiny", "--from", "out", "--plan"]) == 2
+    printed = capsys.readouterr().err.strip().splitlines()
+    assert len(printed) == 1
+    assert said in printed[0]
