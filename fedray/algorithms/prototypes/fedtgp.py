@@ -180,8 +180,8 @@ def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: f
     Returns:
         Logits [B, C].
     """
-    squared = (vectors.unsqueeze(1) - prototypes.unsqueeze(0)).square().sum(-1)
-    distance = squared.clamp_min(1e-12).sqrt()  # sqrt has no gradient at 0
+    # Exact, without a tensor of B x C x d; its gradient at distance 0 is 0.
+    distance = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
     return -(distance + margin * F.one_hot(labels, len(prototypes)))
 
 
