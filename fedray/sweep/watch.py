@@ -258,10 +258,14 @@ class SweepProgress:
 
     def left(self) -> float | None:
         """Seconds left; None while nothing has shown how long a round takes."""
+        return self._forecast.left(self._all_courses(), self._clock())
+
+    def _all_courses(self) -> list[Course]:
+        """Of every trial, also of those that are to be suggested, of which no more is known."""
+        for trial in self._ledger.open:
+            self._course(trial)
         missing = self._ledger.total - len(self._ledger.trials)
-        return self._forecast.left(
-            [*self._courses.values(), *([self._typical] * missing)], self._clock()
-        )
+        return [*self._courses.values(), *([self._typical] * missing)]
 
     def _course(self, trial: Trial) -> Course:
         """A trial's course; where the search has just suggested it, a new one."""
@@ -285,13 +289,10 @@ class SweepProgress:
             return
         best, left = self._ledger.leading, self.left()
         over = sum(trial.is_over for trial in self._ledger.ordered)
-        whole = sum(each.weight * each.rounds for each in self._courses.values())
-        whole += (self._ledger.total - len(self._ledger.trials)) * (
-            self._typical.weight * self._typical.rounds
-        )
+        courses = self._all_courses()
+        whole = sum(each.weight * each.rounds for each in courses)
         done = sum(
-            each.weight * (each.rounds if each.ended is not None else each.done)
-            for each in self._courses.values()
+            each.weight * (each.rounds if each.ended is not None else each.done) for each in courses
         )
         self._bar.update(
             self._task,
