@@ -198,9 +198,16 @@ def _versions(cells: Mapping[Place, CellResult]) -> Iterator[str]:
 
 
 def _taken(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    """Where runs were not made here but taken from a published table."""
+    """Where runs were not made here but taken from a published table, and what that means."""
     keys = {run.key for cell in cells.values() for run in cell.runs}
     for source in book.published:
         taken = sum(book.taken.get(key) is source for key in keys)
         if taken:
             yield f"{taken} of {len(keys)} runs are those of {source.source} ({source.made})"
+        added = [seed for seed in book.plan.report.seeds if seed not in source.seeds]
+        if taken and added and source.table == book.plan.table:
+            numbers = ", ".join(map(str, added))
+            yield (
+                f"The verdicts of {source.source} were known when seeds were added ({numbers}), "
+                "which the correction does not know of"
+            )

@@ -97,7 +97,7 @@ class Published:
             if tree["format"] != FORMAT or RUNS not in tree:
                 raise UserError(f"{path} does not hold its runs; it is of another fedray")
             found = cls(source, tree)
-            _ = found.runs, found.made, found.metric
+            _ = found.runs, found.made, found.metric, found.table, found.seeds
         except FileNotFoundError:
             raise UserError(
                 f"{path} is not there; give the folder of a table that was run"
@@ -120,6 +120,16 @@ class Published:
         """How it was made, in words."""
         made = self.tree["made"]
         return f"made {made['when']}, commit {made['commit']}, {made['machine']}"
+
+    @cached_property
+    def table(self) -> str:
+        """Its name."""
+        return str(self.tree["table"])
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """The seeds that it reports."""
+        return list(self.tree["plan"]["report"]["seeds"])
 
     @cached_property
     def metric(self) -> dict[str, Metric]:

@@ -77,6 +77,7 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     text = write_page(book, outcome(book))
     runs = json.loads((here / "second" / "table.json").read_text())["made"]["runs"]
     assert f"- {runs - 3} of {runs} runs are those of out (made " in text
+    assert "- The verdicts of out were known when seeds were added (2), which the" in text
     assert "--from out" in book.command
     third = begun("--from", "second/table.json")
     assert third.is_complete
