@@ -7,10 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from fedray.core import Algorithm
 from fedray.errors import FedrayError
 from fedray.evaluation.accountant import Spent
+from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.score import Score
 from fedray.records import VALIDATION, Metric, Select, counterpart, find_metric
 from fedray.registry import Registry
@@ -99,6 +101,8 @@ class Measure(ABC):
     name: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
     """What it may give."""
+    needs: ClassVar[type[Any] | None] = None
+    """The protocol of the methods that it is for (`fedray.evaluation.protocols`); None: of all."""
     only_on_test: ClassVar[tuple[str, ...]] = ()
     """Metrics of the test that validation images cannot give, such as those of novel classes."""
 
@@ -179,6 +183,15 @@ def add_metric(found: dict[str, float], name: str, value: float) -> None:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise FedrayError(f"the metric '{name}' is {value!r}, expected a finite number")
     found[name] = value
+
+
+def lacks(method: type[Algorithm], name: str) -> bool:
+    """Whether a number is of methods of another kind, so that no run of this one can have it."""
+    name = name.removeprefix(VALIDATION)
+    givers = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
+    fitting = [each for each in givers if each.needs is None or issubclass(method, each.needs)]
+    own = find_metric(name, analysis_metrics(method))
+    return bool(givers) and not fitting and own is None
 
 
 def declared_metrics() -> tuple[Metric, ...]:

@@ -655,7 +655,7 @@ def check_configurations(plan: SweepPlan) -> list[Config]:
 
 
 def _check_choice(plan: SweepPlan, experiment: Experiment) -> None:
-    """Refuse to choose on validation images that nobody will have.
+    """Refuse to choose on validation images that nobody will have, or by what a method lacks.
 
     Raises:
         UserError: with the ways out.
@@ -666,6 +666,14 @@ def _check_choice(plan: SweepPlan, experiment: Experiment) -> None:
             "data.validation_fraction, for example 0.1, or report.select=test to choose on the "
             "test as papers do, or in the sweep's file select: nothing for a figure that chooses "
             "nothing"
+        )
+    from fedray.core import algorithms
+    from fedray.evaluation.metrics import lacks
+
+    method = algorithms.get(experiment.algorithm.name)
+    if lacks(method, plan.objective):
+        raise UserError(
+            f"{method.name} has no {plan.objective}; set another metric in the sweep's file"
         )
 
 

@@ -245,3 +245,23 @@ def check_rows_differ(cells: Iterable[Cell]) -> None:
                 f"rows {other} and {cell.place.row} of table {cell.plan.table} would run the same "
                 "experiments; give one of them another algorithm or other keys, or leave it out"
             )
+
+
+def check_metrics(plan: TablePlan, row: str, experiment: Experiment) -> None:
+    """Refuse a row whose method has no such number as it is to be chosen by, or to show.
+
+    Raises:
+        UserError: naming the number.
+    """
+    from fedray.core import algorithms
+    from fedray.evaluation.metrics import lacks
+
+    method, chooser = algorithms.get(experiment.algorithm.name), plan.chosen_by(row)
+    for metric, name in [(plan.choose, chooser), *plan.measures(row).items()]:
+        if not lacks(method, name):
+            continue
+        needed = metric in (plan.choose, plan.metrics[0])
+        raise UserError(
+            f"{method.name} has no {name}; `metrics: {{{metric}: NAME}}` in its row says what "
+            f"stands for it{'' if needed else ', and null that nothing does'}"
+        )

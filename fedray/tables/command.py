@@ -28,7 +28,7 @@ from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import names
 from fedray.sweep.command import connect_cluster, hold, keep_yaml, prepare, untracked
 from fedray.sweep.ledger import unfinished
-from fedray.tables.agenda import Cell, check_rows_differ
+from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
 from fedray.tables.book import FILE, Book
 from fedray.tables.forecast import headline, planned_cells
 from fedray.tables.outcome import Outcome, outcome
@@ -131,7 +131,9 @@ def _first(cell: Cell) -> Experiment:
     try:
         for config in cell.first:
             cell.wanted(config, "tuning", cell.plan.tuning.seeds[0])
-        return cell.wanted(cell.first[0], "report", cell.plan.report.seeds[0]).experiment
+        first = cell.wanted(cell.first[0], "report", cell.plan.report.seeds[0]).experiment
+        check_metrics(cell.plan, cell.place.row, first)
+        return first
     except UserError as error:
         raise UserError(f"{cell.place}: {error}") from None
 

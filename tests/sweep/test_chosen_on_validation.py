@@ -149,6 +149,11 @@ def test_a_sweep_without_validation_images_is_refused_unless_it_chooses_nothing(
         swept(here, metric="accuracy_novel")
 
 
+def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused(here):
+    with pytest.raises(UserError, match=r"lr=0.2: local has no validation/global_accuracy; set an"):
+        swept(here, metric="global_accuracy")
+
+
 def run_alone(here, name, *keys) -> RunFolder:
     from fedray.runtime.resolve import resolve
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedray.config import read_mapping
-from fedray.tables.agenda import Cell
+from fedray.tables.agenda import Cell, check_metrics
 from fedray.tables.spec import plan_table
 
 TABLES = Path(__file__).parents[2] / "tune" / "tables"
@@ -98,7 +98,9 @@ def test_every_cell_of_every_scale_resolves(path):
         for place in plan.places:
             cell = Cell(plan, place)
             cell.wanted(cell.first[-1], "tuning", plan.tuning.seeds[0])
-            keys.add(cell.wanted(cell.first[0], "report", plan.report.seeds[0]).key)
+            run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+            check_metrics(plan, place.row, run.experiment)
+            keys.add(run.key)
         assert len(keys) == len(plan.places), f"{scale}: cells that run the same"
 
 

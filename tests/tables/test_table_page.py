@@ -289,6 +289,26 @@ def test_what_the_command_refuses(here, write, capsys):
     assert "has no paper scale, only laptop" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("metrics", "row", "said"),
+    [
+        (["local_accuracy", "global_accuracy"], {}, "`metrics: {global_accuracy: NAME}` in its"),
+        (["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),
+        (["local_accuracy", "global_accuracy"], {"global_accuracy": None}, None),
+        (["local_accuracy"], {"local_accuracy": "union_accuracy"}, "has no validation/union_acc"),
+    ],
+)
+def test_a_row_whose_method_cannot_have_a_number_is_refused(
+    here, write, capsys, metrics, row, said
+):
+    rows = {"other": {"algorithm": "fedavg"}, "alone": {"algorithm": "local", "metrics": row}}
+    write(rows=rows, baselines=[], metrics=metrics)
+    assert main(["tiny", "--plan"]) == (0 if said is None else 2)
+    printed = capsys.readouterr().err
+    assert said in printed if said else printed == ""
+    assert printed.count("\n") == printed.count("alone: local has no") == (said is not None)
+
+
 def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys):
     book = play(curve, **CHANGES)
     (here / "results" / "tables").mkdir(parents=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
+from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
 from fedray.evaluation.score import Score, pooled
 from fedray.records import Metric
 
@@ -17,6 +18,7 @@ class GlobalModel(Measure):
 
     name = "global_model"
     metrics = (Metric("global_accuracy"),)
+    needs = HasGlobalModel
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         """Where all clients predict with one model."""
@@ -66,6 +68,7 @@ class CrossEvaluations(Measure):
 
     name = "cross_evaluations"
     metrics = (Metric("{model}_accuracy"),)
+    needs = CrossEvaluated
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         """By the names that the method gives."""
