@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedray.core import Algorithm
 from fedray.errors import FedrayError
@@ -101,10 +101,13 @@ class Measure(ABC):
     name: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
     """What it may give."""
-    needs: ClassVar[type[Any] | None] = None
-    """The protocol of the methods that it is for (`fedray.evaluation.protocols`); None: of all."""
     only_on_test: ClassVar[tuple[str, ...]] = ()
     """Metrics of the test that validation images cannot give, such as those of novel classes."""
+
+    @classmethod
+    def applies_to(cls, method: type[Algorithm]) -> bool:
+        """Whether runs of a method can have its metrics."""
+        return True
 
     @abstractmethod
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
@@ -189,9 +192,8 @@ def lacks(method: type[Algorithm], name: str) -> bool:
     """Whether a number is of methods of another kind, so that no run of this one can have it."""
     name = name.removeprefix(VALIDATION)
     givers = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
-    fitting = [each for each in givers if each.needs is None or issubclass(method, each.needs)]
     own = find_metric(name, analysis_metrics(method))
-    return bool(givers) and not fitting and own is None
+    return bool(givers) and own is None and not any(each.applies_to(method) for each in givers)
 
 
 def declared_metrics() -> tuple[Metric, ...]:

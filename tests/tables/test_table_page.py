@@ -41,6 +41,8 @@ CHANGES = {
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5], "*": 50.25}}},
 }
 
+BOTH = ["local_accuracy", "global_accuracy"]
+
 
 def curve(wanted):
     value = {"mine": 0.7, "base": 0.6, "null": 0.65}[wanted.place.row] + wanted.seed / 1000
@@ -290,23 +292,29 @@ def test_what_the_command_refuses(here, write, capsys):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "row", "said"),
+    ("method", "metrics", "row", "said"),
     [
-        (["local_accuracy", "global_accuracy"], {}, "`metrics: {global_accuracy: NAME}` in its"),
-        (["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),
-        (["local_accuracy", "global_accuracy"], {"global_accuracy": None}, None),
-        (["local_accuracy"], {"local_accuracy": "union_accuracy"}, "has no validation/union_acc"),
+        (
+            "local",
+            BOTH,
+            {},
+            "no global_accuracy; `metrics: {global_accuracy: NAME}` in its",
+        ),
+        ("fedbn", BOTH, {}, "fedbn has no global_accuracy; "),
+        ("local", ["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),
+        ("local", BOTH, {"global_accuracy": None}, None),
+        ("local", ["local_accuracy"], {"local_accuracy": "union_accuracy"}, "no validation/union_"),
     ],
 )
 def test_a_row_whose_method_cannot_have_a_number_is_refused(
-    here, write, capsys, metrics, row, said
+    here, write, capsys, method, metrics, row, said
 ):
-    rows = {"other": {"algorithm": "fedavg"}, "alone": {"algorithm": "local", "metrics": row}}
+    rows = {"other": {"algorithm": "fedavg"}, "alone": {"algorithm": method, "metrics": row}}
     write(rows=rows, baselines=[], metrics=metrics)
     assert main(["tiny", "--plan"]) == (0 if said is None else 2)
     printed = capsys.readouterr().err
     assert said in printed if said else printed == ""
-    assert printed.count("\n") == printed.count("alone: local has no") == (said is not None)
+    assert printed.count("\n") == printed.count(f"alone: {method} has no") == (said is not None)
 
 
 def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedray.core import Algorithm
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
 from fedray.evaluation.score import Score, pooled
@@ -18,7 +19,11 @@ class GlobalModel(Measure):
 
     name = "global_model"
     metrics = (Metric("global_accuracy"),)
-    needs = HasGlobalModel
+
+    @classmethod
+    def applies_to(cls, method: type[Algorithm]) -> bool:
+        """Those that may come to one model; `one_model` = False says that a method never does."""
+        return issubclass(method, HasGlobalModel) and getattr(method, "one_model", True)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         """Where all clients predict with one model."""
@@ -68,7 +73,11 @@ class CrossEvaluations(Measure):
 
     name = "cross_evaluations"
     metrics = (Metric("{model}_accuracy"),)
-    needs = CrossEvaluated
+
+    @classmethod
+    def applies_to(cls, method: type[Algorithm]) -> bool:
+        """Those that ask for it."""
+        return issubclass(method, CrossEvaluated)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         """By the names that the method gives."""
