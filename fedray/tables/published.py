@@ -26,17 +26,26 @@ RUNS = "runs"
 
 
 class Numbers(Frozen):
-    """What a run came to, by the names of its own metrics; fields as of `Measured`."""
+    """What a run came to, by the names of its own metrics; as `Measured`."""
 
     round: int
+    """The chosen one."""
     choice: float
+    """What it was chosen by, there."""
     score: float
+    """Likewise, larger is better."""
     values: dict[str, float]
+    """The metrics that its table shows, there."""
     seconds: float
+    """Of all rounds."""
     bytes: int
+    """Sent and received in all rounds."""
     partition: str | None
+    """Hash of who owns which image."""
     data: str | None
+    """Hash of images and labels."""
     versions: dict[str, str]
+    """Of the packages that made the numbers, and the commit."""
 
 
 class PublishedRun(Frozen):
