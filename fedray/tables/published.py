@@ -111,7 +111,9 @@ class Published:
             raise UserError(
                 f"{path} is not there; give the folder of a table that was run"
             ) from None
-        except (OSError, TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+        except UserError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} cannot be read: {named(error)}") from None
         return found
 

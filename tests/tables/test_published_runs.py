@@ -147,6 +147,7 @@ def damaged(tree: dict) -> str:
         (lambda tree: None, "is not there; give the folder of a table that was run"),
         (lambda tree: "{", "cannot be read: JSONDecodeError"),
         (lambda tree: "[]", "cannot be read: TypeError"),
+        (lambda tree: "[" * 10**6, "cannot be read: RecursionError"),
         (lambda tree: json.dumps({"format": 1}), "does not hold its runs"),
         (lambda tree: json.dumps({**tree, "format": 2}), "does not hold its runs"),
         (lambda tree: json.dumps({**tree, "made": {}}), "cannot be read: KeyError"),
