@@ -87,6 +87,7 @@ class Book:
         self._numbers: dict[str, int] = {}
         self._measured: dict[tuple[str, str], Measured] = {}
         self._lacking: dict[tuple[str, str], str] = {}
+        self._published_failures: dict[str, str] = {}
         self._standings: list[tuple[Cell, Standing]] | None = None
 
     # --- which runs -------------------------------------------------------------------------------
@@ -116,7 +117,11 @@ class Book:
 
     def reason(self, key: str, row: str) -> str | None:
         """Why a row has no numbers of a run that is over: it failed, or did not measure them."""
-        return self.failures.get(key) or self._lacking.get((key, row))
+        return self.failure(key) or self._lacking.get((key, row))
+
+    def failure(self, key: str) -> str | None:
+        """Why a run failed, here or where it was taken from, whatever row it is of."""
+        return self.failures.get(key) or self._published_failures.get(key)
 
     @property
     def reasons(self) -> list[str]:
@@ -138,7 +143,7 @@ class Book:
                 continue
             self.taken[key] = source
             if isinstance(found, str):
-                self._lacking[key, row] = found
+                self._published_failures[key] = found
             else:
                 self._measured[key, row] = found
             return found

@@ -130,17 +130,18 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
 def _runs(book: Book, found: Outcome) -> Tree:
     """The runs that are over, for who takes them over, and what their numbers mean.
 
-    A run that died would not do so again.
+    A run that died would not do so again, and one that only lacks a number of its row has others.
     """
     runs: dict[tuple[Any, ...], PublishedRun] = {}
     metrics: dict[str, Metric] = {}
     for cell in found.cells.values():
         row, own = cell.place.row, found.plan.measures(cell.place.row)
         for wanted in cell.runs:
-            came_to = book.came_to(wanted)
+            failure = book.failure(wanted.key)
+            came_to = book.came_to(wanted) if failure is None else failure
             if isinstance(came_to, Measured):
                 metrics |= {own[metric.name]: metric for metric in came_to.metrics}
-            elif came_to is None or came_to.startswith(DIED):
+            elif failure is None or failure.startswith(DIED):
                 continue
             run = PublishedRun.of(wanted.experiment, found.plan, row, came_to)
             runs.setdefault(run.kind, run)

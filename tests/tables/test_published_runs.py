@@ -111,6 +111,20 @@ def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(pub
     assert {(run.place.row, run.phase) for run in done} == {("mine", "report"), ("base", "report")}
 
 
+def test_a_run_that_lacked_a_number_of_its_row_is_not_published_as_failed(play, here, write):
+    book = play(curve, **CHANGES, metrics=["local_accuracy", "local_macro_f1"])
+    (here / "out").mkdir()
+    write_page(book, outcome(book))
+    reasons = [
+        run.get("reason") for run in json.loads((here / "out/table.json").read_text())["runs"]
+    ]
+    assert not any(reason and "no round has" in reason for reason in reasons)
+    write(**CHANGES)
+    again = begun("--from", "out")
+    pretend(again, curve)
+    assert all(cell.phase == "over" for _, cell in again.standings())
+
+
 def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
     names, keys = set(), set()
     for place, folder in (("a", "faces"), ("b", "faces"), ("a", "cars")):
