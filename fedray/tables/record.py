@@ -137,12 +137,11 @@ def _runs(book: Book, found: Outcome) -> Tree:
     for cell in found.cells.values():
         row, own = cell.place.row, found.plan.measures(cell.place.row)
         for wanted in cell.runs:
-            failure = book.failure(wanted.key)
-            came_to = book.came_to(wanted) if failure is None else failure
+            came_to = book.failure(wanted.key) or book.measured(wanted.key, row)
+            if came_to is None or (isinstance(came_to, str) and came_to.startswith(DIED)):
+                continue
             if isinstance(came_to, Measured):
                 metrics |= {own[metric.name]: metric for metric in came_to.metrics}
-            elif failure is None or failure.startswith(DIED):
-                continue
             run = PublishedRun.of(wanted.experiment, found.plan, row, came_to)
             runs.setdefault(run.kind, run)
     return {
