@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from fedray.config import Frozen
 from fedray.errors import UserError, nearest
 from fedray.records import Metric, Round, Run, RunFolder, best_round
 from fedray.tables.plan import TablePlan
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A finished run.
-
-    Attributes:
-        round: the chosen one, 1 or later.
-        choice: what it was chosen by, there.
-        score: likewise, larger is better.
-        values: the table's metrics, there, which the row has; another may stand for one.
-        seconds: of all rounds.
-        bytes: sent and received in all rounds.
-        partition: hash of who owns which image.
-        data: hash of images and labels.
-        versions: of the packages that made the numbers, and the commit.
-        metrics: what the table's numbers mean.
-    """
+class Numbers(Frozen):
+    """What a finished run came to."""
 
     round: int
+    """The chosen one, 1 or later."""
     choice: float
+    """What it was chosen by, there."""
     score: float
+    """Likewise, larger is better."""
     values: dict[str, float]
+    """The metrics, there."""
     seconds: float
+    """Of all rounds."""
     bytes: int
+    """Sent and received in all rounds."""
     partition: str | None
+    """Hash of who owns which image."""
     data: str | None
+    """Hash of images and labels."""
     versions: dict[str, str]
+    """Of the packages that made the numbers, and the commit."""
+
+
+class Measured(Numbers):
+    """What a row's run came to; its values by the table's names, for which its own may stand."""
+
     metrics: list[Metric]
+    """What the values mean."""
 
 
 def measured(folder: Path, plan: TablePlan, row: str) -> Measured:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -17,35 +17,12 @@ from typing import Any, Literal
 from fedray.config import Experiment, Frozen, Tree, validate
 from fedray.errors import UserError, named
 from fedray.records import Metric
-from fedray.tables.measured import Measured
+from fedray.tables.measured import Measured, Numbers
 from fedray.tables.plan import Phase, TablePlan
 
 DATA = "table.json"
 FORMAT = 1
 RUNS = "runs"
-
-
-class Numbers(Frozen):
-    """What a run came to, by the names of its own metrics; as `Measured`."""
-
-    round: int
-    """The chosen one."""
-    choice: float
-    """What it was chosen by, there."""
-    score: float
-    """Likewise, larger is better."""
-    values: dict[str, float]
-    """The metrics that its table shows, there."""
-    seconds: float
-    """Of all rounds."""
-    bytes: int
-    """Sent and received in all rounds."""
-    partition: str | None
-    """Hash of who owns which image."""
-    data: str | None
-    """Hash of images and labels."""
-    versions: dict[str, str]
-    """Of the packages that made the numbers, and the commit."""
 
 
 class PublishedRun(Frozen):
@@ -60,7 +37,7 @@ class PublishedRun(Frozen):
     reason: str | None = None
     """Why it failed."""
     numbers: Numbers | None = None
-    """What it came to, if it did not fail."""
+    """What it came to, if it did not fail; its values by the names of its own metrics."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -76,8 +53,7 @@ class PublishedRun(Frozen):
         who: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
         if isinstance(came_to, str):
             return cls(**who, reason=came_to)
-        own, found = plan.measures(row), asdict(came_to)
-        del found["metrics"]
+        own, found = plan.measures(row), came_to.model_dump(exclude={"metrics"})
         found["values"] = {own[name]: value for name, value in came_to.values.items()}
         return cls(**who, numbers=Numbers(**found))
 

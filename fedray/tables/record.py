@@ -220,10 +220,8 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
     }
 
 
-def _run(measured: Any) -> Tree:
-    tree = asdict(measured)
-    del tree["metrics"], tree["score"]
-    return tree
+def _run(measured: Measured) -> Tree:
+    return measured.model_dump(exclude={"metrics", "score"})
 
 
 def _by_seed(values: Mapping[int, float]) -> dict[str, float]:
