@@ -254,9 +254,13 @@ def page() -> str:
         "`python -m fedray papers PAPER ITEM` shows one of them, `python -m fedray papers --check`",
         "resolves all commands.",
         "",
-        "- **laptop**: minutes on two cores, with what is embedded or with small images.",
-        "- **desktop**, of tables alone: a night on a few cores.",
-        "- **paper**: the paper's setting, for GPUs; data sets are looked for below $FEDRAY_DATA.",
+        "- **laptop**: minutes on two cores; some need a small data set, such as office_caltech10.",
+        "- **desktop**, of tables alone: one to four hours of a core; nearly all need data sets, and",
+        "  `--plan` says how long.",
+        "- **paper**: the paper's setting, for GPUs.",
+        "",
+        "Data sets are looked for below $FEDRAY_DATA",
+        "([which ones, and how they lie](own-data.md#public-sets)).",
         "",
     ]
     for paper in found.values():
