@@ -29,6 +29,10 @@ class UserError(FedrayError, ValueError):
     """
 
 
+class NotFinite(FedrayError, FloatingPointError):
+    """A number that is NaN or infinite: what was trained has diverged."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """What code that a run called has raised, or why a client's step gave no reply.
@@ -36,16 +40,21 @@ class Failure:
     Attributes:
         cause: in one sentence.
         traceback: where in the code; "" when nothing was raised.
+        diverged: whether a number that is not finite has ended it.
     """
 
     cause: str
     traceback: str = ""
+    diverged: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """What an exception says, its message on one line, without secrets; in a plug-in, where."""
         cause = f"{named(error)}{plugin_line(error)}"
-        return cls(cause, mask("".join(format_exception(error))))
+        diverged = isinstance(error, FloatingPointError)
+        if isinstance(error, CodeError):
+            diverged = error.failure.diverged
+        return cls(cause, mask("".join(format_exception(error))), diverged)
 
 
 class CodeError(FedrayError):

@@ -19,11 +19,15 @@ from fedray.core.algorithm import Algorithm, declared_upload
 from fedray.core.client import Client
 from fedray.core.payload import Bound, Declared, Payload, Template
 from fedray.core.training import LocalTraining
-from fedray.errors import FedrayError
+from fedray.errors import FedrayError, NotFinite
 
 
 class BadPayload(FedrayError):
     """A payload that is not as declared, a number that is not finite, or what cannot travel."""
+
+
+class NotFinitePayload(BadPayload, NotFinite):
+    """A payload with a number that is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def check_fields(payload: Any, axes: Mapping[str, int]) -> None:
             wanted = "an int" if field.form == "int" else "a float"
             raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
         elif not math.isfinite(value):
-            raise BadPayload(f"{place} is {value}")
+            raise NotFinitePayload(f"{place} is {value}")
 
 
 def _place(payload: Payload, field: Declared) -> str:
@@ -310,6 +314,8 @@ def _check_entries(
     if not value.numel():
         raise BadPayload(f"{place} is empty")
     least, most = (float(bound) for bound in value.aminmax())
+    if not math.isfinite(most - least):
+        raise NotFinitePayload(f"{place} holds {least:g} to {most:g}")
     if low is not None and not least >= low:
         raise BadPayload(f"{place} holds {least:g}, expected at least {low:g}")
     if high is not None and not most <= high:

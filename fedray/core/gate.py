@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedray.core.contract import BadPayload, check_fields
+from fedray.core.contract import NotFinitePayload, check_fields
 from fedray.core.payload import Kind, Payload
 from fedray.core.privacy import Privacy, is_covered
 from fedray.records import Traffic
@@ -43,7 +43,7 @@ class Gate:
         """Check, transform and count one download; the result shares no memory with its source.
 
         Raises:
-            BadPayload: for a wrong shape or a value that is not finite.
+            BadPayload: for a wrong shape; a NotFinitePayload for a value that is not finite.
         """
         return self._pass(payload, self.down_bits), self._count(payload, self.down_bits)
 
@@ -60,7 +60,7 @@ class Gate:
             down: what the client was sent for this step; an update is the difference to it.
 
         Raises:
-            BadPayload: for a wrong shape or a value that is not finite.
+            BadPayload: for a wrong shape; a NotFinitePayload for a value that is not finite.
         """
         if self.privacy is not None:
             self._check(payload)
@@ -93,7 +93,9 @@ class Gate:
             return
         for place, value in named:
             if not _is_finite(value):
-                raise BadPayload(f"{type(payload).__name__}.{place} holds a NaN or an infinity")
+                raise NotFinitePayload(
+                    f"{type(payload).__name__}.{place} holds a NaN or an infinity"
+                )
 
     def _count(self, payload: Payload, bits: int) -> Traffic:
         params: dict[str, float] = {}

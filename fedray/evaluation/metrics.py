@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from fedray.core import Algorithm
-from fedray.errors import FedrayError
+from fedray.errors import FedrayError, NotFinite
 from fedray.evaluation.accountant import Spent
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.score import Score
@@ -184,7 +184,8 @@ def add_metric(found: dict[str, float], name: str, value: float) -> None:
     if name in found:
         raise FedrayError(f"the metric '{name}' is measured already; give yours another name")
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise FedrayError(f"the metric '{name}' is {value!r}, expected a finite number")
+        error = NotFinite if isinstance(value, float) else FedrayError
+        raise error(f"the metric '{name}' is {value!r}, expected a finite number")
     found[name] = value
 
 

@@ -69,7 +69,9 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 def p_value(differences: Sequence[float], scale: float = 1.0) -> float | None:
     """P of the two-sided t-test of whether the mean difference is 0; None for fewer than two.
 
-    Differences without spread, up to rounding, have p = 0, or 1 where they are 0.
+    Differences without spread, up to rounding, say nothing of their error: an accuracy has steps,
+    so that a few seeds agree by chance. Their p is that of all n signs agreeing, 2^(1 - n); 1
+    where they are 0.
 
     Args:
         differences: seed by seed.
@@ -80,7 +82,7 @@ def p_value(differences: Sequence[float], scale: float = 1.0) -> float | None:
         return None
     rounding = ROUNDING * max(scale, abs(interval.mean))
     if interval.std <= rounding:
-        return 1.0 if abs(interval.mean) <= rounding else 0.0
+        return 1.0 if abs(interval.mean) <= rounding else 2.0 ** (1 - interval.n)
     from scipy import stats
 
     t = interval.mean / (interval.std / math.sqrt(interval.n))
@@ -114,8 +116,10 @@ def power(effect: float, n: int, alpha: float) -> float:
 
     critical = float(stats.t.ppf(1 - alpha / 2, n - 1))
     shift = abs(effect) * math.sqrt(n)
-    found = float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
-    return found if math.isfinite(found) else 1.0  # scipy's nct overflows for huge shifts
+    upper = float(stats.nct.sf(critical, n - 1, shift))
+    lower = float(stats.nct.cdf(-critical, n - 1, shift))  # NaN in scipy where it is next to 0
+    upper = upper if math.isfinite(upper) else 1.0  # as for huge shifts, which overflow
+    return upper + (lower if math.isfinite(lower) else 0.0)
 
 
 def seeds_needed(mean: float, std: float, alpha: float = 0.05, wanted: float = 0.8) -> int | None:
@@ -131,7 +135,7 @@ def seeds_needed(mean: float, std: float, alpha: float = 0.05, wanted: float = 0
         None where more than `MOST_SEEDS` would be needed.
     """
     if std <= 0:
-        return 2 if mean else None
+        return 1 + math.ceil(-math.log2(alpha)) if mean else None
     if mean == 0:
         return None
     effect = abs(mean) / std

@@ -31,7 +31,7 @@ from fedray.core.contract import check_type, check_upload
 from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
-from fedray.errors import Failure, UserError
+from fedray.errors import Failure, NotFinite, UserError
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply, ScoreReply
 from fedray.files import is_full
@@ -294,12 +294,17 @@ def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -
     """
     for loss in train_losses:
         if not _is_number(loss):
-            raise ValueError(f"client.train_losses holds {loss!r}, expected a finite number")
+            raise _no_number(loss)(f"client.train_losses holds {loss!r}, expected a finite number")
     for name, value in reports.items():
         if not isinstance(name, str) or not REPORT.fullmatch(name):
             raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")
         if not _is_number(value):
-            raise ValueError(f"client.reports[{name!r}] is {value!r}, expected a finite number")
+            message = f"client.reports[{name!r}] is {value!r}, expected a finite number"
+            raise _no_number(value)(message)
+
+
+def _no_number(value: object) -> type[Exception]:
+    return NotFinite if isinstance(value, float) else ValueError
 
 
 def _is_number(value: object) -> bool:

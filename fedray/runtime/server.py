@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
         return RunFailed(f"{error.cause}{how}")
     if isinstance(error.cause, FedrayError):
         return error.cause
-    failure = Failure(Failure.of(error.cause).cause, str(error))
+    failure = replace(Failure.of(error.cause), traceback=str(error))
     return CodeError(failure, RunFolder(out).keep_error(failure.traceback))
 
 

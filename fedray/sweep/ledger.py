@@ -28,6 +28,8 @@ FILE = "sweep.json"
 FORMAT = 3
 DIED = "it died"
 """How the reason begins of a trial that failed because its processes died."""
+DIVERGED = "it diverged"
+"""Likewise, because a number was not finite: that alone speaks against its configuration."""
 T = TypeVar("T")
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.errors import Failure, FedrayError, RunFailed, UserError, nearest
 from fedray.records import Round, RunFolder
+from fedray.sweep.ledger import DIVERGED
 from fedray.sweep.seeds import (
     MergedRound,
     Objective,
@@ -78,10 +79,15 @@ def tell(
     except RunFailed:
         raise
     except Exception as error:
-        failure = Failure.of(error)
-        RunFolder(folder).keep_error(failure.traceback)
-        reason = str(error) if isinstance(error, FedrayError) else failure.cause
-        tune.report({"objective": math.nan, "failed": reason})
+        RunFolder(folder).keep_error(Failure.of(error).traceback)
+        tune.report({"objective": math.nan, "failed": reason_of(error)})
+
+
+def reason_of(error: Exception) -> str:
+    """Why a trial failed, in one sentence, which says first whether it diverged."""
+    failure = Failure.of(error)
+    reason = str(error) if isinstance(error, FedrayError) else failure.cause
+    return f"{DIVERGED}: {reason}" if failure.diverged else reason
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import BEST, RunFolder
-from fedray.sweep.ledger import DIED, Trial, read_state
+from fedray.sweep.ledger import DIVERGED, Trial, read_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Ended, Standing, Wanted
@@ -144,8 +144,8 @@ class Book:
             self.taken[key] = source
             if isinstance(found, str):
                 self._published_failures[key] = found
-            else:
-                self._measured[key, row] = found
+            elif found.values.keys() == self.plan.measures(row).keys():
+                self._measured[key, row] = found  # else a tuning run, which may be reported yet
             return found
         return None
 
@@ -154,7 +154,7 @@ class Book:
         found = self.came_to(wanted)
         if isinstance(found, Measured):
             return Ended(found.score)
-        return None if found is None else Ended(None, died=found.startswith(DIED))
+        return None if found is None else Ended(None, diverged=found.startswith(DIVERGED))
 
     def standings(self) -> list[tuple[Cell, Standing]]:
         """Where every cell stands; the runs that have become ready are entered."""
@@ -256,6 +256,7 @@ class Book:
         key, row = wanted.key, wanted.place.row
         self.seconds[key] = self.seconds.get(key, 0.0) + trial.seconds
         self._standings = None
+        self.taken.pop(key, None)
         if trial.reason is not None:
             self.failures[key] = trial.reason
             return
@@ -266,6 +267,11 @@ class Book:
         if rounds:
             trial.last_round = rounds[-1].round
             shutil.rmtree(folder_of(trial) / "checkpoints", ignore_errors=True)  # nobody goes on
+
+    def try_again(self) -> None:
+        """Forget the failures that say nothing of what was run; their cause may be gone."""
+        kept = {key: why for key, why in self.failures.items() if why.startswith(DIVERGED)}
+        self.failures, self._standings = kept, None
 
     # --- the file ---------------------------------------------------------------------------------
 

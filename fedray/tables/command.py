@@ -90,7 +90,8 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 def carry_out(args: argparse.Namespace) -> int:
     """Run or go on with a table, as the command line says; returns the exit code."""
-    say_next(f"reading the table {args.table}")
+    if args.table is not None:
+        say_next(f"reading the table {args.table}")
     book = begin_or_resume(args)
     cells = {cell.place: cell for cell in book.cells}
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
@@ -219,6 +220,7 @@ def _resume(args: argparse.Namespace) -> Book:
                 f"--resume: {home} was started with another plan; pass what it was started with "
                 f"({book.command}), or nothing but --resume"
             )
+    book.try_again()
     return book
 
 

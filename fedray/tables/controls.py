@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fedray.report.statistics import Interval, t_interval
 from fedray.tables.claims import Claim, Side
 from fedray.tables.comparing import Compare, Comparison, compared, needed_of, verdict_of
 from fedray.tables.plan import TablePlan
@@ -35,8 +36,8 @@ class Asked:
         comparison: `of` minus the control.
         baseline: the row over which the gain is: as said, or the nearest one that `of` is claimed
             to be better than; None: there is none.
-        gain: by how much, in the mean.
-        middle: the control minus the middle between method and baseline.
+        gain: of `of` over it, on the seeds that the control has too; None without a baseline.
+        middle: the control minus the middle between method and baseline, on these seeds.
     """
 
     row: str
@@ -44,16 +45,15 @@ class Asked:
     refutes: str
     comparison: Comparison
     baseline: str | None
-    gain: float | None
+    gain: Interval | None
     middle: Comparison | None
 
     @property
     def share(self) -> float | None:
         """The part of the gain that the control has as well; None where there is no gain."""
-        interval = self.comparison.interval
-        if interval is None or self.gain is None or self.gain <= 0:
+        if self.gain is None or self.middle is None or self.middle.interval is None:
             return None
-        return (self.gain - interval.mean) / self.gain
+        return 0.5 + self.middle.interval.mean / self.gain.mean if self.gain.mean > 0 else None
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,14 @@ def _asked(
     }
     sides = whole_side(plan, row), whole_side(plan, baseline)
     found = compared(*sides, middle, plan.confidence)
-    return Asked(row, of, refutes, distance, baseline, means[baseline], found)
+    gain = t_interval([gained[seed] for seed in middle], plan.confidence) if middle else None
+    return Asked(row, of, refutes, distance, baseline, gain, found)
 
 
 def _beaten(row: str, plan: TablePlan, claims: Sequence[Claim]) -> list[str]:
     """The rows that a row is claimed to be better than, controls apart."""
-    found = [claim.worse.row for claim in claims if claim.better.row == row]
+    of_first = [claim for claim in claims if claim.metric == plan.metrics[0] == claim.than]
+    found = [claim.worse.row for claim in of_first if claim.better.row == row]
     return [name for name in dict.fromkeys(found) if name != row and not plan.rows[name].control]
 
 
@@ -135,8 +137,8 @@ def read(
     if asked.middle is not None:
         is_near = verdict_of(asked.middle, p_middle, 1 - level)
     reading: Reading = "open"
-    if asked.gain is not None and asked.gain <= 0:
-        reading = "there is no gain to explain"
+    if asked.gain is not None and asked.gain.mean <= 0:
+        reading = "there is no gain to explain" if asked.gain.high <= 0 else "open"
     elif is_near == "holds":
         reading = "explains most of it" if is_below == "holds" else "explains it away"
     elif is_below == "refuted":
@@ -145,7 +147,9 @@ def read(
         reading = "does not explain it away"
     needed = None
     if reading == "open":
-        both = [each for each in (asked.comparison, asked.middle) if each is not None]
+        both = [asked.comparison]
+        if asked.middle is not None and asked.middle.interval and asked.middle.interval.mean > 0:
+            both.append(asked.middle)  # below the middle, it decides nothing
         numbers = [n for each in both if (n := needed_of(each, alpha)) is not None]
         needed = min(numbers, default=None)
     return ControlRead(asked, p, p_middle, reading, needed)

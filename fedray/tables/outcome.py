@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
+from fedray.sweep.ledger import DIVERGED
 from fedray.tables.agenda import Standing, Wanted
 from fedray.tables.book import Book
 from fedray.tables.claims import Claim, Side, Verdict
@@ -219,7 +220,8 @@ def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
     others += [
         cell.wanted(each.config, "report", seed) for each in standing.dropped for seed in report
     ]
-    reasons = [book.reason(run.key, place.row) or "" for run in lost]
+    said = [book.reason(run.key, place.row) or "" for run in lost]
+    reasons = [reason.removeprefix(f"{DIVERGED}: ") for reason in said]
     return CellResult(place, standing, seeds, reasons, others)
 
 
@@ -256,6 +258,6 @@ def _aggregates(
             list(by_seed(cells, plan, Side(row, column), metric).values())
             for column in plan.columns
         ]
-        if all(strata):
+        if all(len(each) > 1 for each in strata):  # one seed says nothing of its spread
             found[row] = bootstrap_iqm(strata, plan.confidence)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 from fedray.config import Tree
 from fedray.records import Metric, versions
 from fedray.report.statistics import Interval
-from fedray.sweep.ledger import DIED
+from fedray.sweep.ledger import DIVERGED
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
@@ -138,7 +138,7 @@ def _runs(book: Book, found: Outcome) -> Tree:
         row, own = cell.place.row, found.plan.measures(cell.place.row)
         for wanted in cell.runs:
             came_to = book.failure(wanted.key) or book.measured(wanted.key, row)
-            if came_to is None or (isinstance(came_to, str) and came_to.startswith(DIED)):
+            if came_to is None or (isinstance(came_to, str) and not came_to.startswith(DIVERGED)):
                 continue
             if isinstance(came_to, Measured):
                 metrics |= {own[metric.name]: metric for metric in came_to.metrics}
@@ -173,7 +173,7 @@ def _control(each: ControlRead) -> Tree:
         "p_holm": each.corrected,
         "p_holm_of_half": each.corrected_middle,
         "baseline": each.asked.baseline,
-        "gain": each.asked.gain,
+        "gain": None if each.asked.gain is None else each.asked.gain.mean,
         "share_of_gain": each.asked.share,
         "seeds_needed": each.needed,
         **_comparison(each.asked.comparison),

@@ -30,7 +30,7 @@ from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
-from fedray.tables.claims import ALL, Claim, parse_claims, rows_in
+from fedray.tables.claims import ALL, EACH, MEAN, Claim, parse_claims, rows_in
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
@@ -218,6 +218,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
     _check_given(given.get("set", {}), rows, where)
+    _check_tuned(rows, columns, where)
     _check_metrics(rows, table, where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
@@ -296,11 +297,9 @@ def _paper(table: Table, rows: Sequence[str], where: str) -> PaperNumbers | None
 
 def _glosses(table: Table, rows: Sequence[str], where: str) -> dict[str, str]:
     """Of rows and columns, also those of other scales."""
-    scales = [
-        table.columns,
-        *((scale or {}).get("columns") or {} for scale in table.scales.values()),
-    ]
-    known = [*rows, *(column for columns in scales for column in columns)]
+    scales = [validate(Scale, tree or {}, where) for tree in table.scales.values()]
+    settings = [_settings(table, scale, where)[0] for scale in (Scale(), *scales)]
+    known = [*rows, *(column for columns in settings for column in columns)]
     for name in table.glosses:
         if name not in known:
             raise UserError(
@@ -337,6 +336,10 @@ def _settings(table: Table, scale: Scale, where: str) -> tuple[dict[str, Tree], 
 def _columns(columns: Tree, where: str) -> dict[str, Tree]:
     """The settings by name; one that sets nothing where there are none."""
     for name, keys in columns.items():
+        if name in (MEAN, EACH):
+            raise UserError(
+                f"{where}.columns: '{name}' is what a claim says of columns; call it otherwise"
+            )
         if not isinstance(keys, dict):
             raise UserError(
                 f"{where}.columns.{name} is {shown(keys)}, expected the keys that it sets, for "
@@ -412,6 +415,10 @@ def _rows(
         explained = (row.of or first) if row.control else None
         if explained == name:
             raise UserError(f"{where}.rows.{name}: a control explains another row; name it in of:")
+        if row.over is not None and row.over in (name, explained):
+            raise UserError(
+                f"{where}.rows.{name}.over is {row.over}; name the row over which {explained} gains"
+            )
         found[name] = RowPlan(
             algorithm=row.algorithm,
             experiment=row.experiment,
@@ -465,13 +472,33 @@ def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
             )
 
 
+def _check_tuned(rows: Mapping[str, RowPlan], columns: Mapping[str, Tree], where: str) -> None:
+    """Refuse to tune what a row or a column says of itself: it would not be what it is called."""
+    for name, row in rows.items():
+        said = {f"column {column}": keys for column, keys in columns.items()}
+        said[f"{where}.rows.{name}.set"] = row.set
+        for what, keys in said.items():
+            for key in (key for axis in row.axes for key in axis.keys if _over(key, keys)):
+                raise UserError(
+                    f"{where}: {key} is tuned for row {name}, and {what} sets it; leave one out "
+                    f"(`space: {{{key}: null}}` in the row tunes all else)"
+                )
+
+
+def _over(key: str, others: Iterable[str]) -> list[str]:
+    """The keys that set the same as `key`, a part of it, or what it is a part of."""
+    return [
+        each
+        for each in others
+        if f"{each}.".startswith(f"{key}.") or f"{key}.".startswith(f"{each}.")
+    ]
+
+
 def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, where: str) -> None:
     """Refuse columns that would not be what they are called."""
     for column, keys in columns.items():
         for key in keys:
-            over = [each for each in given if f"{each}.".startswith(f"{key}.")]
-            over += [each for each in given if f"{key}.".startswith(f"{each}.")]
-            if over:
+            if over := _over(key, given):
                 raise UserError(
                     f"{where}: {key} is what column {column} sets; leave {over[0]}= out, or change "
                     "the columns in the file"

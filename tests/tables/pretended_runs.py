@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from fedray.files import write_json
 from fedray.records import Costs, Metric, Round, Run, RunInfo, Traffic
+from fedray.sweep.ledger import DIVERGED
 from fedray.tables.agenda import Wanted
 from fedray.tables.book import Book, RunTrial, wanted_of
 
@@ -57,7 +58,7 @@ def end(book: Book, trial: RunTrial, curve: Curve) -> None:
     found = curve(wanted_of(trial))
     trial.status = "running"
     if found is None or isinstance(found, str):
-        trial.reason, rounds = found or "its loss is no number", []
+        trial.reason, rounds = found or f"{DIVERGED}: its loss is no number", []
     else:
         trial.folder.mkdir(parents=True, exist_ok=True)
         write_json(trial.folder / "result.json", result_of(wanted_of(trial), found).to_json())

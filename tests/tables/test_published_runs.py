@@ -111,6 +111,22 @@ def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(pub
     assert {(run.place.row, run.phase) for run in done} == {("mine", "report"), ("base", "report")}
 
 
+def test_a_tuning_run_that_is_reported_too_is_measured_anew_for_a_new_metric(play, here, write):
+    tuned = CHANGES | {"tuning": {"seeds": [1], "configurations": 2}}
+    book = play(curve, **tuned)
+    (here / "out").mkdir()
+    write_page(book, outcome(book))
+    write(**tuned | {"metrics": ["local_accuracy", "local_accuracy_weighted"]})
+    again = begun("--from", "out")
+    done = pretend(again, curve)
+    assert ("mine", 1) in {(run.place.row, run.seed) for run in done}
+    mine = [cell for place, cell in numbers(again).items() if place.row == "mine"]
+    assert [sorted(values) for values in mine[0].values()] == [
+        ["local_accuracy", "local_accuracy_weighted"]
+    ] * 2
+    assert not {run.key for run in done} & set(again.taken)
+
+
 def test_a_run_that_lacked_a_number_of_its_row_is_not_published_as_failed(play, here, write):
     book = play(curve, **CHANGES, metrics=["local_accuracy", "local_macro_f1"])
     (here / "out").mkdir()

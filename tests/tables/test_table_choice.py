@@ -6,10 +6,12 @@ import pytest
 from pretended_runs import end, pretend
 
 import fedray
-from fedray.errors import CodeError
+from fedray.core.contract import BadPayload, NotFinitePayload
+from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
-from fedray.sweep.ledger import DIED
+from fedray.sweep.ledger import DIED, DIVERGED
 from fedray.sweep.seeds import MergedRound
+from fedray.sweep.trial import reason_of
 from fedray.tables.agenda import Dropped, Wanted
 from fedray.tables.book import Book
 from fedray.tables.forecast import headline, planned_cells, runs_of
@@ -236,7 +238,7 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
 
     found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
     assert sorted(found.claims[0].comparison.differences) == [1, 2]
-    assert "mine, seed 0 failed: its loss is no number" in found.notes
+    assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
 
 
 def test_a_run_that_lacks_the_metric_says_so(play):
@@ -259,13 +261,14 @@ def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
 # --- a choice that diverges when it is reported ---------------------------------------------------
 
 
-def fragile(*lost: tuple[str, float, int], died: bool = False):
-    """The highest rate is best; reports of these rows, rates and seeds fail."""
+def fragile(*lost: tuple[str, float, int], why: str | None = None):
+    """The highest rate is best; reports of these rows, rates and seeds fail, by diverging if not
+    otherwise."""
 
     def curve(wanted):
         lr = wanted.experiment.lr
         if wanted.phase == "report" and (wanted.place.row, lr, wanted.seed) in lost:
-            return f"{DIED} twice" if died else None
+            return why
         return [(0.0, 0.0), (lr, lr / 2)]
 
     return curve
@@ -313,9 +316,31 @@ def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
     assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
 
 
-def test_processes_that_die_say_nothing_of_a_choice(play):
-    at = standing(play(fragile(("mine", 0.5, 1), died=True), **THREE))
-    assert (at.chosen, at.dropped) == ({"lr": 0.5}, [])
+@pytest.mark.parametrize("why", [f"{DIED} twice", "UserError: CUDA out of memory", "OSError: full"])
+def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
+    book = play(fragile(("mine", 0.5, 1), why=why), **THREE)
+    assert (standing(book).chosen, standing(book).dropped) == ({"lr": 0.5}, [])
+    assert sorted(outcome(book).claims[0].comparison.differences) == [0, 2]
+    found = outcome(book)
+    tree = table_json(book, found, made(book, found))
+    reasons = [run.get("reason") for run in tree["runs"]]
+    assert why not in reasons
+    book.try_again()
+    assert [run.seed for run in standing(book).wanted] == [1]
+
+
+def test_what_has_diverged_is_not_tried_again(play):
+    book = play(fragile(("mine", 0.5, 1)), **THREE)
+    book.try_again()
+    assert book.is_complete
+
+
+def test_a_trial_says_whether_a_number_was_not_finite():
+    client = ClientError(3, 2, "train", Failure.of(FloatingPointError("the loss became nan")))
+    for error in (FloatingPointError("nan"), client, NotFinitePayload("Update.w holds a NaN")):
+        assert reason_of(error).startswith(f"{DIVERGED}: ")
+    for error in (UserError("out of memory"), OSError("full"), BadPayload("Update.w has shape")):
+        assert not reason_of(error).startswith(DIVERGED)
 
 
 def test_a_row_that_follows_another_takes_what_that_one_reports(play):
@@ -351,7 +376,7 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
         try:
             fedray.Experiment(trial.wanted.experiment.tree()).train(trial.folder, executor="serial")
         except CodeError as error:
-            trial.reason = str(error)
+            trial.reason = reason_of(error)
         book.measure(trial, [] if trial.reason else book.rounds_of(trial))
         trial.status = "failed" if trial.reason else "finished"
     at = standing(book)

@@ -6,7 +6,7 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.tables.agenda import Cell, check_rows_differ
+from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
 from fedray.tables.claims import Side, parse_claims
 from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
 from fedray.tables.spec import plan_table
@@ -170,6 +170,30 @@ def test_a_curve_is_columns_of_one_key(write):
     assert plan_table("tiny", scale="desktop").curve is None
 
 
+def test_a_gloss_may_be_of_a_point_of_a_curve(write):
+    write(curve={"algorithm.lambda": [0, 7]}, glosses={"lambda=7": "the paper's"})
+    assert plan_table("tiny").glosses == {"lambda=7": "the paper's"}
+
+
+def test_a_row_sets_what_it_does_not_tune(write):
+    rows = {"mine": {"algorithm": "fedproto", "set": {"lr": 0.5}, "space": {"lr": None}}}
+    write(rows=rows)
+    at = plan_table("tiny").experiment_of(Place("mine", "all"), {}, "report", 0)
+    assert at.lr == 0.5
+
+
+@pytest.mark.parametrize("metrics", [["local_acuracy"], ["local_accuracy", "global_acuracy"]])
+def test_a_misspelt_metric_is_refused_before_anything_runs(write, metrics):
+    write(metrics=metrics)
+    plan = plan_table("tiny")
+    experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
+    right = metrics[-1].replace("acu", "accu")
+    with pytest.raises(
+        UserError, match=f"there is no metric '.*{metrics[-1]}'. Did you mean '.*{right}'"
+    ):
+        check_metrics(plan, "mine", experiment)
+
+
 def test_a_row_may_measure_another_metric(write):
     rows = {"mine": {"algorithm": "fedproto", "metrics": {"local_accuracy": "global_accuracy"}}}
     write(rows=rows)
@@ -302,6 +326,17 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"curve": {"lr": [1]}}, r"tiny\.curve is .*, expected one key and at least two numbers"),
         ({"curve": {"rounds": [2, 1]}}, r"in ascending order, for example"),
         ({"curve": {"rounds": [1, 2]}, "columns": {"a": {}}}, r"has columns and a curve"),
+        ({"columns": {"mean": {}}}, r"columns: 'mean' is what a claim says of columns"),
+        ({"columns": {"a": {"lr": 0.1}}}, r"lr is tuned for row mine, and column a sets it"),
+        ({"curve": {"lr": [0.1, 0.2]}}, r"lr is tuned for row mine, and column lr=0\.1 sets it"),
+        (
+            {"rows": {"mine": {"algorithm": "fedproto", "set": {"lr": 0.5}}}},
+            r"lr is tuned for row mine, and table tiny\.rows\.mine\.set sets it; leave one out",
+        ),
+        (
+            {"rows": {"mine": {"control": "that it helps", "of": "local", "over": "local"}}},
+            r"rows\.mine\.over is local; name the row over which local gains",
+        ),
         ({"glosses": {"yours": "?"}}, r"glosses: there is no row or column 'yours'"),
         (
             {"rows": {"mine": {"metrics": {"x": "y"}}}},

@@ -68,8 +68,10 @@ def test_a_difference_and_its_opposite_are_as_likely(values):
     assert p_value(values) == pytest.approx(p_value([-value for value in values]))
 
 
-@pytest.mark.parametrize(("values", "p"), [([0.5, 0.5, 0.5], 0.0), ([0.0, 0.0], 1.0)])
-def test_differences_without_spread_decide_unless_they_are_none(values, p):
+@pytest.mark.parametrize(
+    ("values", "p"), [([0.5] * 3, 0.25), ([0.5] * 6, 1 / 32), ([0.0, 0.0], 1.0)]
+)
+def test_differences_without_spread_are_worth_the_agreement_of_their_signs(values, p):
     assert p_value(values) == p
 
 
@@ -114,6 +116,18 @@ def test_power_is_what_repeated_tests_find():
     assert power(1.0, 6, 0.05) == pytest.approx(found, abs=0.015)
 
 
+@pytest.mark.parametrize("effect", [0.3, 1.0, 4.0, 8.0, 15.0, 50.0])
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 10, 0.05 / 80])
+def test_power_is_the_integral_over_spreads(effect, n, alpha):
+    # of n normal differences the mean and the variance, chi square, are independent
+    share = (np.arange(20_000) + 0.5) / 20_000
+    spread = np.sqrt(stats.chi2.ppf(share, n - 1) / (n - 1))
+    critical, shift = stats.t.ppf(1 - alpha / 2, n - 1), effect * np.sqrt(n)
+    both = stats.norm.sf(critical * spread - shift) + stats.norm.cdf(-critical * spread - shift)
+    assert power(effect, n, alpha) == pytest.approx(both.mean(), abs=1e-3)
+
+
 def test_seeds_needed_by_a_table():
     # Cohen's d = 0.5, 80 %, two-sided 5 %: 34 pairs (any textbook's table of the paired t-test)
     assert seeds_needed(0.5, 1.0) == 34
@@ -133,7 +147,7 @@ def test_seeds_needed_are_enough_and_one_less_is_not(mean, std, alpha):
 def test_no_number_of_seeds_shows_what_is_not_there():
     assert seeds_needed(0.0, 1.0) is None
     assert seeds_needed(0.001, 1.0) is None
-    assert seeds_needed(0.5, 0.0) == 2
+    assert seeds_needed(0.5, 0.0) == 6  # 2^-5 is below 0.05, 2^-4 is not
 
 
 # --- interquartile means --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
+from fedray.report.statistics import seeds_needed
 from fedray.tables.command import write_page
 from fedray.tables.outcome import outcome
 
@@ -147,7 +148,7 @@ def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0
 def test_a_control_far_below_does_not_explain_the_gain(play):
     found = control(play, null=(0.50, 0.515, 0.515, 0.53))
     assert found.reading == "does not explain it away"
-    assert (found.asked.baseline, found.asked.gain) == ("base", pytest.approx(10.0))
+    assert (found.asked.baseline, found.asked.gain.mean) == ("base", pytest.approx(10.0))
     assert found.asked.share == pytest.approx(0.0, abs=0.05)
 
 
@@ -185,13 +186,33 @@ def test_without_a_gain_there_is_nothing_to_explain(play):
     assert found.reading == "there is no gain to explain"
 
 
+def test_a_loss_that_may_be_chance_does_not_say_that_there_is_no_gain(play):
+    found = control(play, null=(0.59, 0.60, 0.61, 0.62), base=(0.55, 0.68, 0.57, 0.70))
+    assert found.asked.gain.mean < 0 < found.asked.gain.high
+    assert found.reading == "open"
+
+
+def test_the_share_is_of_the_seeds_that_the_control_has(play):
+    found = control(play, null=(0.55, 0.56, None, 0.58), base=(0.50, 0.50, 0.30, 0.53))
+    assert found.asked.gain.mean == pytest.approx((10 + 11 + 10) / 3)
+    assert found.asked.share == pytest.approx(1 - 5 / found.asked.gain.mean)
+
+
+def test_a_control_below_the_middle_is_decided_by_its_distance_alone(play):
+    found = control(play, null=(0.53, 0.57, 0.51, 0.60))
+    middle, distance = found.asked.middle.interval, found.asked.comparison.interval
+    assert (found.reading, middle.mean < 0) == ("open", True)
+    alpha = 0.05 / 3  # a claim, the distance and the middle
+    assert found.needed == max(seeds_needed(distance.mean, distance.std, alpha), 5)
+
+
 def test_the_gain_is_over_the_row_that_is_named(play):
     rows = {**ROWS, "low": {"algorithm": "fedprox"}}
     rows["null"] = {**ROWS["null"], "over": "low"}
     curve = numbers(mine=[0.6, 0.62], base=[0.5, 0.52], null=[0.5, 0.53], low=[0.1, 0.11])
     book = play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]})
     asked = outcome(book).controls[0].asked
-    assert (asked.baseline, asked.gain) == ("low", pytest.approx(50.5))
+    assert (asked.baseline, asked.gain.mean) == ("low", pytest.approx(50.5))
 
 
 # --- what is unfair -------------------------------------------------------------------------------

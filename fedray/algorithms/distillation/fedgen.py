@@ -113,7 +113,9 @@ class FedGen(HeadAveraging):
         """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
         comparison: 100."""
         server_lr: LearningRate = 0.1
-        """Adam's learning rate of the generator. FedTSP's comparison: 0.1."""
+        """Adam's learning rate of the generator. FedTSP's comparison: 0.1, of a generator that its
+        clients never see; what clients do see grows at this rate to many times the norm of real
+        features, and their heads no longer learn: try 0.001."""
         untrained: StrictBool = False
         """Whether clients see the generator as it was drawn, as in FedTSP's repository."""
 

@@ -159,7 +159,8 @@ class FedKD(MutualLearning):
         """T_start, share of an update's energy that its factors hold in the first round; 1: all
         of it. FedTSP's comparison: 0.95."""
         energy_end: float = Field(0.95, ge=0, le=1)
-        """T_end, the share at the end, reached linearly. FedTSP's comparison: 0.95."""
+        """T_end, what the share goes to linearly, reached after the last round. FedTSP's
+        comparison: 0.95."""
         compress: StrictBool = True
         """Send factors; false: send tensors whole, as FedTSP's repository does."""
         convolutions: Convolutions = "matrices"

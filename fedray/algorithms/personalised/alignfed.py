@@ -81,7 +81,7 @@ class AlignFed(HeadAveraging):
         """λ_0, weight of the alignment in the first round; 0: heads are averaged and nothing is
         aligned."""
         lambda_end: LossWeight = 2.0
-        """λ_T, weight in the last round, reached geometrically."""
+        """λ_T, what the weight falls to geometrically, reached after the last round."""
         temperature: Temperature = 1.0
         """Temperature of the alignment's cosines."""
         target_temperature: Temperature = 0.5
