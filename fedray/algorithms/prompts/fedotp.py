@@ -11,6 +11,8 @@ Deviations:
     - The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps. They end
       when log v, not v, changes by less than `threshold` in the mean, so that the end does not
       depend on the scale of v.
+    - With `words` both contexts start from them (official: each from noise of its own), and differ
+      from the first averaging on.
     - The first round has as many participants as any other; official: all clients.
     - No random crops, see promptfl.py.
 """

@@ -48,7 +48,8 @@ class FedPGP(PromptAveraging):
         """FedPGP's hyper-parameters."""
 
         rank: int = Field(8, ge=1, le=65_536)
-        """b, rank of the correction. Official script: 8, command line 4."""
+        """b, rank of the correction; from the context's length on it restricts nothing. Official
+        script: 8 for a length of 16, command line 4."""
         mu: LossWeight = 0.5
         """μ, weight of the contrast; 0 is cross-entropy alone. Official script: 0.5."""
         temperature: Temperature = 0.5

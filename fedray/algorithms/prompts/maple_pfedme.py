@@ -2,7 +2,7 @@
 
 Khattak et al., CVPR 2023, arXiv:2210.03117; Dinh et al., NeurIPS 2020, arXiv:2006.08848.
 
-    inner and outer steps -> PFedMe.client_update  (personalised/pfedme.py)
+    inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
     Coupling F -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
 
 DP2FL gives no values; pFedMe's are the defaults.

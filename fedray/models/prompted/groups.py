@@ -93,7 +93,7 @@ class GroupedClip(PromptedClip):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Words with noise for texts of up to four tokens, else noise (section 2 of the code)."""
+        """Words with noise for texts of up to four tokens, else noise (official code)."""
         length = self.text_length
         if 0 < length <= 4:
             self.text.normal_(0.0, WORD_STD, generator=generator)
