@@ -161,9 +161,11 @@ def caption(found: Outcome, metric: Metric) -> str:
 def _main(found: Outcome, metric: Metric) -> Section:
     header, rows = main_cells(found, metric)
     title = "" if metric is found.metrics[0] else name_of(metric)
-    left = [f"Not at this scale: {found.plan.left_out}"] if found.plan.left_out else []
-    items = glosses(found) if metric is found.metrics[0] else []
-    return Section(title, (), header, rows, [caption(found, metric), *left], items)
+    said, items = [caption(found, metric)], []
+    if metric is found.metrics[0]:
+        said += [f"Not at this scale: {found.plan.left_out}"] if found.plan.left_out else []
+        items = glosses(found)
+    return Section(title, (), header, rows, said, items)
 
 
 def interval_text(interval: Interval | None, metric: Metric) -> str:
