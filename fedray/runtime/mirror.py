@@ -91,6 +91,7 @@ class Mirror:
                     return
             finally:
                 shutil.rmtree(held, ignore_errors=True)
+        raise OSError(f"{self._folder} changed again and again while it was copied")
 
     def _hold(self, held: Path) -> Mapping[str, Stamp] | None:
         """Keep what has changed, by links, for as long as copying takes; None if something went.

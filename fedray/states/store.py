@@ -365,7 +365,8 @@ class Saving:
                     item.place = writer.add(read_state(self._folder, item.place))
                 elif item.place is None and item.value is not None:
                     item.place = writer.add(item.value)
-        new = {item.place.file for item in self.items if item.place and not item.is_named}
+        places = [item.place for item in self.items if item.place and not item.is_named]
+        new = {name for place in places for name in (place.file, *place.shared)}
         for name in sorted(new):
             sync(self._folder / name)
         entries = {item.client: item.place for item in self.items}

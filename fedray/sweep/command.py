@@ -111,6 +111,8 @@ def carry_out(args: argparse.Namespace) -> int:
     say_next("reading images, partitions and texts")
     prepare((words(c), plan.experiment_of(c, seed)) for c, seed in every)  # as Ray gets ready
     with full_disk_said(ledger.home), hold(ledger.home), mirrored(ledger.home):
+        if args.resume:
+            ledger = as_it_is_now(ledger)
         keep_file(args.sweep, ledger)
         return run(ledger, concurrent, tracks=not args.no_track)
 
@@ -144,6 +146,18 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
         for number, config in enumerate(grid(plan.axes, plan.num_samples)):
             ledger.add(number, config)
     return ledger
+
+
+def as_it_is_now(ledger: Ledger) -> Ledger:
+    """A ledger as another process may have left it before its folder was ours alone.
+
+    Raises:
+        UserError: when nothing is left to do.
+    """
+    now = Ledger.read(ledger.home)
+    if now.status == "finished":
+        raise UserError(f"{now.home} was finished by another process meanwhile")
+    return now
 
 
 def _resume(args: argparse.Namespace) -> Ledger:
@@ -510,7 +524,7 @@ def best_trial(ledger: Ledger) -> Trial | None:
     from fedray.sweep.means import best_row
 
     row = best_row(ledger)
-    return ledger.best if row is None else row.trials[0]
+    return None if row is None else row.trials[0]
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ class Trial:
             self.objective, self.std, self.best_rounds = found.value, found.std, found.rounds
             self.test, self.test_std = found.test, found.test_std
             curve = [r.mean.metrics for r in rounds if plan.metric in r.mean.metrics]
-            self.final = curve[-1][plan.metric]
+            self.final = curve[-1][plan.metric] if curve else None
 
 
 class TrialBook(Protocol):
@@ -217,7 +217,8 @@ class Ledger:
     def best(self) -> Trial | None:
         """The best trial that is over; the first of equals. Stopped ones count too.
 
-        None where nothing is chosen.
+        None where nothing is chosen, or where not trials but means over them are compared
+        (`means.best_row`).
         """
         return self._first(trial for trial in self.ordered if trial.is_over)
 
@@ -233,7 +234,7 @@ class Ledger:
 
     def _first(self, trials: Iterable[Trial]) -> Trial | None:
         sign = 1 if self.plan.mode == "max" else -1
-        if self.plan.select == "nothing":
+        if self.plan.select == "nothing" or self.plan.mean_over is not None:
             return None
         worth = [t for t in trials if t.status != "failed" and t.objective is not None]
         return max(worth, key=lambda t: sign * (t.objective or 0.0), default=None)
@@ -268,7 +269,8 @@ class Ledger:
 
     def is_whole(self, trial: Trial) -> bool:
         """Whether no round of a trial is left to do, of any seed."""
-        return all(run.is_finished for run in read_seeds(self.home / trial.name, self.plan))
+        runs = read_seeds(self.home / trial.name, self.plan)
+        return bool(runs) and all(run.is_finished for run in runs)
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
         """Record what these rounds came to."""

@@ -43,7 +43,7 @@ def mean_rows(ledger: Ledger) -> list[MeanRow]:
         members.setdefault(words(_rest(trial.config, over)), []).append(trial)
     rows = []
     for trials in members.values():
-        done = [t for t in trials if t.objective is not None and t.status != "failed"]
+        done = [t for t in ledger.through if t.is_over and t in trials]
         there = [{key: trial.config[key] for key in over} for trial in done]
         missing = [words(config) for config in wanted if config not in there]
         rows.append(MeanRow(_rest(trials[0].config, over), done, _means(ledger, done), missing))

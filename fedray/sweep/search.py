@@ -28,7 +28,10 @@ from ray.tune.search.optuna import OptunaSearch
 
 from fedray.streams import Streams
 from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.spec import Axis, SweepPlan
+from fedray.sweep.spec import Axis, SweepPlan, corners
+
+JOURNAL = "optuna.journal"
+BEFORE = "optuna.journal.before"
 
 
 def entry(trial: Trial) -> dict[str, Any]:
@@ -49,7 +52,8 @@ def tune_config(
     plan = ledger.plan
     scheduler = None
     if plan.asha is not None:
-        rounds = plan.some_experiment().rounds
+        tried = [*corners(plan.axes), *(trial.config for trial in ledger.ordered)]
+        rounds = max(plan.experiment_of(config, plan.seeds[0]).rounds for config in tried)
         scheduler = ASHAScheduler(
             time_attr="round",
             max_t=rounds,
@@ -121,19 +125,23 @@ class OptunaTrials(OptunaSearch):  # type: ignore[misc]
 def _journal(home: Path) -> tuple[BaseStorage, dict[int, dict[str, Any]]]:
     """A new journal in the invocation's folder, and what the one before knew of its trials.
 
+    That one stays beside it until the new one has all of them.
+
     Returns:
         The storage, and by trial number what the sampler had noted (CMA-ES: its state).
     """
-    path, before = home / "optuna.journal", home / "optuna.journal.before"
+    path, before = home / JOURNAL, home / BEFORE
     notes: dict[int, dict[str, Any]] = {}
-    if path.exists():
+    if before.exists():  # a start was killed before it had entered all trials anew
+        path.unlink(missing_ok=True)
+    elif path.exists():
         path.replace(before)
-        (home / "optuna.journal.lock").unlink(missing_ok=True)
+    if before.exists():
+        (home / f"{JOURNAL}.lock").unlink(missing_ok=True)
         old = JournalStorage(JournalFileBackend(str(before)))
         for study in optuna.get_all_study_names(old):
             for trial in optuna.load_study(study_name=study, storage=old).get_trials():
                 notes[trial.number] = trial.system_attrs
-        before.unlink()
     return JournalStorage(JournalFileBackend(str(path))), notes
 
 
@@ -164,6 +172,7 @@ def make_study(ledger: Ledger, space: dict[str, BaseDistribution]) -> tuple[Stud
                 system_attrs=note,
             )
         )
+    (ledger.home / BEFORE).unlink(missing_ok=True)
     return study, storage
 
 

@@ -37,7 +37,7 @@ from fedray.config import (
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_name, file_name
-from fedray.records import BEST, VALIDATION, find_metric
+from fedray.records import BEST, VALIDATION, Metric, find_metric
 from fedray.shipped import folders
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
@@ -254,7 +254,7 @@ def read_sweep(path: Path) -> Sweep:
         check_agreement(scale.set.items())
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
-        check_mean_over(scale.mean_over or sweep.mean_over, space, sweep.search, name)
+        check_mean_over(scale.mean_over or sweep.mean_over, space, sweep, name)
         check_select(scale.select or sweep.select, sweep, name)
     return sweep
 
@@ -294,6 +294,8 @@ def plan_sweep(
     select = _select(chosen.select or sweep.select, base, pairs)
     metric = chosen.metric or sweep.metric
     objective, how = objective_of_metric(metric, select)
+    if select != "nothing":
+        check_mode(metric, sweep.mode)
     if samples is None and sweep.search != "grid":
         samples = chosen.num_samples or sweep.num_samples
     return SweepPlan(
@@ -333,6 +335,31 @@ def _select(asked: Chosen | None, base: Tree, pairs: Tree) -> Chosen:
     return found
 
 
+def check_mode(metric: str, mode: str) -> None:
+    """Refuse to look for the worst.
+
+    Raises:
+        UserError: with the mode that the metric's declaration asks for.
+    """
+    meant = find_metric(metric, _declared())
+    if meant is not None and meant.direction not in (None, mode):
+        better = "less" if meant.direction == "min" else "more"
+        raise UserError(
+            f"mode: {mode} looks for the worst {metric}, of which {better} is better; set mode: "
+            f"{meant.direction}"
+        )
+
+
+def _declared() -> tuple[Metric, ...]:
+    """What all metrics mean, those of methods' analyses too."""
+    from fedray.core import algorithms
+    from fedray.evaluation.metrics import declared_metrics
+    from fedray.evaluation.protocols import analysis_metrics
+
+    analyses = [each for method in algorithms.entries() for each in analysis_metrics(method)]
+    return (*declared_metrics(), *analyses)
+
+
 def objective_of_metric(metric: str, select: Chosen) -> tuple[str, str]:
     """The number that chooses between configurations, and what marks what it chose.
 
@@ -343,12 +370,7 @@ def objective_of_metric(metric: str, select: Chosen) -> tuple[str, str]:
     Raises:
         UserError: when the metric is one of the test that validation images cannot give.
     """
-    from fedray.core import algorithms
-    from fedray.evaluation.metrics import declared_metrics
-    from fedray.evaluation.protocols import analysis_metrics
-
-    analyses = [each for method in algorithms.entries() for each in analysis_metrics(method)]
-    declared = (*declared_metrics(), *analyses)
+    declared = _declared()
     meant = find_metric(metric, declared)
     if meant is not None and meant.on == "validation":
         return metric, BEST["validation"]
@@ -420,7 +442,7 @@ def _roots(space: Tree) -> dict[str, str]:
     return {str(root): str(resolve_root(str(root))) for root in sorted(roots)}
 
 
-def check_mean_over(key: str | None, space: Tree, search: str, name: str) -> None:
+def check_mean_over(key: str | None, space: Tree, sweep: Sweep, name: str) -> None:
     """Refuse a mean over what the space does not list.
 
     Raises:
@@ -432,10 +454,15 @@ def check_mean_over(key: str | None, space: Tree, search: str, name: str) -> Non
         raise UserError(
             f"{name}.mean_over={shown(key)} is no key of the space.{nearest(key, list(space))}"
         )
-    if search != "grid" or len(space) < 2:
+    if sweep.search != "grid" or len(space) < 2:
         raise UserError(
             f"{name}.mean_over={key} compares the other keys of a grid; use search: grid and sweep "
             "another key, or leave mean_over out"
+        )
+    if sweep.asha is not None:
+        raise UserError(
+            f"{name}.mean_over={key} with asha would halve trials on one {key} against those on "
+            "another; set asha: null, or leave mean_over out"
         )
 
 

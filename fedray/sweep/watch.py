@@ -18,13 +18,14 @@ from ray import cloudpickle, tune
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fedray.errors import RunFailed
+from fedray.errors import FedrayError, RunFailed
 from fedray.runtime.deaths import StatesLost, first_line, is_outage
 from fedray.runtime.pool import NoRoom
 from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import DIED, Trial, TrialBook
 from fedray.sweep.runs import TrialRuns, replay
+from fedray.sweep.seeds import MergedRound
 from fedray.sweep.spec import words
 from fedray.units import time_of
 
@@ -71,7 +72,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         if self._runs is None:
             return
         self._runs.start(entry, trial.trial_id)
-        for merged in self._ledger.rounds_of(entry):
+        for merged in self._rounds(entry):
             self._runs.round(entry, merged.mean)
 
     def on_trial_result(
@@ -146,10 +147,21 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         entry.seconds += now - self._started.get(entry.number, now)
         self._started[entry.number] = now
 
+    def _rounds(self, entry: Trial) -> list[MergedRound]:
+        """The rounds in a trial's folder; none where it is damaged, for which the trial fails.
+
+        An error in a callback would have Ray Tune start the trial again and again.
+        """
+        try:
+            return self._ledger.rounds_of(entry)
+        except FedrayError as error:
+            entry.reason = entry.reason or str(error)
+            return []
+
     def _settle(self, entry: Trial, planned: int | None) -> None:
         """Enter how a trial ended, from what its folder holds."""
         self._account(entry)
-        rounds = self._ledger.rounds_of(entry)
+        rounds = self._rounds(entry)
         self._ledger.measure(entry, rounds)
         if entry.reason is not None:
             entry.status = "failed"

@@ -50,10 +50,10 @@ class Asked:
 
     @property
     def share(self) -> float | None:
-        """The part of the gain that the control has as well; None where there is no gain."""
+        """The part of the gain that the control has as well; None where the gain may be chance."""
         if self.gain is None or self.middle is None or self.middle.interval is None:
             return None
-        return 0.5 + self.middle.interval.mean / self.gain.mean if self.gain.mean > 0 else None
+        return 0.5 + self.middle.interval.mean / self.gain.mean if self.gain.low > 0 else None
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,15 @@ def test_a_copy_that_fails_is_said_and_the_results_are_here(bucket, monkeypatch,
     assert "trying on" in caplog.messages[0]
 
 
+def test_a_copy_that_never_came_whole_is_a_failure(bucket, tmp_path, monkeypatch):
+    folder = tmp_path / "changing"
+    folder.mkdir()
+    copy = Mirror(folder, f"file://{bucket}/changing")
+    monkeypatch.setattr(copy, "_hold", lambda held: None)
+    with pytest.raises(OSError, match="changed again and again while it was copied"):
+        copy.copy()
+
+
 def test_a_target_that_went_is_said(bucket, tmp_path, monkeypatch):
     """What goes here while it is copied is looked at again; what goes there is a failure."""
     checkpoint(tmp_path / "run", 1)

@@ -9,6 +9,7 @@ import torch
 
 from fedray.core import ClientState
 from fedray.states import Place, StateStore
+from fedray.states.segments import SegmentWriter
 
 
 def state(value: float, numbers: int = 10) -> ClientState:
@@ -183,3 +184,24 @@ def test_whatever_happens_the_last_checkpoint_is_whole_and_no_file_is_left(tmp_p
     assert store.unused_files() == []
     if facts is not None:
         assert values(reopened(store, facts)) == last
+
+
+def test_a_file_that_a_new_state_shares_is_on_the_disk_before_a_checkpoint_names_it(
+    store, monkeypatch
+):
+    images = torch.arange(2**18, dtype=torch.int32)
+
+    def keeping(value: float) -> ClientState:  # as a worker does, several in one call
+        return ClientState({"w": torch.full((LARGE,), value)}, {"images": images.clone()})
+
+    with SegmentWriter(store.folder, store.new_name) as writer:
+        places = [writer.add(keeping(value)) for value in (0.0, 1.0)]
+    for client, place in enumerate(places):
+        store.put_to_rest(client, place)
+    store.hold()
+    store.put_to_rest(0, state(2.0))
+    synced: set[str] = set()
+    monkeypatch.setattr("fedray.states.store.sync", lambda path: synced.add(path.name))
+    saved(store)
+    assert places[1].shared == (places[0].file,)
+    assert {places[0].file, places[1].file} <= synced

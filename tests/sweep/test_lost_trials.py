@@ -11,11 +11,13 @@ from ray import cloudpickle
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from fedray.config import dump_yaml
-from fedray.errors import RunFailed
+from fedray.errors import RunFailed, UserError
+from fedray.records import Round, Traffic
 from fedray.runtime.deaths import StatesLost
 from fedray.runtime.pool import NoRoom
 from fedray.sweep import trial as trials
 from fedray.sweep.ledger import Ledger
+from fedray.sweep.seeds import merge
 from fedray.sweep.spec import plan_sweep
 from fedray.sweep.watch import Watcher
 
@@ -105,3 +107,27 @@ def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path, le
     trials.run_trial(config, ledger.plan, tmp_path / "home")
     assert [report["failed"] for report in said] == ["it died 2 time(s)"]
     assert not (tmp_path / "home").exists()
+
+
+def test_a_trial_whose_files_are_damaged_fails_once_and_for_all(monkeypatch, ledger):
+    said: list[str] = []
+    show = SimpleNamespace(begin=lambda entry: None, end=lambda entry: said.append(entry.status))
+    watcher = Watcher(ledger, None, show)  # type: ignore[arg-type]
+
+    def damaged(entry: Any) -> None:
+        raise UserError("rounds.jsonl is damaged")
+
+    monkeypatch.setattr(ledger, "rounds_of", damaged)
+    trial = SimpleNamespace(config={"trial": {"number": 0}}, trial_id="0", last_result={})
+    ledger.home.mkdir()
+    watcher.on_trial_start(0, [], trial)
+    watcher.on_trial_complete(0, [], trial)
+    assert (said, ledger.trials[0].reason) == (["failed"], "rounds.jsonl is damaged")
+
+
+def test_a_number_that_was_never_measured_is_not_needed(ledger):
+    metrics = {"validation/local_accuracy": 0.5}
+    done = Round(1, 0, metrics, {}, Traffic(), Traffic())
+    merged = merge([done], ledger.plan.objective, ledger.plan.metric)
+    ledger.measure(ledger.trials[0], [merged])
+    assert (ledger.trials[0].objective, ledger.trials[0].final) == (0.5, None)

@@ -89,6 +89,19 @@ def test_means_by_hand(ledger):
     assert best_trial(ledger).number == 0
 
 
+def test_trials_on_unlike_data_sets_are_not_compared_with_each_other(ledger):
+    assert ledger.best is None
+    assert ledger.leading is None
+    for trial in ledger.ordered[1::2]:
+        trial.status = "failed"
+    assert best_trial(ledger) is None
+
+
+def test_a_trial_that_is_not_over_has_no_part_in_a_mean(ledger):
+    ledger.trials[1].status = "pending"
+    assert means.mean_rows(ledger)[0].missing == ["root=flowers"]
+
+
 def test_a_seed_that_stopped_early_counts_as_it_was_then(ledger):
     before = means.mean_rows(ledger)[0].values
     for trial in ledger.ordered:

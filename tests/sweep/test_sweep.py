@@ -24,6 +24,7 @@ from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.sweep import main
+from fedray.sweep.command import as_it_is_now, begin_or_resume, parser
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.seeds import merge, objective_of
 from fedray.sweep.show import best_command, by_axis, table
@@ -111,6 +112,16 @@ def laptop(**changes: object) -> dict[str, object]:
         (
             {"search": "tpe", "space": {"lr, rounds": {"choice": [[0.1, 1], [0.2, 2]]}}},
             "chooses between plain values",
+        ),
+        ({"metric": "train_loss"}, "mode: max looks for the worst train_loss, of which less is"),
+        ({"mode": "min"}, "mode: min looks for the worst local_accuracy, .*set mode: max"),
+        (
+            {
+                "space": {"lr": {"grid": [1, 2]}, "rounds": {"grid": [1, 2]}},
+                "asha": {},
+                "mean_over": "rounds",
+            },
+            "mean_over=rounds with asha would halve trials on one rounds against those on another",
         ),
         ({"seeds": [0, 0]}, r"seeds=\[0, 0\], expected different"),
         ({"seeds": []}, r"seeds=\[\], expected different"),
@@ -424,6 +435,52 @@ def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
     rest = suggestions(resumed, objective, 5)
     assert rest[0] == asked[0]
     assert first + rest == expected
+
+
+@pytest.mark.parametrize("left", ["nothing", "a part"])
+def test_a_search_that_was_killed_while_it_moved_its_journal_loses_nothing(here, left):
+    write(here, search="cmaes", space=SPACES["cmaes"], num_samples=12)
+    plan = plan_sweep("tiny")
+
+    def objective(config: dict) -> float:
+        return -((config["lr"] - 0.3) ** 2) - 0.01 * config["algorithm.lambda"]
+
+    expected = suggestions(Ledger(here, plan), objective, 12)
+    (here / "cut").mkdir()
+    cut = Ledger(here / "cut", plan)
+    first = suggestions(cut, objective, 7)
+    cut.write()
+    journal = here / "cut" / "optuna.journal"
+    begin = journal.read_bytes()[:200]
+    journal.replace(here / "cut" / "optuna.journal.before")
+    if left == "a part":
+        journal.write_bytes(begin)
+    assert first + suggestions(Ledger.read(cut.home), objective, 5) == expected
+    assert not (here / "cut" / "optuna.journal.before").exists()
+
+
+def test_asha_lets_trials_of_more_rounds_come_to_their_end(here):
+    from fedray.sweep.search import tune_config
+
+    write(here, space={"rounds": {"grid": [1, 5, 2]}}, asha={"grace_rounds": 1})
+    ledger = begin_or_resume(parser().parse_args(["tiny"]))
+    _, config = tune_config(ledger, ledger.ordered, 1)
+    assert config.scheduler._max_t == 5
+
+
+def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here):
+    write(here)
+    ledger = begin_or_resume(parser().parse_args(["tiny"]))
+    ledger.home.mkdir(parents=True)
+    ledger.write()
+    stale = Ledger.read(ledger.home)
+    ledger.trials[0].status = "stopped"
+    ledger.write()
+    assert as_it_is_now(stale).trials[0].status == "stopped"
+    ledger.status = "finished"
+    ledger.write()
+    with pytest.raises(UserError, match="was finished by another process meanwhile"):
+        as_it_is_now(stale)
 
 
 def test_optuna_takes_a_failed_trial_as_failed(here):
