@@ -11,7 +11,8 @@ from fedray.config import read_mapping
 from fedray.tables.agenda import Cell, check_metrics
 from fedray.tables.spec import plan_table
 
-TABLES = Path(__file__).parents[2] / "tune" / "tables"
+ROOT = Path(__file__).parents[2]
+TABLES = ROOT / "tune" / "tables"
 FILES = sorted(TABLES.glob("*.yaml"))
 EXPECTED = {
     "digits",
@@ -110,3 +111,15 @@ def test_the_header_has_a_command_and_what_is_left_out_is_said(path):
     assert any(re.search(rf"python -m fedray\.table {path.stem}\b", line) for line in header)
     for scale, tree in read_mapping(path).get("scales", {}).items():
         assert scale == "paper" or tree.get("left_out"), scale
+
+
+def test_the_tables_of_the_documentation_can_be_run(tmp_path):
+    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"block_{number}.yaml"
+        path.write_text(block, encoding="utf-8")
+        plan = plan_table(str(path))
+        for place in plan.places:
+            plan.experiment_of(place, {}, "report", 0)
