@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from fedray.files import write_atomic
 from fedray.records import BEST, Metric
@@ -19,9 +17,7 @@ from fedray.report.latex import latex_table
 from fedray.report.means import mean_sections
 from fedray.report.runs import At, Group, how_chosen
 from fedray.report.section import Section, markdown_table
-
-NARROWEST = 22
-"""Characters of the first column on a terminal, where it could have more."""
+from fedray.report.terminal import print_sections
 
 
 def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
@@ -120,34 +116,9 @@ def _differences(found: Compared, groups: Sequence[Group]) -> Section:
 def print_table(found: Compared, console: Console | None = None) -> None:
     """Print the tables, the comparisons and the warnings below."""
     console = console or Console(highlight=False)
-    for section in sections(found):
-        if section.title:
-            console.print(f"{section.title}", markup=False, style="bold")
-        _print(console, section)
+    print_sections(sections(found), console)
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
-
-
-def _print(console: Console, section: Section) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    shown = _fitting(section, console.width)
-    for index, name in enumerate(section.header[:shown]):
-        table.add_column(
-            name, justify="right" if index else "left", overflow="fold", no_wrap=index > 0
-        )
-    for row in section.rows:
-        table.add_row(*row[:shown])
-    for text in section.below:
-        console.print(text, markup=False)
-    console.print(table)
-
-
-def _fitting(section: Section, width: int) -> int:
-    """How many columns fit, with some room for the first one; files have all of them."""
-    columns = list(zip(section.header, *section.rows, strict=True))
-    widths = [3 + max(map(len, column)) for column in columns]
-    widths[0] = min(widths[0], NARROWEST)
-    return next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) <= width), len(widths))
 
 
 def write_markdown(found: Compared, path: Path) -> None:

@@ -294,8 +294,7 @@ def plan_sweep(
     select = _select(chosen.select or sweep.select, base, pairs)
     metric = chosen.metric or sweep.metric
     objective, how = objective_of_metric(metric, select)
-    if select != "nothing":
-        check_mode(metric, sweep.mode)
+    check_mode(metric, sweep.mode, select)
     if samples is None and sweep.search != "grid":
         samples = chosen.num_samples or sweep.num_samples
     return SweepPlan(
@@ -335,14 +334,14 @@ def _select(asked: Chosen | None, base: Tree, pairs: Tree) -> Chosen:
     return found
 
 
-def check_mode(metric: str, mode: str) -> None:
-    """Refuse to look for the worst.
+def check_mode(metric: str, mode: str, select: Chosen) -> None:
+    """Refuse to look for the worst, where anything is looked for.
 
     Raises:
         UserError: with the mode that the metric's declaration asks for.
     """
     meant = find_metric(metric, _declared())
-    if meant is not None and meant.direction not in (None, mode):
+    if meant is not None and select != "nothing" and meant.direction not in (None, mode):
         better = "less" if meant.direction == "min" else "more"
         raise UserError(
             f"mode: {mode} looks for the worst {metric}, of which {better} is better; set mode: "

@@ -24,6 +24,7 @@ from fedray.errors import UserError
 from fedray.files import full_disk_said, tables_home, tables_runs, write_atomic, write_json
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
+from fedray.report.section import Section
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import names
 from fedray.sweep.command import connect_cluster, hold, keep_yaml, prepare, untracked
@@ -277,11 +278,14 @@ def how_to_go_on(book: Book, *, tracks: bool) -> str:
 
 def finish(book: Book, *, tracks: bool) -> int:
     """Write and print what the table comes to; returns the exit code."""
+    from fedray.report.terminal import print_sections
+
     whole = book.is_complete
     found = outcome(book)
     if whole:
         book.status = "finished"
-    print(f"\n{write_page(book, found)}")
+    print()
+    print_sections(write_page(book, found))
     if not whole:
         print(f"interrupted; {how_to_go_on(book, tracks=tracks)}", file=sys.stderr)
         book.write()
@@ -294,8 +298,8 @@ def finish(book: Book, *, tracks: bool) -> int:
     return 0
 
 
-def write_page(book: Book, found: Outcome) -> str:
-    """Write the table in every form; returns what is printed."""
+def write_page(book: Book, found: Outcome) -> list[Section]:
+    """Write the table in every form; returns the page."""
     from fedray.report.html import html
     from fedray.report.section import markdown
     from fedray.tables.figure import draw
@@ -305,18 +309,17 @@ def write_page(book: Book, found: Outcome) -> str:
 
     how = made(book, found)
     sections = page(found, how)
-    text = markdown(sections)
     figure = book.home / "figure.png"
     draw(found, figure)
-    write_atomic(book.home / PAGE, text)
+    write_atomic(book.home / PAGE, markdown(sections))
     write_atomic(book.home / "table.tex", latex(found))
     write_atomic(book.home / "table.html", html(with_figure(sections, figure)))
     write_json(book.home / DATA, table_json(book, found, how))
-    return text
+    return sections
 
 
 def cell_metrics(found: Outcome) -> dict[Place, dict[str, float]]:
-    """What a tracker shows of each cell that is over: the mean over seeds, and its spread."""
+    """What a tracker shows of each cell that is over: the mean over seeds."""
     metrics: dict[Place, dict[str, float]] = {}
     for place, cell in found.cells.items():
         if cell.standing.phase != "over":

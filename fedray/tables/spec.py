@@ -217,8 +217,7 @@ def _planned(table: Table, name: str, label: str, scale: Scale, given: Tree) -> 
     space = table.space if scale.space is None else scale.space
     tuning, report = _phases(table, scale, given, columns, where)
     rows = _rows(table, scale, space, tuning, where)
-    _check_given(given.get("set", {}), rows, where)
-    _check_tuned(rows, columns, where)
+    _check_tuned(rows, columns, given.get("set", {}), where)
     _check_metrics(rows, table, where)
     known = list(_all_rows(table, where))
     claims = _of_rows(table.claims or _usual_claims(table, rows), rows, known)
@@ -462,19 +461,16 @@ def _check_effort(space: Tree, tuning: Tuning, where: str) -> None:
         )
 
 
-def _check_given(given: Tree, rows: Mapping[str, RowPlan], where: str) -> None:
-    """Refuse to set on the command line what is tuned."""
+def _check_tuned(
+    rows: Mapping[str, RowPlan], columns: Mapping[str, Tree], given: Tree, where: str
+) -> None:
+    """Refuse to tune what a row, a column or the command line sets: none would be what it says."""
     for name, row in rows.items():
         for key in (key for axis in row.axes for key in axis.keys if key in given):
             raise UserError(
                 f"{where}: {key} is tuned for row {name}; leave {key}={given[key]} out, or change "
                 "the space in the file"
             )
-
-
-def _check_tuned(rows: Mapping[str, RowPlan], columns: Mapping[str, Tree], where: str) -> None:
-    """Refuse to tune what a row or a column says of itself: it would not be what it is called."""
-    for name, row in rows.items():
         said = {f"column {column}": keys for column, keys in columns.items()}
         said[f"{where}.rows.{name}.set"] = row.set
         for what, keys in said.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pretended_runs import end, pretend
 
+from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import begin_or_resume, main, parser, write_page
 from fedray.tables.outcome import outcome
@@ -74,7 +75,7 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     book = begun("--from", "out", "--out", "second")
     pretend(book, curve)
     book.write()
-    text = write_page(book, outcome(book))
+    text = markdown(write_page(book, outcome(book)))
     runs = json.loads((here / "second" / "table.json").read_text())["made"]["runs"]
     assert f"- {runs - 3} of {runs} runs are those of out (made " in text
     assert "- The verdicts of out were known when seeds were added (2), which the" in text

@@ -11,6 +11,7 @@ from PIL import Image
 from pretended_runs import end
 
 from fedray.report.latex import escaped
+from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import (
     begin_or_resume,
@@ -62,7 +63,7 @@ def written(play, here):
     book = play(curve, **CHANGES)
     found = outcome(book)
     (here / "out").mkdir()
-    return book, found, write_page(book, found)
+    return book, found, markdown(write_page(book, found))
 
 
 def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
@@ -82,7 +83,7 @@ def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
     means = cell_metrics(found)
     assert [len(means[place]) for place in found.cells] == [1, 2]
     (here / "out").mkdir()
-    assert second in write_page(book, found)
+    assert second in markdown(write_page(book, found))
 
 
 def test_the_page_says_it_all(written, here):
@@ -106,7 +107,7 @@ def test_the_page_says_it_all(written, here):
 def test_numbers_that_were_chosen_on_test_are_marked(play, here):
     book = play(curve, **CHANGES, select="test")
     (here / "out").mkdir()
-    text = write_page(book, outcome(book))
+    text = markdown(write_page(book, outcome(book)))
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
@@ -120,7 +121,7 @@ def test_a_choice_that_diverged_is_named_in_every_form(play, here):
 
     book = play(late, **CHANGES)
     (here / "out").mkdir()
-    text = write_page(book, outcome(book))
+    text = markdown(write_page(book, outcome(book)))
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("‡") == 3
     said = "lr=0.5 diverged on seed 2"
@@ -151,7 +152,7 @@ def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
 def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
     book = play(lambda wanted: None, **CHANGES)
     (here / "out").mkdir()
-    text = write_page(book, outcome(book))
+    text = markdown(write_page(book, outcome(book)))
     assert "failed" in text
     assert "no runs" in text
     assert not (here / "out" / "figure.png").exists()
@@ -163,7 +164,7 @@ def test_a_page_that_is_written_in_between_says_so(here, write):
     (here / "out").mkdir()
     while book.cells_over < 2:
         end(book, book.next(), curve)
-    text = write_page(book, outcome(book))
+    text = markdown(write_page(book, outcome(book)))
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text
 
@@ -260,7 +261,7 @@ def test_rows_and_columns_are_explained_below(play, here):
     glosses = {"base": "without prototypes", "Dir(1)": "little skew"}
     book = play(curve, **CHANGES, glosses=glosses)
     (here / "out").mkdir()
-    text = write_page(book, outcome(book))
+    text = markdown(write_page(book, outcome(book)))
     assert "- Mine & all_of_it: `mine`\n- base: `base`, without prototypes" in text
     assert "- Dir(1): little skew" in text
     assert "`null`" not in text
@@ -317,13 +318,17 @@ def test_a_row_whose_method_cannot_have_a_number_is_refused(
     assert printed.count("\n") == printed.count(f"alone: {method} has no") == (said is not None)
 
 
-def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys):
+def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     book = play(curve, **CHANGES)
     (here / "results" / "tables").mkdir(parents=True)
     (here / "runs").rename(here / "results" / "tables" / "runs")
     assert main(["tiny", "--out", "again", "--no-track"]) == 0
     out = capsys.readouterr().out
-    assert f"{len(book.trials)} runs ({len(book.trials)} of them were there already)" in out
+    said = f"{len(book.trials)} runs ({len(book.trials)} of them were there already)"
+    assert said in " ".join(out.split())
+    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("page: "))
+    assert "**" not in out
     assert (here / "again" / "table.md").exists()
     assert (here / "again" / "table.yaml").read_text()
     assert main(["tiny", "--out", "again", "--no-track"]) == 2
