@@ -292,9 +292,8 @@ def plan_sweep(
     base = _with_absolute_root(read_experiment(chosen.experiment), {*pairs, *_swept(space)})
     base = with_plugins(base, [("plugins", pairs.pop("plugins", None))], plugins)
     select = _select(chosen.select or sweep.select, base, pairs)
-    metric = chosen.metric or sweep.metric
+    metric = check_mode(chosen.metric or sweep.metric, sweep.mode, select)
     objective, how = objective_of_metric(metric, select)
-    check_mode(metric, sweep.mode, select)
     if samples is None and sweep.search != "grid":
         samples = chosen.num_samples or sweep.num_samples
     return SweepPlan(
@@ -334,8 +333,8 @@ def _select(asked: Chosen | None, base: Tree, pairs: Tree) -> Chosen:
     return found
 
 
-def check_mode(metric: str, mode: str, select: Chosen) -> None:
-    """Refuse to look for the worst, where anything is looked for.
+def check_mode(metric: str, mode: str, select: Chosen) -> str:
+    """The metric; refused where the worst of it would be looked for.
 
     Raises:
         UserError: with the mode that the metric's declaration asks for.
@@ -347,6 +346,7 @@ def check_mode(metric: str, mode: str, select: Chosen) -> None:
             f"mode: {mode} looks for the worst {metric}, of which {better} is better; set mode: "
             f"{meant.direction}"
         )
+    return metric
 
 
 def _declared() -> tuple[Metric, ...]:

@@ -411,13 +411,6 @@ def _rows(
                 )
         axes = _axes(name, written, space, where)
         _check_effort(axes, tuning, f"{where}.rows.{name}")
-        explained = (row.of or first) if row.control else None
-        if explained == name:
-            raise UserError(f"{where}.rows.{name}: a control explains another row; name it in of:")
-        if row.over is not None and row.over in (name, explained):
-            raise UserError(
-                f"{where}.rows.{name}.over is {row.over}; name the row over which {explained} gains"
-            )
         found[name] = RowPlan(
             algorithm=row.algorithm,
             experiment=row.experiment,
@@ -426,11 +419,21 @@ def _rows(
             label=row.label or name,
             metrics=row.metrics,
             control=row.control,
-            of=explained,
+            of=_explained(name, row, first, f"{where}.rows.{name}"),
             over=row.over,
             tuned_as=row.tuned_as,
         )
     return found
+
+
+def _explained(name: str, row: Row, first: str | None, where: str) -> str | None:
+    """The row whose gain a control is to explain."""
+    explained = (row.of or first) if row.control else None
+    if explained == name:
+        raise UserError(f"{where}: a control explains another row; name it in of:")
+    if row.over is not None and row.over in (name, explained):
+        raise UserError(f"{where}.over is {row.over}; name the row over which {explained} gains")
+    return explained
 
 
 def _axes(name: str, rows: Mapping[str, Row], space: Tree, where: str) -> Tree:
