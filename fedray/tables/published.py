@@ -80,7 +80,7 @@ class Published:
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             if tree["format"] != FORMAT or RUNS not in tree:
-                raise UserError(f"{path} does not hold its runs; it is of another fedray")
+                raise UserError(f"{path} does not hold its runs; an older fedray made it")
             found = cls(source, tree)
             _ = found.runs, found.made, found.metric, found.table, found.seeds
         except FileNotFoundError:
