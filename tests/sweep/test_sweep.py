@@ -563,7 +563,7 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     assert "3 trials, 2 at a time" in printed
     assert "the cluster has 2 CPU" in printed
     assert "3/3 over" in printed
-    assert "failed: client 1, round 1" in printed
+    assert "failed: it diverged: client 1, round 1" in printed
     best = max(sweep["trials"][:2], key=lambda trial: trial["objective"])
     assert sweep["best"] == best["number"]
     command = f"python -m fedray.run tiny.yaml algorithm.lambda=0.5 lr={best['config']['lr']}"
