@@ -57,7 +57,7 @@ def _print_cells(section: Section, console: Console) -> None:
     for row in rows:
         table.add_row(*(fill(cell, width) for cell, width in zip(row, widths, strict=True)))
     console.print(table)
-    left = [column[0] for column in columns[len(widths) :]]
+    left = [column[0] for column in columns[len(widths) :] if column[0]]
     if left:
         console.print(f"Too wide for here: {', '.join(left)}.", markup=False)
 
@@ -67,7 +67,7 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
     least = [max(_least(column, index)) for index, column in enumerate(columns)]
     while len(least) > 1 and sum(least) + GAP * len(least) > width:
         least.pop()
-    found = [max(map(len, column)) for column in columns[: len(least)]]
+    found = [max(1, *map(len, column)) for column in columns[: len(least)]]
     while sum(found) + GAP * len(found) > width and found != least:
         free = [wide - narrow for wide, narrow in zip(found, least, strict=True)]
         found[max(range(len(found)), key=lambda index: (free[index] > 0) * found[index])] -= 1
@@ -78,7 +78,7 @@ def _least(column: Sequence[str], index: int) -> Iterator[int]:
     """What each cell of a column needs: its longest word, or all of a short one with numbers."""
     for number, cell in enumerate(column):
         whole = index > 0 and number > 0 and len(cell) <= WHOLE
-        yield len(cell) if whole else max(map(len, cell.split()), default=0)
+        yield len(cell) if whole else max(map(len, cell.split()), default=1)
 
 
 def _plain(text: str) -> str:
