@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
 from fedray.config import Experiment
+from fedray.data.validation import gives_validation
 from fedray.errors import UserError, shown
 from fedray.records import find_metric
 from fedray.sweep.spec import Config
@@ -252,7 +253,7 @@ def check_rows_differ(cells: Iterable[Cell]) -> None:
 
 
 def check_metrics(plan: TablePlan, row: str, experiment: Experiment) -> None:
-    """Refuse a row whose method has no such number as it is to be chosen by, or to show.
+    """Refuse a row that will not have the number it is to be chosen by, or one that it is to show.
 
     Raises:
         UserError: naming the number.
@@ -260,6 +261,12 @@ def check_metrics(plan: TablePlan, row: str, experiment: Experiment) -> None:
     from fedray.core import algorithms
     from fedray.evaluation.metrics import lacks
 
+    if plan.select == "validation" and not gives_validation(experiment.data):
+        raise UserError(
+            "it is chosen on validation images, and no client has any; set "
+            "data.validation_fraction, for example 0.1, or select=test to choose on the test as "
+            "papers do"
+        )
     method, chooser = algorithms.get(experiment.algorithm.name), plan.chosen_by(row)
     for metric, name in [(plan.choose, chooser), *plan.measures(row).items()]:
         _check_spelling(method, name)

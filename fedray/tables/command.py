@@ -109,6 +109,8 @@ def carry_out(args: argparse.Namespace) -> int:
         mirrored(book.home),
         mirrored(book.store),
     ):
+        if args.resume:
+            book = as_it_is_now(book)
         keep_file(args.table, book)
         if book.is_complete:
             return finish(book, tracks=not args.no_track)
@@ -223,6 +225,19 @@ def _resume(args: argparse.Namespace) -> Book:
             )
     book.try_again()
     return book
+
+
+def as_it_is_now(book: Book) -> Book:
+    """A book as another process may have left it before its folder was ours alone.
+
+    Raises:
+        UserError: when nothing is left to do.
+    """
+    now = Book.read(book.home)
+    if now.status == "finished":
+        raise UserError(f"{now.home} was finished by another process meanwhile")
+    now.try_again()
+    return now
 
 
 def keep_file(name: str, book: Book) -> None:

@@ -514,6 +514,11 @@ def _check_metrics(rows: Mapping[str, RowPlan], table: Table, where: str) -> Non
     needed = [table.metrics[0], table.choose or table.metrics[0]]
     metrics = [*table.metrics, *needed]
     for name, row in rows.items():
+        if row.control and _less_is_better(table.metrics[0]):
+            raise UserError(
+                f"{where}.rows.{name}.control: of {table.metrics[0]}, the table's first metric, "
+                "less is better, and a control asks how much more a method has; put another first"
+            )
         for metric, own in row.metrics.items():
             if metric not in metrics:
                 raise UserError(
@@ -543,11 +548,19 @@ def _check_claims(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: s
                 )
 
 
+def _less_is_better(name: str) -> bool:
+    from fedray.evaluation.metrics import declared_metrics
+
+    metric = find_metric(name, declared_metrics())
+    return metric is not None and metric.direction == "min"
+
+
 def _usual_claims(table: Table, rows: Mapping[str, RowPlan]) -> list[Any]:
-    """Each method of the file is better than each baseline."""
+    """Each method of the file is better than each baseline, by the table's first metric."""
+    sign = "<" if _less_is_better(table.metrics[0]) else ">"
     ours = [name for name in rows if name in table.rows and rows[name].control is None]
     others = [name for name in rows if name not in table.rows]
-    return [f"{name} > {other}" for name in ours for other in others]
+    return [f"{name} {sign} {other}" for name in ours for other in others]
 
 
 def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], known: Sequence[str]) -> list[Any]:

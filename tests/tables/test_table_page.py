@@ -10,10 +10,12 @@ import pytest
 from PIL import Image
 from pretended_runs import end
 
+from fedray.errors import UserError
 from fedray.report.latex import escaped
 from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import (
+    as_it_is_now,
     begin_or_resume,
     cell_metrics,
     keep_file,
@@ -335,6 +337,20 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     assert "already holds a table" in capsys.readouterr().err
     assert main(["tiny", "--out", "again", "--resume"]) == 2
     assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, write):
+    write()
+    book = begin_or_resume(parser().parse_intermixed_args(["tiny"]))
+    book.write()
+    stale = begin_or_resume(parser().parse_intermixed_args(["tiny", "--resume"]))
+    book.failures = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    book.write()
+    assert list(as_it_is_now(stale).failures) == ["one"]
+    book.status = "finished"
+    book.write()
+    with pytest.raises(UserError, match="was finished by another process meanwhile"):
+        as_it_is_now(stale)
 
 
 def test_fedray_table_is_the_same_command(here, write, capsys):

@@ -194,6 +194,22 @@ def test_a_misspelt_metric_is_refused_before_anything_runs(write, metrics):
         check_metrics(plan, "mine", experiment)
 
 
+def test_a_choice_on_validation_images_that_nobody_has_is_refused(write):
+    write()
+    plan = plan_table("tiny", [f"{FRACTION}=null"])
+    experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
+    with pytest.raises(UserError, match=r"and no client has any; set data\.validation_fraction"):
+        check_metrics(plan, "mine", experiment)
+    plan = plan_table("tiny", ["select=test"])
+    check_metrics(plan, "mine", plan.experiment_of(Place("mine", "all"), {}, "report", 0))
+
+
+def test_where_less_is_better_methods_are_claimed_to_have_less(write):
+    write(metrics=["train_loss", "local_accuracy"], choose="local_accuracy")
+    (claim,) = plan_table("tiny").parsed_claims()
+    assert (claim.better.row, claim.worse.row) == ("local", "mine")  # better is what is larger
+
+
 def test_a_row_may_measure_another_metric(write):
     rows = {"mine": {"algorithm": "fedproto", "metrics": {"local_accuracy": "global_accuracy"}}}
     write(rows=rows)
@@ -353,6 +369,14 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
                 "claims": [{"claim": "mine > local", "metric": "global_accuracy"}],
             },
             r"claims: 'mine > local' is about global_accuracy, which row mine does not have",
+        ),
+        (
+            {
+                "metrics": ["train_loss", "local_accuracy"],
+                "choose": "local_accuracy",
+                "rows": {"mine": None, "fedproto": {"control": "no words", "of": "mine"}},
+            },
+            r"fedproto\.control: of train_loss, .* less is better",
         ),
     ],
 )
