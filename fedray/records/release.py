@@ -7,6 +7,7 @@ killed one had asked for, whether or not a checkpoint knows of it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,9 @@ class ReleaseLog:
         return releases
 
     def append(self, release: Release) -> None:
-        """Write one more line; the folder is made when missing."""
+        """Write one more line, to the disk; the folder is made when missing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(release.to_line())
+            file.flush()
+            os.fsync(file.fileno())

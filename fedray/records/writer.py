@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from fedray.files import sync, write_atomic
@@ -64,7 +63,7 @@ class RunWriter:
             self._analyses = self._folder.write_matrices(round_, self._analyses)
         self._write(line.encode())
         self.rounds_checksum, self._costs, self._last = chain, costs, round_.round
-        evaluated = Summary.of(replace(round_, matrices={}))
+        evaluated = Summary.of(round_)
         if evaluated is not None:
             self._best = evaluated.better(self._best, self._info.select)
             self._final = evaluated
@@ -98,9 +97,8 @@ class RunWriter:
         """Append a line, whole or not at all."""
         before = os.fstat(self._file.fileno()).st_size
         try:
-            written = self._file.write(line)
-            if written != len(line):
-                self._file.write(line[written:])  # a full disk takes a part, then says why
+            while line:  # a full disk takes a part, then says why
+                line = line[self._file.write(line) :]
         except OSError:
             os.truncate(self._folder.rounds_file, before)
             raise

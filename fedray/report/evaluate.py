@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ def _main(args: argparse.Namespace) -> int:
         )
     out = args.out or Path("evaluated")
     planned = [(run, words, _place(out, run, words)) for run, words in _pairs(args)]
+    _check_apart(planned)
     for run, words, _ in planned:  # all are checked before the first is tested
         changed_experiment(run, words)
     for run, words, folder in planned:
@@ -107,6 +108,23 @@ def _place(out: Path, run: LoadedRun, words: str) -> Path:
     if RunFolder(folder).is_taken:
         raise UserError(f"{folder} already holds a result; name another --out")
     return folder
+
+
+def _check_apart(planned: Iterable[tuple[LoadedRun, str, Path]]) -> None:
+    """Refuse two results in one folder: of runs with like names, or of the same settings twice.
+
+    Raises:
+        UserError: naming both.
+    """
+    there: dict[Path, str] = {}
+    for run, words, folder in planned:
+        this = f"{run.folder} with '{words}'"
+        if folder in there:
+            raise UserError(
+                f"{there[folder]} and {this} would both be written to {folder}; test one of them "
+                "with another --out"
+            )
+        there[folder] = this
 
 
 def changed_experiment(run: LoadedRun, words: str) -> Experiment:
@@ -169,7 +187,7 @@ def evaluate(run: LoadedRun, words: str, out: Path) -> Round:
     source = {"folder": str(run.folder), "identity": before.identity}
     writer = RunWriter(folder, run_info(assembly, source))
     writer.append(done, Costs(wall_seconds=done.seconds))
-    writer.close()
+    writer.close(stopped_early=True)
     return done
 
 

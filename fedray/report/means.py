@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from fedray.records import HEADLINE, Metric
 from fedray.report.cells import NOTHING, cell, pretty
 from fedray.report.compared import Compared
-from fedray.report.runs import Group, Stat, how_chosen, show
+from fedray.report.runs import Group, Stat, differing, how_chosen, show
 from fedray.report.section import Section
 
 Column = tuple[tuple[str, str], ...]
@@ -124,17 +124,17 @@ def _title(column: Column, columns: Sequence[Column]) -> str:
     return " ".join([name[1], *telling])
 
 
-def _row(member: Group, groups: Iterable[Group]) -> str:
+def _row(member: Group, groups: Sequence[Group]) -> str:
     """What a method is called in all its data sets: its label without what the data says."""
     words = [word for word in member.label.split(" ") if not _says_data(word, groups)]
     return " ".join(words)
 
 
-def _says_data(word: str, groups: Iterable[Group]) -> bool:
-    """Whether a word of a label is about the data alone."""
+def _says_data(word: str, groups: Sequence[Group]) -> bool:
+    """Whether a word of a label is about the data alone: labels say what differs."""
     key, sign, _ = word.partition("=")
     if not sign:
         return False
-    keys = {name for member in groups for name in member.keys}
+    keys = differing(groups)
     found = {name for name in keys if name == key or name.endswith(f".{key}")} or {key}
     return key == "data" or all(name.startswith("data.") for name in found)

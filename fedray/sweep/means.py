@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ def mean_rows(ledger: Ledger) -> list[MeanRow]:
     over, wanted = _keys_over(plan), _values_over(plan)
     members: dict[str, list[Trial]] = {}
     for trial in ledger.ordered:
-        members.setdefault(words(_rest(trial.config, over)), []).append(trial)
+        rest = json.dumps(_rest(trial.config, over), sort_keys=True)  # `words` may cut
+        members.setdefault(rest, []).append(trial)
     rows = []
     for trials in members.values():
         done = [t for t in ledger.through if t.is_over and t in trials]

@@ -90,6 +90,7 @@ class Standing:
         wanted: the runs of the phase that are not over.
         dropped: better choices that diverged when they were reported, the best first; where none
             came through, the first is `chosen`, and these are the others.
+        diverged: whether `chosen` did, too, since all choices do.
     """
 
     phase: Literal["tuning", "report", "over", "failed"]
@@ -98,6 +99,7 @@ class Standing:
     edges: Sequence[Edge]
     wanted: Sequence[Wanted]
     dropped: Sequence[Dropped] = ()
+    diverged: bool = False
 
 
 class Cell:
@@ -197,7 +199,7 @@ class Cell:
                 edges = self._edges(at, config) if dropped else at.edges
                 return Standing(phase, at.tried, config, edges, left, dropped)
             dropped.append(Dropped(config, lost))
-        return replace(at, phase="over", chosen=choices[0], dropped=dropped[1:])
+        return replace(at, phase="over", chosen=choices[0], dropped=dropped[1:], diverged=True)
 
     def _edges(self, at: Standing, chosen: Config) -> list[Edge]:
         """Where a choice lies at an edge that was not the first one."""

@@ -98,6 +98,8 @@ class Book:
 
     def measured(self, key: str, row: str) -> Measured | None:
         """What a run came to for a row; None while it is not over, or where there is a `reason`."""
+        if key in self.failures:
+            return None
         if (key, row) in self._measured:
             return self._measured[key, row]
         number = self._numbers.get(key)
@@ -131,8 +133,7 @@ class Book:
     def came_to(self, wanted: Wanted) -> Measured | str | None:
         """What a run came to for its row, or why it failed; None while it is not over."""
         key, row = wanted.key, wanted.place.row
-        found = None if key in self.failures else self.measured(key, row)
-        return found or self.reason(key, row) or self._take_over(wanted)
+        return self.measured(key, row) or self.reason(key, row) or self._take_over(wanted)
 
     def _take_over(self, wanted: Wanted) -> Measured | str | None:
         """What a run that is not here came to in a published table."""

@@ -35,9 +35,10 @@ class Asked:
         refutes: what it would refute.
         comparison: `of` minus the control.
         baseline: the row over which the gain is: as said, or the nearest one that `of` is claimed
-            to be better than; None: there is none.
+            to be better than; None: none has a number.
         gain: of `of` over it, on the seeds that the control has too; None without a baseline.
-        middle: the control minus the middle between method and baseline, on these seeds.
+        middle: the control minus the middle between method and baseline, on these seeds; None where
+            `of` is claimed to be better than no row.
     """
 
     row: str
@@ -99,8 +100,9 @@ def _asked(
     gains = {name: against(name) for name in ([over] if over else _beaten(of, plan, claims))}
     means = {name: each.interval.mean for name, each in gains.items() if each.interval is not None}
     baseline = min(means, key=lambda name: means[name], default=None)
-    if baseline is None:
-        return Asked(row, of, refutes, distance, None, None, None)
+    if baseline is None:  # it is asked all the same where a row has no number yet
+        empty = compared(distance.better, distance.worse, {}, plan.confidence) if gains else None
+        return Asked(row, of, refutes, distance, None, None, empty)
     gained = gains[baseline].differences
     middle = {
         seed: gained[seed] / 2 - below

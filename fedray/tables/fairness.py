@@ -114,8 +114,8 @@ def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         for each, reason in zip(standing.dropped, cell.dropped, strict=True):
             yield f"{place}: {dropped_text(each)}: {reason}"
         if standing.dropped and standing.phase == "over":
-            whole = all(each.reason is None for each in cell.seeds)
-            instead = "the next by validation" if whole else "no other came through: the first"
+            first = "no other came through: the first"
+            instead = first if standing.diverged else "the next by validation"
             yield f"{place}: reported is {words(standing.chosen or {})}, {instead}"
 
 

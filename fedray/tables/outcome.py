@@ -209,7 +209,7 @@ def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
     seeds, report = [], book.plan.report.seeds
     for seed in report if standing.chosen is not None else []:
         run = cell.wanted(standing.chosen or {}, "report", seed)
-        found = None if run.key in book.failures else book.measured(run.key, place.row)
+        found = book.measured(run.key, place.row)
         seeds.append(SeedResult(run, found, book.reason(run.key, place.row)))
     lost = [cell.wanted(each.config, "report", each.seeds[0]) for each in standing.dropped]
     others = [

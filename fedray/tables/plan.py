@@ -200,8 +200,9 @@ class TablePlan(Frozen):
     def experiment_of(self, place: Place, config: Config, phase: Phase, seed: int) -> Experiment:
         """The experiment of one run.
 
-        The table's keys, the row's algorithm, the column's keys, the row's, the command line's, the
-        phase's and the configuration's are laid on each other in this order.
+        The table's keys, the row's algorithm, the column's keys, the report's rounds, the row's
+        keys, the command line's, the tuning's rounds and the configuration's are laid on each other
+        in this order: a row that sets its rounds reports them, and tunes as long as all others.
 
         Raises:
             UserError: when it is out of bounds or contradicts itself.
@@ -215,9 +216,10 @@ class TablePlan(Frozen):
             pairs.append(("algorithm", row.algorithm))
         pairs += [
             *_pairs(self.columns[place.column]),
+            *_rounds(self.report.rounds),
             *_pairs(row.set),
             *_pairs(self.given),
-            *self._rounds(phase),
+            *_rounds(self.tuning.rounds if phase == "tuning" else None),
         ]
         return from_tree(base, [*pairs, *_pairs(config), ("seed", seed)])
 
@@ -232,12 +234,9 @@ class TablePlan(Frozen):
         if self.validation_fraction is not None and flatten(base).get(FRACTION) is None:
             yield FRACTION, self.validation_fraction
 
-    def _rounds(self, phase: Phase) -> Iterator[tuple[str, Any]]:
-        rounds = self.report.rounds
-        if phase == "tuning":
-            rounds = self.tuning.rounds or rounds
-        if rounds is not None:
-            yield "rounds", rounds
+
+def _rounds(rounds: int | None) -> list[tuple[str, Any]]:
+    return [] if rounds is None else [("rounds", rounds)]
 
 
 def _pairs(tree: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,7 +95,8 @@ class TableRuns:
         """The key of a cell's run, which is opened first."""
         if place not in self._cells:
             plan, home = self._book.plan, self._book.home
-            key = f"{plan.table}-{home.name}-{place}"
+            whole = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
+            key = f"{run_key(home, whole, experiment=plan.table, name=home.name)}-{place}"
             row = plan.rows[place.row]
             params: dict[str, Any] = {
                 **{f"space.{axis}": tree for axis, tree in row.space.items()},

@@ -195,6 +195,15 @@ def test_means_over_data_sets_and_what_is_computed_of_means(tmp_path: Path) -> N
     assert any(line.startswith("| local ") and line.endswith("| – | – |") for line in lines)
 
 
+def test_data_sets_with_other_numbers_of_clients_have_a_mean(tmp_path: Path) -> None:
+    for clients, data in ((10, "pets"), (20, "cars")):
+        changes = {"data.root": f"/x/{data}", "data.clients": clients, "join.clients": 0}
+        write_run(tmp_path / data, [0.1, clients / 100], changes, data=data)
+    assert main([str(tmp_path), "--at", "final", "--out", f"{tmp_path}/t.md"]) == 0
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert any(line.startswith("| fedtsp |") and line.endswith("| 15.00 |") for line in lines)
+
+
 # --- files ---------------------------------------------------------------------------------------
 
 

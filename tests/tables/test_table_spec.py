@@ -58,6 +58,17 @@ def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
     assert plan.experiment_of(Place("fedavg", "all"), {}, "report", 0).algorithm.name == "fedavg"
 
 
+def test_a_row_reports_the_rounds_that_it_sets_and_tunes_as_long_as_others(write):
+    write(rows={"mine": {"algorithm": "fedproto", "set": {"rounds": 7}}})
+    for words in ([], ["rounds=3"]):
+        plan = plan_table("tiny", words)
+        found = [
+            plan.experiment_of(Place(row, "all"), {}, phase, 0).rounds
+            for row, phase in (("mine", "report"), ("mine", "tuning"), ("local", "report"))
+        ]
+        assert found == ([7, 3, 3] if words else [7, 7, 2])
+
+
 def test_rows_that_run_the_same_are_refused(write):
     write(rows={"mine": {"algorithm": "fedproto"}, "fedproto": None}, columns={"a": {}, "b": {}})
     plan = plan_table("tiny")
