@@ -163,6 +163,26 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder where it is missing.
+
+    Raises:
+        UserError: when that cannot be done.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+
+
+def cannot_write(folder: Path, error: OSError) -> UserError:
+    """Says that a folder cannot be written, and why."""
+    return UserError(
+        f"the folder {folder} cannot be written ({error.strerror or error}); make room or rights "
+        "for it, or choose another with --out"
+    )
+
+
 def results_uri() -> str | None:
     """$FEDRAY_RESULTS where it is a URI: s3://bucket/results; then results are copied there."""
     chosen = os.environ.get("FEDRAY_RESULTS", "")

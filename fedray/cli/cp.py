@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedray.command import CommandLine, as_path, run_command
 from fedray.errors import UserError, nearest, shown
-from fedray.files import write_atomic
+from fedray.files import make_folder, write_atomic
 from fedray.shipped import FOLDERS, files, names
 
 PROG = "fedray cp"
@@ -40,7 +40,7 @@ def cp(args: argparse.Namespace) -> int:
     """Copy the file, and say how the copy is run; returns the exit code."""
     kind, source = found(args.name)
     dest = target(args.dest, source)
-    dest.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(dest.parent)
     write_atomic(dest, source.read_text(encoding="utf-8"))
     print(f"wrote {dest}\nrun it: fedray {COMMANDS[kind]} {dest}")
     return 0

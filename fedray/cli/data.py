@@ -13,7 +13,7 @@ from fedray.data import FederatedData
 from fedray.data.inspect import Look, look_at, source_for
 from fedray.data.plot import plot_partition, plot_samples
 from fedray.errors import UserError, shown
-from fedray.files import write_json
+from fedray.files import make_folder, write_json
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import deal
 from fedray.runtime.resolve import from_tree, resolve
@@ -182,7 +182,7 @@ def _clients(dealt: FederatedData) -> str:
 def _draw(out: Path | None, look: Look, dealt: FederatedData | None) -> None:
     if out is None:
         return
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     plot_samples(look.samples, look.class_names, out / "samples.png")
     print(f"wrote {out / 'samples.png'}")
     if dealt is not None:
@@ -193,7 +193,7 @@ def _draw(out: Path | None, look: Look, dealt: FederatedData | None) -> None:
 def _describe(path: Path | None, look: Look) -> None:
     if path is None:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_json(path, blank(look.class_names))
     print(
         f"wrote {path}: fill in three sentences a class, each on another aspect of the look, and "

@@ -100,11 +100,14 @@ def run_seeds(args: argparse.Namespace, seeds: Sequence[int], others: Sequence[s
     home = folder_of(args, Path(args.experiment).stem)
     fetch_missing(home)
     among = [args.experiment, *others, f"seed={','.join(map(str, seeds))}"]
+    if RunFolder(home).is_taken:
+        raise UserError(f"{home} is a run itself; several seeds need a folder of their own")
+    begun_before = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
+    if begun_before and not args.resume:
+        raise UserError(f"{begun_before[0]} already holds a run; go on with --resume {home}")
     for seed in seeds:
         out = seed_folder(home, seed)
-        begun = RunFolder(out).is_taken
-        if begun and not args.resume:
-            raise UserError(f"{out} already holds a run; go on with --resume {home}")
+        begun = out in begun_before
         where = {"out": None, "resume": out} if begun else {"out": out, "resume": None}
         words = {"set": [*others, f"seed={seed}"], "among": among, **where}
         one_run(argparse.Namespace(**{**vars(args), **words}))

@@ -6,16 +6,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from typing import ClassVar
 
 from fedray.core import Algorithm
-from fedray.errors import FedrayError, NotFinite
+from fedray.errors import FedrayError, NotFinite, UserError, shown
 from fedray.evaluation.accountant import Spent
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.score import Score
 from fedray.records import VALIDATION, Metric, Select, counterpart, find_metric
 from fedray.registry import Registry
+
+NEAR = 0.8
+"""From this likeness on (of `difflib`) a metric's name is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,18 @@ def lacks(method: type[Algorithm], name: str) -> bool:
     givers = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
     own = find_metric(name, analysis_metrics(method))
     return bool(givers) and own is None and not any(each.applies_to(method) for each in givers)
+
+
+def check_spelling(method: type[Algorithm], name: str) -> None:
+    """Refuse a number that nothing declares and that is nearly one that something does.
+
+    Raises:
+        UserError: with that one.
+    """
+    known = (*declared_metrics(), *analysis_metrics(method))
+    near = get_close_matches(name, [metric.name for metric in known], n=1, cutoff=NEAR)
+    if near and find_metric(name, known) is None:
+        raise UserError(f"there is no metric {shown(name)}. Did you mean '{near[0]}'?")
 
 
 def declared_metrics() -> tuple[Metric, ...]:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fedray.command import CommandLine, as_path, run_command, say_stopped
-from fedray.errors import UserError
+from fedray.errors import UserError, shown
 from fedray.files import cache_folder, node_lock, read_text, write_json
 from fedray.language.descriptions import MOST_BYTES, canonical_name, check_entry, display_name
 
@@ -341,6 +341,7 @@ def _main(chosen: argparse.Namespace) -> int:
     log = partial(print, flush=True)
     try:
         found = generate_descriptions(classes, endpoint, chosen.dataset, log)
+        _check_kept(out, found)
         write_json(out, found)
     except KeyboardInterrupt as stop:
         say_stopped(stop, "answers so far are kept; ask again for what is missing")
@@ -349,6 +350,27 @@ def _main(chosen: argparse.Namespace) -> int:
         raise UserError(f"--out: {out} cannot be written: {error}") from None
     print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
     return 0
+
+
+def _check_kept(out: Path, found: Mapping[str, Any]) -> None:
+    """Refuse to replace texts that are not those that were generated: somebody has edited them.
+
+    Raises:
+        UserError: naming the first class.
+    """
+    try:
+        there = json.loads(out.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        there = None
+    if not isinstance(there, dict):
+        raise UserError(f"--out: {out} holds other things than texts; name another file")
+    if edited := [name for name, texts in there.items() if found.get(name) != texts]:
+        raise UserError(
+            f"--out: {out} holds other texts of {shown(edited[0])} than were generated; name "
+            "another file, or move it away (the answers are kept)"
+        )
 
 
 def parser(prog: str = PROG) -> CommandLine:

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedray.errors import UserError
-from fedray.files import remove_torn
+from fedray.files import cannot_write, remove_torn
 from fedray.records.folder import RunFolder
 
 LOCK_SECONDS = 20
@@ -49,10 +49,7 @@ class FolderClaim:
             ) from None
         except OSError as error:
             self.release()
-            raise UserError(
-                f"the folder {path} cannot be written ({error.strerror or error}); make room or "
-                "rights for it, or choose another with --out"
-            ) from None
+            raise cannot_write(path, error) from None
 
     def release(self) -> None:
         """Let others in; folders that were made for nothing are removed."""

@@ -30,8 +30,8 @@ from fedray.command import (
 )
 from fedray.config import Experiment, dump_yaml, find_yaml, read_plugins
 from fedray.errors import UserError
-from fedray.files import full_disk_said, remove_torn, results_home, write_atomic
-from fedray.records import RunFolder
+from fedray.files import cannot_write, full_disk_said, remove_torn, results_home, write_atomic
+from fedray.records import RunFolder, prove_writable
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
 from fedray.sweep.ledger import Ledger, Trial, unfinished
@@ -104,6 +104,7 @@ def carry_out(args: argparse.Namespace) -> int:
     print(headline(ledger), flush=True)
     plan = ledger.plan
     asked = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
+    prove_writable(RunFolder(ledger.home))
     concurrent = connect_cluster(
         ledger.home, asked, ledger.left, plan.max_concurrent, tracks=not args.no_track
     )
@@ -190,14 +191,16 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     """Keep every other process out of an invocation's folder.
 
     Raises:
-        UserError: when another process has it.
+        UserError: when another process has it, or it cannot be written.
     """
-    home.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home / ".lock")
     try:
+        home.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a command that is still running") from None
+    except OSError as error:
+        raise cannot_write(home, error) from None
     remove_torn(home)
     try:
         yield

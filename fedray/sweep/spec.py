@@ -24,6 +24,7 @@ from fedray.config import (
     Tree,
     check_agreement,
     find_yaml,
+    flatten,
     is_key,
     override,
     parents_first,
@@ -251,6 +252,8 @@ def read_sweep(path: Path) -> Sweep:
         space = sweep.space if scale.space is None else scale.space
         if wrong := [key for key in scale.set if not is_key(key)]:
             raise UserError(f"{name}.scales.{label}.set: {shown(wrong[0])} is no key")
+        if "seed" in scale.set:
+            raise UserError(f"{name}.scales.{label}.set: seed is a sweep's; write seeds: [...]")
         check_agreement(scale.set.items())
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
@@ -395,9 +398,9 @@ def _with_assignments(
     for key, value in parse_assignments(assignments):
         if key == "seed":
             seeds = _seeds_in(value)
-        elif key in swept:
+        elif inner := swept.intersection([key, *flatten({key: value})]):
             raise UserError(
-                f"{key} is what sweep {name} varies; leave {key}={value} out, "
+                f"{min(inner)} is what sweep {name} varies; leave {key}={value} out, "
                 f"or run it alone: python -m fedray.run {scale.experiment} {key}={value}"
             )
         else:
@@ -437,8 +440,10 @@ def _roots(space: Tree) -> dict[str, str]:
         UserError: when one is not there.
     """
     configs = [config for key, tree in space.items() for config in parse_axis(key, tree).configs]
-    roots = {config["data.root"] for config in configs if config.get("data.root") is not None}
-    return {str(root): str(resolve_root(str(root))) for root in sorted(roots)}
+    roots = [config["data.root"] for config in configs if config.get("data.root") is not None]
+    if wrong := [root for root in roots if not isinstance(root, str)]:
+        raise UserError(f"data.root={shown(wrong[0])} is no folder's name")
+    return {root: str(resolve_root(root)) for root in sorted(set(roots))}
 
 
 def check_mean_over(key: str | None, space: Tree, sweep: Sweep, name: str) -> None:
@@ -694,13 +699,15 @@ def _check_choice(plan: SweepPlan, experiment: Experiment) -> None:
             "nothing"
         )
     from fedray.core import algorithms
-    from fedray.evaluation.metrics import lacks
+    from fedray.evaluation.metrics import check_spelling, lacks
 
     method = algorithms.get(experiment.algorithm.name)
     if lacks(method, plan.objective):
         raise UserError(
             f"{method.name} has no {plan.objective}; set another metric in the sweep's file"
         )
+    for name in (plan.metric, *plan.columns):
+        check_spelling(method, name)
 
 
 # --- names ---------------------------------------------------------------------------------------

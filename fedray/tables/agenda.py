@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fedray.config import Experiment
 from fedray.data.validation import gives_validation
-from fedray.errors import UserError, shown
-from fedray.records import find_metric
+from fedray.errors import UserError
 from fedray.sweep.spec import Config
 from fedray.tables.plan import Phase, Place, TablePlan, run_key
 from fedray.tables.search import Edge, Tried, configurations, continued, ranked
-
-if TYPE_CHECKING:
-    from fedray.core import Algorithm
-
-NEAR = 0.8
-"""From this likeness on (of `difflib`) a metric's name is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +253,7 @@ def check_metrics(plan: TablePlan, row: str, experiment: Experiment) -> None:
         UserError: naming the number.
     """
     from fedray.core import algorithms
-    from fedray.evaluation.metrics import lacks
+    from fedray.evaluation.metrics import check_spelling, lacks
 
     if plan.select == "validation" and not gives_validation(experiment.data):
         raise UserError(
@@ -271,7 +263,7 @@ def check_metrics(plan: TablePlan, row: str, experiment: Experiment) -> None:
         )
     method, chooser = algorithms.get(experiment.algorithm.name), plan.chosen_by(row)
     for metric, name in [(plan.choose, chooser), *plan.measures(row).items()]:
-        _check_spelling(method, name)
+        check_spelling(method, name)
         if not lacks(method, name):
             continue
         needed = metric in (plan.choose, plan.metrics[0])
@@ -279,14 +271,3 @@ def check_metrics(plan: TablePlan, row: str, experiment: Experiment) -> None:
             f"{method.name} has no {name}; `metrics: {{{metric}: NAME}}` in its row says what "
             f"stands for it{'' if needed else ', and null that nothing does'}"
         )
-
-
-def _check_spelling(method: type[Algorithm], name: str) -> None:
-    """Refuse a number that nothing declares and that is nearly one that something does."""
-    from fedray.evaluation.metrics import declared_metrics
-    from fedray.evaluation.protocols import analysis_metrics
-
-    known = (*declared_metrics(), *analysis_metrics(method))
-    near = get_close_matches(name, [metric.name for metric in known], n=1, cutoff=NEAR)
-    if near and find_metric(name, known) is None:
-        raise UserError(f"there is no metric {shown(name)}. Did you mean '{near[0]}'?")

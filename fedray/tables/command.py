@@ -21,7 +21,14 @@ from fedray.command import (
 )
 from fedray.config import Experiment, read_plugins
 from fedray.errors import UserError
-from fedray.files import full_disk_said, tables_home, tables_runs, write_atomic, write_json
+from fedray.files import (
+    full_disk_said,
+    make_folder,
+    tables_home,
+    tables_runs,
+    write_atomic,
+    write_json,
+)
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.report.section import Section
@@ -102,7 +109,7 @@ def carry_out(args: argparse.Namespace) -> int:
     if args.plan:
         print("\n".join(planned_cells(book)))
         return 0
-    book.store.mkdir(parents=True, exist_ok=True)
+    make_folder(book.store)
     with (
         full_disk_said(book.home),
         hold(book.home),

@@ -196,6 +196,8 @@ def _assigned(assignments: Iterable[str], where: str) -> Tree:
         if key == "seed":
             raise UserError(f"{where}: seed= is chosen by phase; write report.seeds=[{value}]")
         if key in ("select", "report.select"):
+            if given["select"].get("select", value) != value:
+                raise UserError(f"{where}: select and report.select are one; give one of them")
             given["select"] = {"select": value}
         elif part in ("tuning", "report") and inner:
             given[part][inner] = value
@@ -258,7 +260,8 @@ def _bases(table: Table, scale: Scale, given: Tree) -> dict[str, Tree]:
     """
     rows = [*table.rows.values(), *scale.rows.values()]
     named = [row.get("experiment") for row in rows if isinstance(row, Mapping)]
-    names = dict.fromkeys([scale.experiment or table.experiment, *filter(None, named)])
+    texts_of = [name for name in named if isinstance(name, str)]  # others are refused as rows
+    names = dict.fromkeys([scale.experiment or table.experiment, *texts_of])
     own = {**table.set, **scale.set, **given.get("set", {})}.get(PLUGINS)
     pairs, more = [(PLUGINS, own)], given.get("plugins", ())
     trees = {name: with_read_plugins(read_experiment(name), pairs, more) for name in names}
@@ -372,17 +375,22 @@ def _all_rows(table: Table, where: str) -> dict[str, Row]:
 def _row(name: str, tree: Any, where: str) -> Row:
     if tree is None:
         return Row(algorithm=name)
-    if isinstance(tree, str):
-        return Row(algorithm=tree)
-    if not isinstance(tree, Mapping):
-        raise UserError(f"{where} is {shown(tree)}, expected a method, or its keys")
-    row = validate(Row, tree, where)
+    row = validate(Row, _as_keys(tree, where), where)
     if row.algorithm is not None and not isinstance(row.algorithm, str | Mapping):
         raise UserError(f"{where}.algorithm is {shown(row.algorithm)}, expected a method")
     _keys(row.set, f"{where}.set")
     if row.algorithm is None and name in registry("algorithm").names():
         return row.model_copy(update={"algorithm": name})
     return row
+
+
+def _as_keys(tree: Any, where: str) -> Tree:
+    """The keys of a row, which may be written as its method alone."""
+    if isinstance(tree, str):
+        return {"algorithm": tree}
+    if not isinstance(tree, Mapping):
+        raise UserError(f"{where} is {shown(tree)}, expected a method, or its keys")
+    return dict(tree)
 
 
 def _rows(
@@ -399,7 +407,8 @@ def _rows(
         if over is None:
             del written[name]
         else:
-            written[name] = _row(name, {**written[name].model_dump(), **over}, f"{where}.{name}")
+            laid = _as_keys(over, f"{where}.rows.{name}")
+            written[name] = _row(name, {**written[name].model_dump(), **laid}, f"{where}.{name}")
     first = next(iter(written), None)
     found = {}
     for name, row in written.items():

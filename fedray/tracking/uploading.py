@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.errors import FedrayError
+from fedray.errors import FedrayError, UserError
 from fedray.masking import mask
 from fedray.records import Run, RunFolder, find_runs
 from fedray.tracking.describe import (
@@ -101,7 +101,7 @@ def upload(
     for sweep in sorted(sweeps):
         if replay is None:
             raise FedrayError(f"{sweep} is a sweep, and nothing was given that can read it")
-        name = experiment or str(json.loads((sweep / "sweep.json").read_text())["sweep"])
+        name = experiment or _name_of(sweep)
         tracker = MlflowTracker(uri, name, folder=sweep, live=False)
         replay(sweep, tracker)
         tracker.close(wait_seconds=3600)
@@ -114,6 +114,14 @@ def upload(
 def _sweep_of(folder: Path) -> Path | None:
     """The sweep that a run belongs to: the nearest folder above it with a sweep.json."""
     return next((above for above in folder.parents if (above / "sweep.json").is_file()), None)
+
+
+def _name_of(sweep: Path) -> str:
+    path = sweep / "sweep.json"
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["sweep"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({reason(error)}); it is not uploaded") from None
 
 
 def _failed(uri: str, folder: Path, why: str) -> FedrayError:

@@ -242,6 +242,8 @@ def test_a_copy_is_the_file_and_never_replaces_one(name, word, tmp_path, monkeyp
     assert "mine.yaml is there already" in capsys.readouterr().err
     assert main(["cp", name, "some/where"]) == 0
     assert Path(f"some/where/{name}.yaml").is_file()
+    assert main(["cp", name, "mine.yaml/there.yaml"]) == 2
+    assert "the folder mine.yaml cannot be written" in capsys.readouterr().err
 
 
 def test_a_copy_of_nothing(capsys):

@@ -71,6 +71,17 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
     assert without_times(rounds(home / "seed_1")) == without_times(rounds(alone))
 
 
+def test_folders_that_are_taken_are_refused_before_the_first_seed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run, "begin", lambda *_: pytest.fail("begun"))
+    (tmp_path / "seed_1").mkdir()
+    (tmp_path / "seed_1" / "config.yaml").touch()
+    assert run.main([*WORDS, "seed=0,1", *SERIAL, "--out", str(tmp_path)]) == 2
+    assert "seed_1 already holds a run; go on with" in capsys.readouterr().err
+    (tmp_path / "config.yaml").touch()
+    assert run.main([*WORDS, "seed=2,3", *SERIAL, "--out", str(tmp_path)]) == 2
+    assert "is a run itself; several seeds need a folder of their own" in capsys.readouterr().err
+
+
 def test_several_seeds_need_a_name(capsys):
     assert run.main(["seed=0,1", *SERIAL]) == 2
     assert "several seeds need the experiment's name" in capsys.readouterr().err

@@ -124,6 +124,17 @@ def test_nothing_is_asked_twice(command, server):
     assert len(server.asked) == 2
 
 
+def test_texts_that_were_edited_are_not_replaced(command, server, capsys):
+    assert command("cat,dog") == 0
+    edited = command.out.read_text().replace("cat", "kitten")
+    for text in (edited, "notes of mine"):
+        command.out.write_text(text)
+        assert command("cat,dog") == 2
+        assert "holds other t" in capsys.readouterr().err
+        assert command.out.read_text() == text
+    assert len(server.asked) == 2
+
+
 def test_of_many_one_asks(endpoint, server):
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: generate_descriptions(["cat"], endpoint), range(4)))

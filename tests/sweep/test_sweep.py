@@ -24,7 +24,7 @@ from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.sweep import main
-from fedray.sweep.command import as_it_is_now, begin_or_resume, parser
+from fedray.sweep.command import as_it_is_now, begin_or_resume, hold, parser
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.seeds import merge, objective_of
 from fedray.sweep.show import best_command, by_axis, table
@@ -129,6 +129,10 @@ def laptop(**changes: object) -> dict[str, object]:
         ({"scales": {"desk": {"experiment": "tiny.yaml"}}}, "'desk' is neither laptop nor paper"),
         ({"scales": laptop(sed={})}, "unknown key 'sed' in sweep tiny.scales.laptop.*seeds"),
         ({"scales": laptop(experiment="tiny_digits")}, "there is no experiment 'tiny_digits'"),
+        ({"scales": laptop(set={"seed": 3})}, r"laptop\.set: seed is a sweep's; write seeds: "),
+        ({"metric": "local_acuracy"}, "no metric 'local_acuracy'. Did you mean 'local_accuracy'"),
+        ({"columns": ["global_acuracy"]}, "no metric 'global_acuracy'. Did you mean"),
+        ({"space": {"data.root": {"grid": [1, "a"]}}}, "data.root=1 is no folder's name"),
         ({"scales": laptop(set={"runds": 3})}, "unknown key 'runds' .*'rounds'"),
         ({"space": {"algorithm.lamda": {"grid": [1]}}}, "unknown key 'lamda' in algorithm.*lambda"),
         (
@@ -161,6 +165,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, 
         (["tiny", "seed=0,0"], r"seeds=\[0, 0\], expected different whole numbers"),
         (["tiny", "seed=-1"], r"seeds=\[-1\], expected different whole numbers"),
         (["tiny", "algorithm.lambda=3"], "algorithm.lambda is what sweep tiny varies; leave"),
+        (["tiny", "algorithm={name: fedproto, lambda: 3}"], "algorithm.lambda is what sweep tiny"),
         (["together", "lr=3"], "lr is what sweep together varies; leave lr=3 out"),
         (["tiny", "algorithm=local"], "unknown key 'lambda' in algorithm"),
         (["tiny", "data.clients=5000"], "5000 clients"),
@@ -195,13 +200,23 @@ def test_several_nodes_need_a_tracking_server(monkeypatch):
 
 
 def test_a_folder_is_used_by_one_sweep_at_a_time(here, capsys):
-    from fedray.sweep.command import hold
-
     with (
         hold(here / "home"),
         pytest.raises(UserError, match="belongs to a command that is still running"),
         hold(here / "home", wait_seconds=0.1),
     ):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
+    here, capsys, monkeypatch
+):
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: pytest.fail("started"))
+    write(here)
+    (here / "file").touch()
+    assert main(["tiny", "--out", "file/home"]) == 2
+    assert re.search("the folder .*home cannot be written .*--out", capsys.readouterr().err)
+    with pytest.raises(UserError, match="cannot be written"), hold(here / "file"):
         pass
 
 
@@ -624,10 +639,10 @@ def steps_of(results: Path, run: object) -> list[int]:
 @pytest.mark.ray
 @pytest.mark.slow
 def test_when_every_trial_fails_the_sweep_fails(here, capsys, ray_here):
-    write(here, metric="local_acuracy", space={"algorithm.lambda": {"grid": [1]}})
+    write(here, metric="my_number", space={"algorithm.lambda": {"grid": [1]}})
     assert main(["tiny", "rounds=1", "--no-track"]) == 1
     printed = capsys.readouterr()
-    assert "no round has 'local_acuracy'. Did you mean 'local_accuracy'?" in printed.out
+    assert "no round has 'my_number'" in printed.out
     assert "no trial of tiny came through" in printed.err
 
 

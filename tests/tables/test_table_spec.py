@@ -58,6 +58,12 @@ def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
     assert plan.experiment_of(Place("fedavg", "all"), {}, "report", 0).algorithm.name == "fedavg"
 
 
+def test_a_scale_may_name_a_rows_method_alone(write):
+    write(scales={"laptop": {"rows": {"mine": "fedprox"}}})
+    at = plan_table("tiny").experiment_of(Place("mine", "all"), {}, "report", 0)
+    assert at.algorithm.name == "fedprox"
+
+
 def test_a_row_reports_the_rounds_that_it_sets_and_tunes_as_long_as_others(write):
     write(rows={"mine": {"algorithm": "fedproto", "set": {"rounds": 7}}})
     for words in ([], ["rounds=3"]):
@@ -381,6 +387,8 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
             },
             r"claims: 'mine > local' is about global_accuracy, which row mine does not have",
         ),
+        ({"scales": {"laptop": {"rows": {"mine": 5}}}}, r"rows\.mine is 5, expected a method, or"),
+        ({"rows": {"mine": {"experiment": 5}}}, r"rows\.mine\.experiment"),
         (
             {
                 "metrics": ["train_loss", "local_accuracy"],
@@ -415,6 +423,7 @@ def test_a_control_without_a_row_to_explain_is_refused(write, row, message):
     ("words", "message"),
     [
         (["seed=3"], r"seed= is chosen by phase; write report\.seeds=\[3\]"),
+        (["select=test", "report.select=validation"], "select and report.select are one"),
         (["tuning.sedes=[1]"], r"unknown key 'sedes' in table tiny\.tuning"),
         (["report.seeds=3"], r"table tiny\.report\.seeds"),
         (["lr=0.3"], r"lr is tuned for row mine; leave lr=0\.3 out"),

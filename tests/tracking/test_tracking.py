@@ -879,6 +879,14 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert whole.info.start_time == int(began * 1000)
 
 
+@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 3}'])
+def test_a_damaged_sweep_is_one_sentence(text: str, tmp_path: Path, uri: str) -> None:
+    write_run(tmp_path / "trial_0" / "seed_0", make_run(2))
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(UserError, match=r"sweep\.json is damaged .*; it is not uploaded"):
+        upload([tmp_path], uri, replay=lambda *_: None)
+
+
 def test_upload_of_a_sweep_logs_all_of_it(tmp_path: Path, uri: str) -> None:
     home = tmp_path / "sweep"
     write_run(home / "trial_0" / "seed_0", make_run(2))
