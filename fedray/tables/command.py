@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedray.command import (
     INTERRUPTED,
@@ -19,7 +20,7 @@ from fedray.command import (
     run_command,
     say_stopped,
 )
-from fedray.config import Experiment, read_plugins
+from fedray.config import Experiment, parse_assignments, read_plugins
 from fedray.errors import UserError
 from fedray.files import (
     full_disk_said,
@@ -45,6 +46,9 @@ from fedray.tables.published import DATA, Published
 from fedray.tables.spec import SCALES, plan_table
 from fedray.tracking import tracker_for, ui_hint
 from fedray.waiting import say_next
+
+if TYPE_CHECKING:
+    from fedray.tables.runs import TableRuns
 
 PAGE = "table.md"
 PROG = "python -m fedray.table"
@@ -119,18 +123,19 @@ def carry_out(args: argparse.Namespace) -> int:
         if args.resume:
             book = as_it_is_now(book)
         keep_file(args.table, book)
-        if book.is_complete:
-            return finish(book, tracks=not args.no_track)
-        concurrent = connect_cluster(
-            book.home,
-            list(first.values()),
-            book.total,
-            book.plan.max_concurrent,
-            tracks=not args.no_track,
-        )
-        say_next("reading images, partitions and texts")
-        prepare(_inputs(book))  # as Ray gets ready
-        return run(book, concurrent, tracks=not args.no_track)
+        tracks = not args.no_track
+        concurrent = 0 if book.is_complete else get_ready(book, list(first.values()), tracks=tracks)
+        return run(book, concurrent, tracks=tracks)
+
+
+def get_ready(book: Book, asked: Sequence[Experiment], *, tracks: bool) -> int:
+    """Connect to Ray and read what the runs will; returns how many of them run at a time."""
+    concurrent = connect_cluster(
+        book.home, asked, book.total, book.plan.max_concurrent, tracks=tracks
+    )
+    say_next("reading images, partitions and texts")
+    prepare(_inputs(book))  # as Ray gets ready
+    return concurrent
 
 
 def _first(cell: Cell) -> Experiment:
@@ -223,15 +228,28 @@ def _resume(args: argparse.Namespace) -> Book:
         RunFolder(home).check_plugins(plugins_of(book.plan))
     if args.published:
         raise UserError(f"--from: {home} has begun; what it takes over was settled then")
-    if args.set or args.scale or args.plugin:
-        now = plan_table(args.table, args.set, args.scale or book.plan.scale, args.plugin)
-        if now != book.plan:
-            raise UserError(
-                f"--resume: {home} was started with another plan; pass what it was started with "
-                f"({book.command}), or nothing but --resume"
-            )
+    if not _is_as_begun(args, book):
+        raise UserError(
+            f"--resume: {home} was started with other words; pass what it was started with "
+            f"({book.command}), or nothing but --resume"
+        )
     book.try_again()
     return book
+
+
+def _is_as_begun(args: argparse.Namespace, book: Book) -> bool:
+    """Whether a command line asks for nothing else than what a table was begun with.
+
+    The table's file may have changed since: what is run is the plan that was made of it.
+    """
+    begun = parser().parse_intermixed_args(shlex.split(book.command)[3:])
+    now, then = (dict(parse_assignments(words)) for words in (args.set, begun.set))
+    if now not in ({}, then) or args.scale not in (None, book.plan.scale):
+        return False
+    if not args.plugin:
+        return True
+    again = plan_table(args.table, args.set, book.plan.scale, args.plugin)
+    return plugins_of(again) == plugins_of(book.plan)
 
 
 def as_it_is_now(book: Book) -> Book:
@@ -263,8 +281,6 @@ def plugins_of(plan: TablePlan) -> tuple[Plugin, ...]:
 
 def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     """Run what is left of a table and write its page; returns the exit code."""
-    from fedray.sweep.watch import SweepProgress
-    from fedray.tables.runner import TableWatcher, fit
     from fedray.tables.runs import TableRuns
 
     book.write()
@@ -272,11 +288,8 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     runs = TableRuns(book, tracker) if tracker is not None else None
     metrics: dict[Place, dict[str, float]] = {}
     try:
-        with SweepProgress(book, concurrent) as show:
-            watcher = TableWatcher(book, runs, show, lambda: write_page(book, outcome(book)))
-            fit(book, watcher, concurrent)
-            while watcher.take_again():
-                fit(book, watcher, concurrent)
+        if not book.is_complete:
+            train(book, runs, concurrent)
         code = finish(book, tracks=tracks)
         metrics = cell_metrics(outcome(book)) if code == 0 else {}
         if tracker is not None:
@@ -289,6 +302,18 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
         if runs is not None and tracker is not None:
             runs.end(metrics)
             tracker.close()
+
+
+def train(book: Book, runs: TableRuns | None, concurrent: int) -> None:
+    """Run what is left, so many at a time; the page is written as cells end."""
+    from fedray.sweep.watch import SweepProgress
+    from fedray.tables.runner import TableWatcher, fit
+
+    with SweepProgress(book, concurrent) as show:
+        watcher = TableWatcher(book, runs, show, lambda: write_page(book, outcome(book)))
+        fit(book, watcher, concurrent)
+        while watcher.take_again():
+            fit(book, watcher, concurrent)
 
 
 def how_to_go_on(book: Book, *, tracks: bool) -> str:

@@ -82,9 +82,13 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
         assert run.data.metrics["accuracy/local_accuracy"] == pytest.approx(mean)
 
     capsys.readouterr()
-    assert main([*words, "--out", "again", "--no-track"]) == 0
+    assert main([*words, "--out", "again"]) == 0
     assert told(here / "again") == tree
     assert "of them were there already" in capsys.readouterr().out
+    again = client.search_runs([experiment.experiment_id], max_results=100)
+    new = [run for run in again if run.info.run_id not in {each.info.run_id for each in runs}]
+    assert {run.info.run_name for run in new} == set(rows)
+    assert {run.info.status for run in new} == {"FINISHED"}
 
 
 @pytest.mark.long

@@ -353,6 +353,22 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, wr
         as_it_is_now(stale)
 
 
+def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file_says(
+    here, write, capsys
+):
+    write()
+    begin_or_resume(parser().parse_intermixed_args(["tiny", "rounds=3", "--out", "out"])).write()
+    write(report={"seeds": [5, 6]})
+    again = ["tiny", "--out", "out", "--resume"]
+    for words in ([], ["rounds=3"], ["--scale", "laptop"]):
+        book = begin_or_resume(parser().parse_intermixed_args([*again, *words]))
+        assert book.plan.report.seeds == [0, 1]
+    for words in (["rounds=4"], ["rounds=3", "lr=1"], ["--scale", "paper"]):
+        assert main([*again, *words]) == 2
+        said = capsys.readouterr().err
+        assert "started with other words; pass what it was started with (python -m" in said
+
+
 def test_fedray_table_is_the_same_command(here, write, capsys):
     from fedray.__main__ import main as plain
 
