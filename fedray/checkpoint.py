@@ -134,18 +134,8 @@ class CheckpointStore:
         self._remove_all_but(writing.place)
         self.states.finish(writing.saving)
 
-    def save(self, snapshot: Snapshot, rounds_checksum: str = "") -> Path:
-        """Write a checkpoint and wait until it is whole; arguments and errors as of `begin`.
-
-        Returns:
-            The checkpoint's folder.
-        """
-        self.begin(snapshot, rounds_checksum)
-        self.wait()
-        return self.folder / f"round_{snapshot.round:05d}"
-
     def tidy(self) -> None:
-        """Remove all but the latest checkpoint: what a process left that was killed in `save`."""
+        """Remove all but the latest checkpoint: what a process left that was killed as it wrote."""
         self._remove_all_but(self.latest())
         self.states.tidy()
         for folder in (self.states.folder, self.folder):

@@ -43,7 +43,9 @@ def save(store, snapshot, stepped=(), rounds_checksum="") -> Path:
     """A checkpoint after these clients have stepped."""
     for client, stepped_state in stepped:
         store.states.put(client, stepped_state)
-    return store.save(snapshot, rounds_checksum)
+    store.begin(snapshot, rounds_checksum)
+    store.wait()
+    return store.folder / f"round_{snapshot.round:05d}"
 
 
 def load(store) -> Checkpoint | None:

@@ -10,7 +10,8 @@ plugins/         the texts of the user's own modules, as they were run
 error.txt        tracebacks of what failed
 checkpoints/     the latest federated checkpoint
 
-What is JSON carries its checksum: a file that was damaged, edited or cut is refused, never read.
+result.json, rounds.jsonl, partition.json and matrices.json carry their checksums: one that was
+damaged, edited or cut is refused, never read.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class RunFolder:
 
     @property
     def has_result(self) -> bool:
-        """Whether a round was ever written here."""
+        """Whether a run has got so far that it wrote result.json, with or without rounds."""
         return self.result.is_file()
 
     @property

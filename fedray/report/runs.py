@@ -25,12 +25,12 @@ NOT_COMPARED = frozenset(["seed", "name", *EXECUTION_KEYS])
 
 @dataclass(frozen=True)
 class Stat:
-    """A number over seeds.
+    """A number over seeds, or over what else is counted.
 
     Attributes:
-        mean: over seeds.
-        std: sample standard deviation; 0 for one seed.
-        n: how many seeds.
+        mean: over them.
+        std: sample standard deviation; 0 for one.
+        n: how many.
     """
 
     mean: float

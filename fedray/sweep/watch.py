@@ -24,12 +24,10 @@ from fedray.runtime.pool import NoRoom
 from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import DIED, Trial, TrialBook
-from fedray.sweep.runs import TrialRuns, replay
+from fedray.sweep.runs import TrialRuns
 from fedray.sweep.seeds import MergedRound
 from fedray.sweep.spec import words
 from fedray.units import time_of
-
-__all__ = ["SweepProgress", "Watcher", "replay"]
 
 QUIET_SECONDS = 15
 """In a job's log, a round is shown when nothing was for so long."""
@@ -96,7 +94,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial's processes died or its node is gone: it starts again, unless too often.
 
-        Ray Tune counts no failures (`command.fit`), because it would count lost nodes.
+        Ray Tune counts no failures (`tune_trials`), because it would count lost nodes.
         """
         why = self._too_often(trial, self._entry(trial))
         if why is not None:

@@ -230,7 +230,8 @@ def test_resumed_with_what_the_optimizer_kept(assemble, tmp_path, method):
             store = CheckpointStore(tmp_path, "x")
             for client, state in whole.executor.states.items():
                 store.states.put(client, state)
-            store.save(whole.snapshot)
+            store.begin(whole.snapshot)
+            store.wait()
     read = CheckpointStore(tmp_path, "x").load()
     assert any(state.optimizer for state in read.clients.values())
     resumed = federation(assembly)
