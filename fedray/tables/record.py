@@ -13,6 +13,7 @@ from fedray.config import Tree
 from fedray.records import Metric, versions
 from fedray.report.statistics import Interval
 from fedray.sweep.ledger import DIVERGED
+from fedray.tables.agenda import Wanted
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
@@ -62,9 +63,8 @@ class Made:
 
 def made(book: Book, found: Outcome) -> Made:
     """How the book's table was made."""
-    rows = {run.key: cell.place.row for cell in found.cells.values() for run in cell.runs}
-    keys = set(rows)
-    measured = [one for key in keys if (one := book.measured(key, rows[key])) is not None]
+    runs = {run.key: run for cell in found.cells.values() for run in cell.runs}
+    keys, measured = set(runs), _measured(book, runs.values())
     packages = versions()
     return Made(
         command=book.command,
@@ -87,6 +87,12 @@ def _rounds(book: Book, phase: Phase) -> str:
     experiments = [cell.wanted(cell.first[0], phase, seeds[0]).experiment for cell in book.cells]
     rounds = {experiment.rounds for experiment in experiments}
     return "-".join(map(str, sorted({min(rounds), max(rounds)})))
+
+
+def _measured(book: Book, runs: Iterable[Wanted]) -> list[Measured]:
+    """What those of the runs came to that came through, here or where they were taken from."""
+    ends = [book.came_to(run) for run in runs]
+    return [end for end in ends if isinstance(end, Measured)]
 
 
 def _lost_seconds(book: Book, keys: Iterable[str]) -> float:
@@ -137,7 +143,7 @@ def _runs(book: Book, found: Outcome) -> Tree:
     for cell in found.cells.values():
         row, own = cell.place.row, found.plan.measures(cell.place.row)
         for wanted in cell.runs:
-            came_to = book.failure(wanted.key) or book.measured(wanted.key, row)
+            came_to = book.came_to(wanted)
             if came_to is None or (isinstance(came_to, str) and not came_to.startswith(DIVERGED)):
                 continue
             if isinstance(came_to, Measured):
@@ -193,8 +199,7 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
     paper = None
     if plan.paper is not None:
         paper = plan.paper.of(place.row, place.column)
-    keys = [run.key for run in cell.runs]
-    measured = [one for key in keys if (one := book.measured(key, place.row)) is not None]
+    keys, measured = [run.key for run in cell.runs], _measured(book, cell.runs)
     dropped = zip(standing.dropped, cell.dropped, strict=True)
     return {
         "row": place.row,

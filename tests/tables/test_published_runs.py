@@ -108,8 +108,12 @@ def test_what_was_run_chosen_or_measured_otherwise_is_not_taken(published, write
 
 def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(published, write):
     write(**CHANGES | {"metrics": ["local_accuracy", "local_accuracy_weighted"]})
-    done = pretend(begun("--from", "out"), curve)
+    book = begun("--from", "out", "--out", "second")
+    done = pretend(book, curve)
     assert {(run.place.row, run.phase) for run in done} == {("mine", "report"), ("base", "report")}
+    book.write()
+    write_page(book, outcome(book))
+    assert begun("--from", "second", "--out", "third").is_complete  # tuning was published, too
 
 
 def test_a_tuning_run_that_is_reported_too_is_measured_anew_for_a_new_metric(play, here, write):
