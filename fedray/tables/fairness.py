@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fedray.tables.book import Book
     from fedray.tables.outcome import CellResult
 
+LOOKED = "The verdicts of"
+"""Begins the note on an earlier look, which stays when the table is made again."""
 NOT_COMPARED = frozenset(["name", "seed", *EXECUTION_KEYS])
 
 
@@ -208,6 +210,8 @@ def _taken(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
         if taken and added and source.table == book.plan.table:
             numbers = ", ".join(map(str, added))
             yield (
-                f"The verdicts of {source.source} were known when seeds were added ({numbers}), "
-                "which the correction does not know of"
+                f"{LOOKED} {source.source} were known when seeds were added ({numbers}), which the "
+                "correction does not know of"
             )
+        if taken and source.table == book.plan.table:
+            yield from source.notes_that_begin(LOOKED)

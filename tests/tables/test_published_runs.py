@@ -82,6 +82,8 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     assert "--from out" in book.command
     third = begun("--from", "second/table.json")
     assert third.is_complete
+    looked = [note for note in outcome(third).notes if note.startswith("The verdicts of out were")]
+    assert len(looked) == 1
     assert numbers(third) == numbers(book)
 
 
