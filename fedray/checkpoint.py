@@ -40,6 +40,7 @@ from fedray.federation import LateReply, Snapshot
 from fedray.files import sync, write_json
 from fedray.records import checksum, sealed
 from fedray.states import (
+    LARGE_TENSOR,
     Saving,
     StateStore,
     damaged,
@@ -50,8 +51,6 @@ from fedray.states import (
 
 FORMAT = 4
 """4 has the clients' states in a store of their own."""
-LARGE = 2**12
-"""Bytes from which on tensors with the same content are stored once."""
 META, SERVER, LATE = "meta.json", "server.safetensors", "late.safetensors"
 _STRUCTURE = "structure"
 
@@ -273,7 +272,7 @@ def _write(tree: StateTree, path: Path) -> str:
 
     def store(tensor: Tensor, path: tuple[str, ...]) -> str:
         found = _facts(tensor)
-        if tensor.nbytes >= LARGE and found in known:
+        if tensor.nbytes >= LARGE_TENSOR and found in known:
             return known[found]
         name = _unused("/".join(path), stored)
         stored[name] = tensor

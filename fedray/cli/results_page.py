@@ -16,12 +16,12 @@ from typing import Any
 from fedray.config import Tree
 from fedray.errors import UserError
 from fedray.files import write_atomic
+from fedray.tables.published import DATA
 
 RESULTS = "docs/results.md"
 FOLDER = "docs/results"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 TAKEN = ("table.md", "table.tex", "figure.png")
-DATA = "table.json"
 DECIDED = ("holds", "refuted")
 OPEN = ("undecided", "not asked")
 

@@ -9,6 +9,7 @@ store.py     the states of one run, of which its process holds references
 from fedray.states.index import IndexLog
 from fedray.states.segments import (
     LARGE_STATE,
+    LARGE_TENSOR,
     Place,
     SegmentWriter,
     check_state,
@@ -22,6 +23,7 @@ from fedray.states.written import put_together, read_sealed, taken_apart
 __all__ = [
     "IndexLog",
     "LARGE_STATE",
+    "LARGE_TENSOR",
     "Place",
     "Saving",
     "SegmentWriter",

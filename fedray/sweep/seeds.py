@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedray.errors import RunFailed
-from fedray.records import Round, Run, RunFolder, Traffic
+from fedray.records import Round, Run, RunFolder, Traffic, best_round
 from fedray.sweep.spec import SweepPlan
 
 
@@ -148,10 +148,10 @@ def objective_of(rounds: Sequence[MergedRound], plan: SweepPlan) -> Objective | 
 
 
 def _chosen_round(curve: dict[int, float], plan: SweepPlan) -> int:
-    """The last round, or the first of the best ones."""
-    if plan.at == "final":
-        return max(curve)
-    return (max if plan.mode == "max" else min)(curve, key=lambda round_: curve[round_])
+    """The last round, or the first of the best ones, of a curve that has some."""
+    best = max(curve) if plan.at == "final" else best_round(curve, plan.mode)
+    assert best is not None
+    return best
 
 
 def read_merged(folder: Path, plan: SweepPlan) -> list[MergedRound]:

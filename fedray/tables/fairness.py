@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedray.config import EXECUTION_KEYS, flatten
+from fedray.config import flatten
+from fedray.report.runs import NOT_COMPARED
 from fedray.sweep.spec import show_value, words
 from fedray.tables.agenda import Dropped
 from fedray.tables.plan import Place, TablePlan
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 LOOKED = "The verdicts of"
 """Begins the note on an earlier look, which stays when the table is made again."""
-NOT_COMPARED = frozenset(["name", "seed", *EXECUTION_KEYS])
 
 
 def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:

@@ -72,7 +72,7 @@ def _runs(
 ) -> CellRuns:
     plan = cell.plan
     there = [run for run in known if book.lookup(run) is not None]
-    unknown = len(plan.report.seeds) if standing.phase == "tuning" else 0
+    unknown = cell.to_come(standing)
     usual = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment.rounds
     rounds = sum(run.experiment.rounds for run in known if run not in there) + unknown * usual
     return CellRuns(

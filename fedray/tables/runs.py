@@ -10,8 +10,9 @@ from fedray.records import Round, RunFolder, Status, versions
 from fedray.sweep.ledger import Trial
 from fedray.sweep.runs import ENDS, info_of
 from fedray.sweep.spec import words
-from fedray.tables.book import Book, folder_of, wanted_of
+from fedray.tables.book import FILE, Book, folder_of, wanted_of
 from fedray.tables.plan import Place
+from fedray.tables.published import DATA
 from fedray.tracking import (
     FOLDER_TAG,
     MlflowTracker,
@@ -23,7 +24,7 @@ from fedray.tracking import (
 )
 from fedray.tracking.store import DEFERRED
 
-ARTIFACTS = ("plan.json", "table.yaml", "table.json", "table.md", "table.tex", "table.html")
+ARTIFACTS = (FILE, "table.yaml", DATA, "table.md", "table.tex", "table.html")
 
 
 class TableRuns:
