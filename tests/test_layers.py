@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -398,6 +399,14 @@ def test_the_search_finds_what_it_looks_for(line):
 )
 def test_the_search_lets_streams_be(line):
     assert list(global_draws(ast.parse(line))) == []
+
+
+@pytest.mark.parametrize("part", ["fedray.report", "fedray.sweep"])
+def test_a_packages_list_of_modules_is_whole(part):
+    said = ast.get_docstring(TREES[part]) or ""
+    names = {name.removeprefix(f"{part}.") for name in MODULES if name.startswith(f"{part}.")}
+    listed = {name for name in names if re.search(rf"\b{name}\.py ", said)}
+    assert names - listed == {"__main__"}
 
 
 def test_folders_of_configuration_hold_no_python():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedray.cli.show import plain
+from fedray.cli.uses import first_sentence
 from fedray.config import EXECUTION_KEYS, EXPERIMENTS, flatten, merged, read_chain, sources_of
 from fedray.config.files import ExperimentFile
 
@@ -60,8 +61,8 @@ def _is_papers(file: ExperimentFile) -> bool:
 
 
 def _beginning(chain: Sequence[ExperimentFile]) -> list[str]:
-    """What the file's first line says, and what it extends."""
-    first = chain[-1].path.read_text(encoding="utf-8").split("\n")[0].lstrip("# ")
+    """What the file's first sentence says, and what it extends."""
+    first = first_sentence(chain[-1].path)
     below = [file for file in chain[:-1] if _is_papers(file)]
     if not below:
         return [first, ""]

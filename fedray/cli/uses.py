@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,9 @@ from typing import Any, NamedTuple
 from fedray.cli.heads import PACKAGE
 from fedray.config import EXPERIMENTS, merged, read_chain, read_mapping
 from fedray.core import algorithms
+
+_SENTENCES = re.compile(r"(?<=\.) (?=[A-Z])")
+"""Between two sentences of one line; "Sec. 4.1" and "Dir(0.5), 100" are none."""
 
 
 class Uses(NamedTuple):
@@ -32,7 +36,7 @@ def uses() -> dict[str, Uses]:
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         method = _named(merged(read_chain(path.stem)).get("algorithm"))
         methods[path.stem] = method
-        found[method].experiments[path.stem] = _first_sentence(path)
+        found[method].experiments[path.stem] = first_sentence(path)
     tune = _tune()
     for kind, folder in (("sweeps", tune), ("tables", tune / "tables")):
         for path in sorted(folder.glob("*.yaml")):
@@ -81,8 +85,8 @@ def _asked(tree: Mapping[str, Any]) -> str:
     return " ".join(str(tree.get("answers", "")).split())
 
 
-def _first_sentence(path: Path) -> str:
-    """What the comment at a file's head begins with, before its commands."""
+def first_sentence(path: Path) -> str:
+    """The first sentence of the comment at a file's head, before its commands."""
     said: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# ") or line.startswith("#  "):
@@ -90,4 +94,4 @@ def _first_sentence(path: Path) -> str:
         said.append(line.removeprefix("# "))
         if line.endswith((".", ":")):
             break
-    return " ".join(said)
+    return _SENTENCES.split(" ".join(said), maxsplit=1)[0]

@@ -116,6 +116,8 @@ class Scale(Frozen):
     """Replaces the sweep's mean_over."""
     select: Chosen | None = None
     """Replaces the sweep's select."""
+    columns: list[str] | None = None
+    """Replaces the sweep's columns."""
 
 
 class Sweep(Frozen):
@@ -318,7 +320,7 @@ def plan_sweep(
         max_concurrent=chosen.max_concurrent,
         experiment=chosen.experiment,
         mean_over=chosen.mean_over or sweep.mean_over,
-        columns=sweep.columns,
+        columns=sweep.columns if chosen.columns is None else chosen.columns,
         roots=_roots(space),
         base=base,
         set=pairs,

@@ -207,6 +207,20 @@ def test_every_command_resolves(every_root, command):
         assert each.experiment.scale == command.scale, command.words
 
 
+def test_fedpgp_is_counted_with_two_prompts(every_root):
+    commands = [each.words for each in COMMANDS if each.item == "Table 3" and "pgp" in each.words]
+    assert len(commands) == 2
+    for each in (each for words in commands for each in check_command(words)):
+        assert each.experiment.algorithm.params["copies"] == 2
+
+
+def test_fedtsps_personal_half_is_shown():
+    item = next(each for each in read_papers()["fedtsp"].items if each.item == "Table 5")
+    for commands in (item.laptop, item.paper):
+        assert commands[1].endswith("--metric finetuned_accuracy_best")
+        assert words_of(commands[1]).given[0] == words_of(commands[0]).given[-1]
+
+
 def test_every_table_is_an_items_and_its_commands_resolve(every_root):
     papers = read_papers()
     named = {

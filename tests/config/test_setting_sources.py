@@ -114,3 +114,28 @@ def test_the_page_has_a_table_for_each_file():
         line for line in page.splitlines() if line.startswith("## ")
     ]
     assert "| `lr` | `0.01` | official code, scripts; open in the paper |" in page
+    lines = page.splitlines()
+    for at in (number for number, line in enumerate(lines) if line.startswith("## ")):
+        assert lines[at + 2].endswith("."), lines[at]
+
+
+@pytest.mark.parametrize("name", ["base_to_novel", "cifar100", "domains", "domainnet"])
+def test_what_of_fedmgp_is_our_reading_is_said(name):
+    sources = read_sources(f"fedmgp_{name}_paper")
+    for key in ("sign", "measure", "reduction"):
+        assert sources[f"algorithm.{key}"].startswith("ours: ")
+
+
+def test_how_the_comparisons_baselines_are_set_is_said():
+    for key in ("classes", "weights"):
+        assert "FedMGP's comparison has" in read_sources("fedtpg_paper")[f"algorithm.{key}"]
+    assert "never" in read_sources("fedgen_cifar10_paper")["algorithm.untrained"]
+    assert "4096" in read_sources("fedfa_augmentation_office_paper")["model.feature_dim"]
+
+
+def test_where_split_files_are_from_is_documented():
+    page = (EXPERIMENTS.parents[1] / "docs" / "own-data.md").read_text(encoding="utf-8")
+    trees = [read_experiment(name) for name in paper_files()]
+    files = {tree.get("data", {}).get("split") for tree in trees} - {None}
+    assert files == {"fedglcl_split.json", "fedbn_split.json"}
+    assert all(f"`{file}`" in page for file in files)

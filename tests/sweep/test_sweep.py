@@ -283,6 +283,16 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     assert SweepPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
+def test_a_scale_has_columns_of_its_own(here):
+    scales = {
+        "laptop": {"experiment": "tiny.yaml"},
+        "paper": {"experiment": "tiny.yaml", "columns": ["accuracy_sketch"]},
+    }
+    write(here, columns=["accuracy_amazon"], scales=scales)
+    assert plan_sweep("tiny").columns == ["accuracy_amazon"]
+    assert plan_sweep("tiny", scale="paper").columns == ["accuracy_sketch"]
+
+
 def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
     axes = [parse_axis("a", {"grid": [1, 2, 3]}), parse_axis("b", {"choice": ["x", "y"]})]
     every = grid(axes)

@@ -9,6 +9,7 @@ import pytest
 
 from fedray.config import read_mapping
 from fedray.tables.agenda import Cell, check_metrics
+from fedray.tables.plan import Place
 from fedray.tables.spec import plan_table
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,42 @@ def test_the_header_has_a_command_and_what_is_left_out_is_said(path):
     assert any(re.search(rf"python -m fedray\.table {path.stem}\b", line) for line in header)
     for scale, tree in read_mapping(path).get("scales", {}).items():
         assert scale == "paper" or tree.get("left_out"), scale
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 11, 12])
+def test_fedpgp_has_two_prompts_where_fedmgp_is_compared(number):
+    plan = plan_table(str(TABLES / f"fedmgp_table{number}.yaml"), scale="paper")
+    place = next(place for place in plan.places if place.row == "fedpgp")
+    cell = Cell(plan, place)
+    run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+    assert run.experiment.algorithm.params["copies"] == 2
+
+
+def test_both_sets_of_fedglcls_table_2_are_divided_by_one_routine():
+    found = []
+    for name in ("fedglcl_table2", "fedglcl_table2_cifar100"):
+        plan = plan_table(str(TABLES / f"{name}.yaml"), scale="paper")
+        cell = Cell(plan, Place("fedavg", "Dir(0.5)"))
+        run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+        found.append(run.experiment.data.partition)
+    assert found[0] == found[1]
+
+
+def test_vggs_baselines_have_its_whole_head():
+    plan = plan_table(str(TABLES / "fedglcl_table12.yaml"), scale="paper")
+    widths = {}
+    for place in plan.places:
+        cell = Cell(plan, place)
+        run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+        widths[place.row] = run.experiment.model.feature_dim
+    baselines = dict.fromkeys(("fedavg", "fedprox", "fedbn"), 4096)
+    assert widths == {**baselines, "fedglcl": 640, "orthogonal": 640}
+
+
+@pytest.mark.parametrize("path", TABLES.glob("fedtsp_*.yaml"), ids=lambda path: path.stem)
+def test_fedtsps_numbers_say_of_which_mean_they_are(path):
+    paper = read_mapping(path).get("paper")
+    assert paper is None or "images" in paper["source"]
 
 
 def test_the_tables_of_the_documentation_can_be_run(tmp_path):
