@@ -23,7 +23,7 @@ from fedray.errors import UserError
 from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.sweep import main
+from fedray.sweep import command, main
 from fedray.sweep.command import as_it_is_now, begin_or_resume, parser
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.seeds import merge, objective_of
@@ -203,6 +203,17 @@ def test_a_folder_is_used_by_one_sweep_at_a_time(here, capsys):
         hold(here / "home", wait_seconds=0.1),
     ):
         pass
+
+
+def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatch):
+    write(here)
+    monkeypatch.setattr(command, "stamp", lambda: "now")
+    monkeypatch.setattr(command, "connect_cluster", lambda *_, **__: 1)
+    monkeypatch.setattr(command, "prepare", lambda _: None)
+    monkeypatch.setattr(command, "run", lambda *_, **__: 0)
+    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
+    homes = sorted((here / "results" / "tiny").iterdir())
+    assert [home.name for home in homes] == ["now", "now-2"]
 
 
 def test_only_what_was_started_is_resumed(here, capsys):
