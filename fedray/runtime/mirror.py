@@ -198,22 +198,27 @@ class SharedMirror(Mirror):
 
     def _now(self) -> Mapping[str, Stamp]:
         found = _by_entry(_listed(self._folder))
-        for entry in found.keys() - self._ours - self._others:
-            if found[entry] != self._before.get(entry):
-                self._take(entry)
+        for entry in found.keys() - self._others:
+            if entry in self._ours or found[entry] != self._before.get(entry):
+                self._look_at(entry, is_whole=_looks_whole(found[entry]))
         ours = found.keys() & self._ours
         return {_joined(entry, name): found[entry][name] for entry in ours for name in found[entry]}
 
-    def _take(self, entry: str) -> None:
+    def _look_at(self, entry: str, *, is_whole: bool) -> None:
         """Make an entry ours: what others have left of it goes; what is whole there stays."""
         place = str(self._place / entry)
-        if _is_whole(_reader(self._files, place)):
-            self._others.add(entry)
+        if entry in self._ours and is_whole:
             return
-        left = _files_at(self._files, place) if (self._folder / entry).is_dir() else {}
-        whole = [name for name in left if not _is_temporary(name)]  # the others may come yet
-        self._copied |= {_joined(entry, name): UNKNOWN for name in whole}
-        self._ours.add(entry)
+        if _is_whole(self._files, place):  # another was faster
+            self._others.add(entry)
+            self._ours.discard(entry)
+            kept = {name: stamp for name, stamp in self._copied.items() if not _is_in(name, entry)}
+            self._copied = kept
+        elif entry not in self._ours:
+            left = _files_at(self._files, place) if (self._folder / entry).is_dir() else {}
+            whole = [name for name in left if not _is_temporary(name)]  # the others may come yet
+            self._copied |= {_joined(entry, name): UNKNOWN for name in whole}
+            self._ours.add(entry)
 
 
 @contextmanager
@@ -477,6 +482,10 @@ def _by_entry(names: Mapping[str, T]) -> dict[str, dict[str, T]]:
     return found
 
 
+def _is_in(name: str, entry: str) -> bool:
+    return name.partition("/")[0] == entry
+
+
 def _joined(entry: str, name: str) -> str:
     return f"{entry}/{name}" if name else entry
 
@@ -577,12 +586,15 @@ def _looks_whole(names: Mapping[str, Any]) -> bool:
     return _RESULT in names and _ROUNDS not in names
 
 
-def _is_whole(there: Read) -> bool:
-    """Whether a run is over, as its files say."""
-    result = there(_RESULT)
-    if result is None or there(_ROUNDS) is not None:
+def _is_whole(files: FileSystem, place: str) -> bool:
+    """Whether the run at a path is over, as its files say."""
+    from pyarrow.fs import FileType
+
+    names = (_RESULT, _ROUNDS)
+    result, rounds = files.get_file_info([str(PurePosixPath(place) / name) for name in names])
+    if result.type == FileType.NotFound or rounds.type != FileType.NotFound:
         return False
     try:
-        return Run.from_json(json.loads(result)).is_finished
+        return Run.from_json(json.loads(_reader(files, place)(_RESULT) or b"")).is_finished
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False

@@ -42,7 +42,7 @@ from fedray.files import (
 from fedray.records import RunFolder
 from fedray.runtime.mirror import check_free, check_same, fetch_missing, mirrored
 from fedray.shipped import folders, names
-from fedray.sweep.ledger import Ledger, Trial, unfinished
+from fedray.sweep.ledger import FILE, Ledger, Trial, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
     SweepPlan,
@@ -150,7 +150,7 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
     plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples, args.plugin)
     if args.out is not None:
         home = args.out.resolve()
-        if (home / "sweep.json").exists():
+        if (home / FILE).exists():
             raise UserError(f"{home} already holds a sweep; go on with --resume, or name another")
         check_free(home)
     else:
@@ -176,9 +176,7 @@ def as_it_is_now(ledger: Ledger) -> Ledger:
 
 def _resume(args: argparse.Namespace) -> Ledger:
     name = Path(args.sweep).stem
-    fetch_missing(results_home() / name if args.out is None else args.out.resolve())
-    home = args.out.resolve() if args.out is not None else unfinished(results_home() / name)
-    check_same(home)
+    home = begun_folder(args.out, results_home() / name)
     ledger = Ledger.read(home)
     before = ledger.plan
     if before.sweep != name:
@@ -198,6 +196,32 @@ def _resume(args: argparse.Namespace) -> Ledger:
                     "pass what it was started with, or nothing but --resume"
                 )
     return ledger
+
+
+def begun_folder(out: Path | None, below: Path, file: str = FILE, what: str = "sweep") -> Path:
+    """The folder to go on in: the one that was named, or that of the latest unfinished invocation.
+
+    It is fetched where it is not here; of a sweep or table with invocations here none is, for
+    another machine may be running it.
+
+    Args:
+        out: what was named; None where nothing was.
+        below: the folder of all invocations.
+        file: what an invocation wrote of itself.
+        what: an invocation's kind, for the error.
+
+    Raises:
+        UserError: when there is none, or its copy is another's.
+    """
+    if out is not None:
+        home = out.resolve()
+        fetch_missing(home)
+    else:
+        if not any(below.glob(f"*/{file}")):
+            fetch_missing(below)
+        home = unfinished(below, file, what)
+    check_same(home)
+    return home
 
 
 @contextmanager

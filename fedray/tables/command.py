@@ -33,10 +33,16 @@ from fedray.files import (
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.report.section import Section
-from fedray.runtime.mirror import check_free, check_same, fetch_missing, mirrored
+from fedray.runtime.mirror import check_free, fetch_missing, mirrored
 from fedray.shipped import names
-from fedray.sweep.command import connect_cluster, hold, keep_yaml, prepare, untracked
-from fedray.sweep.ledger import unfinished
+from fedray.sweep.command import (
+    begun_folder,
+    connect_cluster,
+    hold,
+    keep_yaml,
+    prepare,
+    untracked,
+)
 from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
 from fedray.tables.book import FILE, Book
 from fedray.tables.forecast import headline, planned_cells
@@ -214,10 +220,7 @@ def _command(args: argparse.Namespace) -> str:
 
 def _resume(args: argparse.Namespace) -> Book:
     name = Path(args.table).stem
-    below = tables_home() / name
-    fetch_missing(below if args.out is None else args.out.resolve())
-    home = args.out.resolve() if args.out is not None else unfinished(below, FILE, "table")
-    check_same(home)
+    home = begun_folder(args.out, tables_home() / name, FILE, "table")
     book = Book.read(home)
     if book.plan.table != name:
         raise UserError(f"{home} holds table {book.plan.table}, not {name}")

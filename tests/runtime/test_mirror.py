@@ -234,6 +234,15 @@ def test_a_run_of_a_table_that_is_whole_there_is_not_replaced(bucket, tmp_path):
     write(tmp_path / "store" / "aaaa", result="{}", rounds="1")
     copy.copy()
     assert files(there) == before
+    shutil.rmtree(there)
+    other = SharedMirror(tmp_path / "store", f"file://{bucket}/store")
+    other.copy()
+    assert files(there) == files(tmp_path / "store" / "aaaa")
+    shutil.rmtree(there)
+    shutil.copytree(tmp_path / "whole", there)  # another machine's, meanwhile
+    write(tmp_path / "store" / "aaaa", rounds="2")
+    other.copy()
+    assert files(there) == before
 
 
 def test_a_run_of_another_folder_with_the_same_name_is_refused(bucket, tmp_path, capsys):

@@ -20,6 +20,7 @@ import torch
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
+from fedray.files import results_home
 from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -214,6 +215,21 @@ def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatc
     assert [main(["tiny"]), main(["tiny"])] == [0, 0]
     homes = sorted((here / "results" / "tiny").iterdir())
     assert [home.name for home in homes] == ["now", "now-2"]
+
+
+def test_an_invocation_is_fetched_where_none_is_here(here, monkeypatch):
+    """What another machine may be running is not taken up instead of what was begun here."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{here}/bucket")
+    write(here)
+    ledger = Ledger(here / "bucket" / "tiny" / "1", plan_sweep("tiny"))
+    ledger.home.mkdir(parents=True)
+    ledger.write()
+    below = results_home() / "tiny"
+    assert command.begun_folder(None, below) == below / "1"
+    shutil.copytree(ledger.home, here / "bucket" / "tiny" / "2")
+    assert command.begun_folder(None, below) == below / "1"
+    assert command.begun_folder(below / "2", below) == below / "2"
 
 
 def test_only_what_was_started_is_resumed(here, capsys):
