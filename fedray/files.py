@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,8 @@ from fedray.errors import RunFailed, UserError, named, shown
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
 """What `write_atomic`, `replace_whole` and a checkpoint call what they have begun."""
+LOCK = ".lock"
+"""What a process holds as long as a folder is its own."""
 LONGEST_FILE_NAME = 255
 """Bytes in the name of a file, on the file systems that we know."""
 LONGEST_PATH = 4096
@@ -48,6 +54,17 @@ def write_json(path: Path, data: Any) -> None:
         ValueError: when a number is not finite.
     """
     write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Replace `path` by a table for other programs, in one step.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    text = StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_atomic(path, text.getvalue())
 
 
 def remove_torn(folder: Path) -> None:
@@ -225,7 +242,58 @@ def node_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def replace_whole(path: Path, write: Callable[[Path], None]) -> None:
+def stamp() -> str:
+    """What the folder of an invocation is called: the time, to the second."""
+    return datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def reserve(place: Path) -> Path:
+    """Make a folder for one alone: `place`, or the next of place-2, place-3, ... that is free.
+
+    Two commands that begin in the same second get one each.
+
+    Raises:
+        UserError: when it cannot be made.
+    """
+    for number in count(1):
+        found = place if number == 1 else place.with_name(f"{place.name}-{number}")
+        try:
+            found.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise cannot_write(found, error) from None
+        return found
+    raise AssertionError("numbers do not end")
+
+
+@contextmanager
+def unused_removed(reserved: Path | None) -> Iterator[None]:
+    """Remove a folder that was reserved, where what ends in an error has written nothing to it.
+
+    Args:
+        reserved: the folder; None where none was.
+    """
+    try:
+        yield
+    except BaseException:
+        if reserved is not None:
+            _remove_empty(reserved)
+        raise
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder with nothing but a lock in it, and what that empties below the results."""
+    with suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            (folder / LOCK).unlink()
+        for each in (folder, *folder.parents):
+            if results_home() not in each.parents:
+                return
+            each.rmdir()  # which ends this where it is not empty
+
+
+def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Replace `path` by what `write` writes to the path that it is given; never seen torn.
 
     Raises:

@@ -14,8 +14,12 @@ from fedray.files import (
     check_name,
     file_name,
     read_text,
+    reserve,
+    results_home,
+    unused_removed,
     write_atomic,
     write_json,
+    write_rows,
 )
 
 
@@ -69,6 +73,41 @@ def test_a_number_that_is_none_leaves_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(tmp_path / "result.json", {"loss": float("nan")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_for_other_programs(tmp_path):
+    write_rows(tmp_path / "a.csv", [["key", "value"], ["a, b", 'c "d"'], ["two\nlines", 0.1]])
+    assert (tmp_path / "a.csv").read_bytes() == (
+        b'key,value\r\n"a, b","c ""d"""\r\n"two\nlines",0.1\r\n'
+    )
+
+
+# --- one's own folder ----------------------------------------------------------------------------
+
+
+def test_each_of_two_that_begin_in_the_same_second_gets_a_folder(tmp_path):
+    place = tmp_path / "runs" / "mine-20260101-000000"
+    assert [reserve(place).name[20:] for _ in range(3)] == ["", "-2", "-3"]
+    assert len(list(place.parent.iterdir())) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"the folder .*mine cannot be written \(Not a directory\)"):
+        reserve(tmp_path / "file" / "mine")
+
+
+@pytest.mark.parametrize("left", [None, ".lock", "result.json"])
+def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    folder = reserve(results_home() / "runs" / "mine")
+    if left is not None:
+        (folder / left).write_text("")
+    with pytest.raises(UserError), unused_removed(folder):
+        raise UserError("refused")
+    assert folder.exists() == (left == "result.json")
+    assert (tmp_path / "results" / "runs").exists() == folder.exists()
+    assert (tmp_path / "results").exists()
 
 
 # --- names and paths ---------------------------------------------------------------------------

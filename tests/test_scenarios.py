@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -150,3 +151,15 @@ def test_every_phase_is_drawn_and_newcomers_are_named(assemble, tmp_path):
             sizes.append(image.height)
     assert sizes[1] > 1.8 * sizes[0]
     assert json.dumps(assembly.data.manifest())
+
+
+def test_a_drawing_that_was_not_finished_is_no_drawing(assemble, tmp_path, monkeypatch):
+    assembly = assemble("local", {})
+
+    def killed(*_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        plot_phases(assembly.data, assembly.plan, tmp_path / "partition.png")
+    assert list(tmp_path.iterdir()) == []

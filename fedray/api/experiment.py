@@ -20,8 +20,9 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.errors import UserError
+from fedray.files import unused_removed
 from fedray.records import Round, RunFolder, prove_writable
-from fedray.runtime.mirror import fetch_missing
+from fedray.runtime.mirror import check_same, fetch_missing
 from fedray.runtime.resolve import from_tree
 from fedray.tracking import NullTracker, run_tracker
 
@@ -113,7 +114,7 @@ class Experiment:
         """
         folder = self._folder(out, resume)
         rounds = self._rounds(folder, executor, list(callbacks), track)
-        with closing(rounds):
+        with unused_removed(folder if out is None else None), closing(rounds):
             for _ in rounds:
                 pass
         return Result(folder)
@@ -143,6 +144,7 @@ class Experiment:
         folder = RunFolder(place)
         if not folder.config.is_file():
             raise UserError(f"{place} has no config.yaml, so no run to go on with")
+        check_same(place)
         folder.check_plugins(self._resolved.plugins)
         return place
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,15 @@ from fedray.api.result import Result, frame
 from fedray.command import RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import check_name, results_home, tables_home, write_atomic
+from fedray.files import (
+    check_name,
+    reserve,
+    results_home,
+    stamp,
+    tables_home,
+    unused_removed,
+    write_atomic,
+)
 from fedray.sweep import command as sweeping
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
@@ -62,6 +69,11 @@ class _Study:
             UserError: when something is missing or wrong.
         """
         home = _home(below / Path(self.name).stem, out, resume)
+        with unused_removed(home if out is None else None):
+            return home, self._code(command, home, track, resume) != RUN_ERROR
+
+    def _code(self, command: ModuleType, home: Path, track: bool, resume: bool) -> int:
+        """The command's exit code."""
         name = self.name
         if self._tree is not None:
             name = str(home / f"{self.name}.yaml")
@@ -69,7 +81,7 @@ class _Study:
             write_atomic(Path(name), dump_yaml(self._tree))
         words = [name, *([] if resume else self._words), *_flags(home, track, resume)]
         code: int = command.carry_out(command.parser().parse_intermixed_args(words))
-        return home, code != RUN_ERROR
+        return code
 
 
 class Sweep(_Study):
@@ -252,16 +264,16 @@ class TableResult:
 
 
 def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
-    """The folder of an invocation.
+    """The folder of an invocation; a new one is made.
 
     Raises:
-        UserError: when it is to be resumed, and not named.
+        UserError: when it is to be resumed, and not named, or cannot be made.
     """
     if out is not None:
         return Path(out).expanduser().resolve()
     if resume:
         raise UserError("resume=True goes on with what is in `out`; name its folder")
-    return below / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    return reserve(below / stamp())
 
 
 def _flow(value: Any) -> str:

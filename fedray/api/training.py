@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from copy import deepcopy
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from traceback import extract_tb
@@ -13,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
-from fedray.files import full_disk_said, results_home
+from fedray.files import full_disk_said, reserve, results_home, stamp
 from fedray.records import Round, RunFolder, RunInfo, Status
-from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.runtime.mirror import check_free, mirrored
 from fedray.tracking import (
     FOLDER_TAG,
     Tracker,
@@ -34,27 +33,23 @@ Callback: TypeAlias = Callable[[Round], object]
 def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     """The folder of a new run: `out`, or one below the results that is called after the time.
 
+    The latter is made, so that nobody else takes it.
+
     Args:
         name: of the experiment.
         out: the folder that is asked for, if one is.
         go_on: what goes on with a run; "" on the command line.
 
     Raises:
-        UserError: when there is a run in it.
+        UserError: when there is a run in it, or it cannot be made.
     """
     if out is None:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        found = place = results_home() / "runs" / f"{name}-{stamp}"
-        for number in range(2, 1000):
-            if not RunFolder(found).is_taken:
-                break
-            found = place.with_name(f"{place.name}-{number}")
-        return found
+        return reserve(results_home() / "runs" / f"{name}-{stamp()}")
     out = out.resolve()
-    fetch_missing(out)
+    how = go_on or f"--resume {out}"
     if RunFolder(out).is_taken:
-        how = go_on or f"--resume {out}"
         raise UserError(f"{out} already holds a run; go on with {how}, or name another")
+    check_free(out, how)
     return out
 
 

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 
 from fedray.api.training import begin, follow, new_folder
@@ -22,7 +21,7 @@ from fedray.command import (
 )
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import results_home
+from fedray.files import reserve, results_home, stamp, unused_removed
 from fedray.records import (
     BEST,
     Round,
@@ -31,7 +30,7 @@ from fedray.records import (
     Traffic,
     prove_writable,
 )
-from fedray.runtime.mirror import fetch_missing
+from fedray.runtime.mirror import check_same, fetch_missing
 from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 from fedray.units import size_of, time_of
 from fedray.waiting import say_next
@@ -98,7 +97,8 @@ def run_seeds(args: argparse.Namespace, seeds: Sequence[int], others: Sequence[s
     if args.resume and args.out:
         raise UserError("--out and --resume both name the runs' folder; give one of them")
     home = folder_of(args, Path(args.experiment).stem)
-    fetch_missing(home)
+    if args.resume:
+        fetch_missing(home)
     among = [args.experiment, *others, f"seed={','.join(map(str, seeds))}"]
     if RunFolder(home).is_taken:
         raise UserError(f"{home} is a run itself; several seeds need a folder of their own")
@@ -110,30 +110,35 @@ def run_seeds(args: argparse.Namespace, seeds: Sequence[int], others: Sequence[s
         begun = out in begun_before
         where = {"out": None, "resume": out} if begun else {"out": out, "resume": None}
         words = {"set": [*others, f"seed={seed}"], "among": among, **where}
-        one_run(argparse.Namespace(**{**vars(args), **words}))
+        with unused_removed(None if args.resume or args.out else home):
+            one_run(argparse.Namespace(**{**vars(args), **words}))
     print("\n".join(summary(finished(home, seeds), home)))
     return 0
 
 
 def folder_of(args: argparse.Namespace, name: str) -> Path:
-    """The folder that was given, or a new one of the results."""
+    """The folder that was given, or a new one of the results, which is made.
+
+    Raises:
+        UserError: when it cannot be made.
+    """
     given: Path | None = args.resume or args.out
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return given.resolve() if given else results_home() / "runs" / f"{name}-{stamp}"
+    return given.resolve() if given else reserve(results_home() / "runs" / f"{name}-{stamp()}")
 
 
 def one_run(args: argparse.Namespace) -> Path:
     """Run what the command line asks for, say what it comes to; returns its folder."""
     began = time.time()
     experiment, out = what_and_where(args)
-    prove_writable(RunFolder(out))
-    if args.resume:
-        say_where_it_begins(RunFolder(out))
-    print(headline(experiment, args.executor), flush=True)
-    tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
-    # last: it has claimed the folder
-    rounds = begin(experiment, out, args.executor, began, say, say_next)
-    run(experiment, out, rounds, tracker, how_to_go_on(out, args))
+    with unused_removed(None if args.resume or args.out else out):
+        prove_writable(RunFolder(out))
+        if args.resume:
+            say_where_it_begins(RunFolder(out))
+        print(headline(experiment, args.executor), flush=True)
+        tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
+        # last: it has claimed the folder
+        rounds = begin(experiment, out, args.executor, began, say, say_next)
+        run(experiment, out, rounds, tracker, how_to_go_on(out, args))
     print_summary(out, tracker, args.executor)
     return out
 
@@ -160,6 +165,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
             args.experiment = str(RunFolder(out).config)
         experiment = resolve(args.experiment, args.set, args.plugin)
         check_folder(out, experiment)
+        check_same(out)
         RunFolder(out).check_plugins(experiment.plugins)
         return experiment, out
     if args.experiment is None:

@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from fedray.command import (
 )
 from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
-from fedray.files import results_home, write_atomic, write_json
+from fedray.files import reserve, results_home, stamp, unused_removed, write_atomic, write_json
 from fedray.pretrain import distillation, model_card
 from fedray.pretrain.export import write_model
 from fedray.pretrain.images import training_pool
@@ -82,8 +81,11 @@ def _main(args: argparse.Namespace) -> int:
         f"{config.text.epochs} + {config.image.epochs} epochs, seed {config.seed}, in {where}",
         flush=True,
     )
+    new = None if args.resume or args.out else reserve(out)
+    out = new or out
     try:
-        _train_and_finish(config, pool.class_names, out)
+        with unused_removed(new):
+            _train_and_finish(config, pool.class_names, out)
     except KeyboardInterrupt as stop:
         begun = (out / CHECKPOINT).is_file()
         say_stopped(
@@ -108,7 +110,7 @@ def _train_and_finish(config: PretrainConfig, class_names: tuple[str, ...], out:
 
 
 def what_and_where(args: argparse.Namespace) -> tuple[PretrainConfig, Path]:
-    """The configuration and the run's folder, from the command line.
+    """The configuration and the run's folder, from the command line; a new one is not yet made.
 
     Raises:
         UserError: when they contradict each other or the folder is taken.
@@ -133,8 +135,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[PretrainConfig, Path]:
         return config, out
     config = load_config(args.config or "small", args.set)
     if args.out is None:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return config, results_home() / "pretrain" / f"{config.name}-{stamp}"
+        return config, results_home() / "pretrain" / f"{config.name}-{stamp()}"
     out = args.out.resolve()
     if (out / _CONFIG).exists():
         raise UserError(f"{out} already holds a run; go on with --resume {out}, or name another")

@@ -12,6 +12,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fedray.data.plot import literal
+from fedray.files import replace_whole
 from fedray.records import Metric
 from fedray.report.cells import pretty
 from fedray.report.comparable import blocks_of
@@ -565,6 +566,5 @@ FIGURES = tuple(_METADATA)
 
 def _save(figure: Figure, path: Path) -> None:
     kind = path.suffix.removeprefix(".")
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format=kind, dpi=150, metadata=_METADATA[kind])
-    temporary.replace(path)
+    how: dict[str, Any] = {"format": kind, "dpi": 150, "metadata": _METADATA[kind]}
+    replace_whole(path, lambda temporary: figure.savefig(temporary, **how))

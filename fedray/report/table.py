@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from fedray.files import write_atomic
+from fedray.files import write_atomic, write_rows
 from fedray.records import BEST, Metric
 from fedray.report.cells import NOTHING, cell, in_megabytes, pretty, short
 from fedray.report.compared import ALPHA, Compared, Row
@@ -159,18 +158,15 @@ def write_csv(found: Compared, keys: Sequence[str], path: Path) -> None:
         for row in found.rows(block)
         if row.difference is not None
     }
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "std")]
-        head = ["label", "algorithm", "data", *keys, "n", "seeds", "metric", *names, *DIFFERENCE]
-        traffic = ["up_bytes_per_round", "down_bytes_per_round"]
-        writer.writerow([*head, *traffic, "chosen", "partition_sha256", "data_sha256"])
-        for metric in found.metrics:
-            for member in found.groups:
-                row = against.get(member.label) if metric is found.metric else None
-                writer.writerow(_csv_row(found, member, metric, row, keys))
-    temporary.replace(path)
+    names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "std")]
+    head = ["label", "algorithm", "data", *keys, "n", "seeds", "metric", *names, *DIFFERENCE]
+    traffic = ["up_bytes_per_round", "down_bytes_per_round"]
+    rows: list[list[Any]] = [[*head, *traffic, "chosen", "partition_sha256", "data_sha256"]]
+    for metric in found.metrics:
+        for member in found.groups:
+            row = against.get(member.label) if metric is found.metric else None
+            rows.append(_csv_row(found, member, metric, row, keys))
+    write_rows(path, rows)
 
 
 DIFFERENCE = ("difference_to", "difference_at", "difference_mean", "difference_std", "p_holm")

@@ -29,7 +29,7 @@ from fedray.errors import (
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Executor, Federation, Plan, Snapshot
-from fedray.files import full_disk_said, write_atomic
+from fedray.files import full_disk_said, replace_whole, write_atomic
 from fedray.plugins import use
 from fedray.records import (
     HEADLINE,
@@ -360,7 +360,8 @@ def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
         return image.getvalue()
 
     key = ("partition plot", data.sha256, data.class_names, *titles)
-    path.write_bytes(shared.get(key, draw))
+    image = shared.get(key, draw)
+    replace_whole(path, lambda temporary: temporary.write_bytes(image))
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,11 +29,21 @@ from fedray.command import (
 )
 from fedray.config import Experiment, dump_yaml, find_yaml, read_plugins
 from fedray.errors import UserError
-from fedray.files import cannot_write, full_disk_said, remove_torn, results_home, write_atomic
+from fedray.files import (
+    LOCK,
+    cannot_write,
+    full_disk_said,
+    remove_torn,
+    reserve,
+    results_home,
+    stamp,
+    unused_removed,
+    write_atomic,
+)
 from fedray.records import RunFolder, prove_writable
-from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.runtime.mirror import check_free, check_same, fetch_missing, mirrored
 from fedray.shipped import folders, names
-from fedray.sweep.ledger import Ledger, Trial, unfinished
+from fedray.sweep.ledger import FILE, Ledger, Trial, unfinished
 from fedray.sweep.spec import (
     MOST_TRIALS,
     SweepPlan,
@@ -111,7 +120,14 @@ def carry_out(args: argparse.Namespace) -> int:
     every = itertools.product(configs, plan.seeds)
     say_next("reading images, partitions and texts")
     prepare((words(c), plan.experiment_of(c, seed)) for c, seed in every)  # as Ray gets ready
-    with full_disk_said(ledger.home), hold(ledger.home), mirrored(ledger.home):
+    new = None if args.resume or args.out else reserve(ledger.home)
+    ledger.home = new or ledger.home
+    with (
+        unused_removed(new),
+        full_disk_said(ledger.home),
+        hold(ledger.home),
+        mirrored(ledger.home),
+    ):
         if args.resume:
             ledger = as_it_is_now(ledger)
         keep_file(args.sweep, ledger)
@@ -124,6 +140,8 @@ def carry_out(args: argparse.Namespace) -> int:
 def begin_or_resume(args: argparse.Namespace) -> Ledger:
     """The ledger of a new invocation, not yet on disk, or of the one to go on with.
 
+    The folder of a new one has yet to be reserved, unless it was named.
+
     Raises:
         UserError: when the command line contradicts itself or what is resumed.
     """
@@ -134,14 +152,11 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
     plan = plan_sweep(args.sweep, args.set, args.scale or "laptop", args.num_samples, args.plugin)
     if args.out is not None:
         home = args.out.resolve()
-        fetch_missing(home)
-        if (home / "sweep.json").exists():
+        if (home / FILE).exists():
             raise UserError(f"{home} already holds a sweep; go on with --resume, or name another")
+        check_free(home)
     else:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        home = results_home() / plan.sweep / stamp
-        while home.exists():
-            home = home.with_name(f"{home.name}-2")
+        home = results_home() / plan.sweep / stamp()
     ledger = Ledger(home, plan)
     if plan.search == "grid":
         for number, config in enumerate(grid(plan.axes, plan.num_samples)):
@@ -163,8 +178,7 @@ def as_it_is_now(ledger: Ledger) -> Ledger:
 
 def _resume(args: argparse.Namespace) -> Ledger:
     name = Path(args.sweep).stem
-    fetch_missing(results_home() / name if args.out is None else args.out.resolve())
-    home = args.out.resolve() if args.out is not None else unfinished(results_home() / name)
+    home = begun_folder(args.out, results_home() / name)
     ledger = Ledger.read(home)
     before = ledger.plan
     if before.sweep != name:
@@ -186,6 +200,32 @@ def _resume(args: argparse.Namespace) -> Ledger:
     return ledger
 
 
+def begun_folder(out: Path | None, below: Path, file: str = FILE, what: str = "sweep") -> Path:
+    """The folder to go on in: the one that was named, or that of the latest unfinished invocation.
+
+    It is fetched where it is not here; of a sweep or table with invocations here none is, for
+    another machine may be running it.
+
+    Args:
+        out: what was named; None where nothing was.
+        below: the folder of all invocations.
+        file: what an invocation wrote of itself.
+        what: an invocation's kind, for the error.
+
+    Raises:
+        UserError: when there is none, or its copy is another's.
+    """
+    if out is not None:
+        home = out.resolve()
+        fetch_missing(home)
+    else:
+        if not any(below.glob(f"*/{file}")):
+            fetch_missing(below)
+        home = unfinished(below, file, what)
+    check_same(home)
+    return home
+
+
 @contextmanager
 def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     """Keep every other process out of an invocation's folder.
@@ -193,7 +233,7 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     Raises:
         UserError: when another process has it, or it cannot be written.
     """
-    lock = FileLock(home / ".lock")
+    lock = FileLock(home / LOCK)
     try:
         home.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=wait_seconds)

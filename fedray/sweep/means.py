@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedray.evaluation.measures.base_to_novel import harmonic_mean
+from fedray.files import write_rows
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
 from fedray.sweep.spec import Config, SweepPlan, words
@@ -131,9 +132,8 @@ def write_means(ledger: Ledger, path: Path) -> None:
     rows = mean_rows(ledger)
     keys = list(dict.fromkeys(key for row in rows for key in row.config))
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*keys, "trials", *names])
-        for row in rows:
-            values = [row.values.get(name, "") for name in names]
-            writer.writerow([*(row.config.get(key) for key in keys), len(row.trials), *values])
+    lines: list[list[Any]] = [[*keys, "trials", *names]]
+    for row in rows:
+        values = [row.values.get(name, "") for name in names]
+        lines.append([*(row.config.get(key) for key in keys), len(row.trials), *values])
+    write_rows(path, lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from fedray.config import read_plugins
+from fedray.files import write_rows
 from fedray.records import Metric
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
@@ -127,13 +127,12 @@ def _flow(value: Any) -> str:
 def write_csv(ledger: Ledger, path: Path) -> None:
     """The table with all its columns, for other programs."""
     plan = ledger.plan
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        names = [field.name for field in fields(Trial) if field.name not in ("number", "config")]
-        writer.writerow(["trial", *plan.keys, *names])
-        for trial in ledger.ordered:
-            swept = [trial.config[key] for key in plan.keys]
-            writer.writerow([trial.number, *swept, *(getattr(trial, name) for name in names)])
+    names = [field.name for field in fields(Trial) if field.name not in ("number", "config")]
+    rows: list[list[Any]] = [["trial", *plan.keys, *names]]
+    for trial in ledger.ordered:
+        swept = [trial.config[key] for key in plan.keys]
+        rows.append([trial.number, *swept, *(getattr(trial, name) for name in names)])
+    write_rows(path, rows)
 
 
 def draw(ledger: Ledger, path: Path) -> None:

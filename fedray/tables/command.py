@@ -6,7 +6,6 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,18 +24,27 @@ from fedray.errors import UserError
 from fedray.files import (
     full_disk_said,
     make_folder,
+    reserve,
+    stamp,
     tables_home,
     tables_runs,
+    unused_removed,
     write_atomic,
     write_json,
 )
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.report.section import Section
-from fedray.runtime.mirror import fetch_missing, mirrored
+from fedray.runtime.mirror import check_free, fetch_missing, mirrored
 from fedray.shipped import names
-from fedray.sweep.command import connect_cluster, hold, keep_yaml, prepare, untracked
-from fedray.sweep.ledger import unfinished
+from fedray.sweep.command import (
+    begun_folder,
+    connect_cluster,
+    hold,
+    keep_yaml,
+    prepare,
+    untracked,
+)
 from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
 from fedray.tables.book import FILE, Book
 from fedray.tables.forecast import headline, planned_cells
@@ -114,11 +122,14 @@ def carry_out(args: argparse.Namespace) -> int:
         print("\n".join(planned_cells(book)))
         return 0
     make_folder(book.store)
+    new = None if args.resume or args.out else reserve(book.home)
+    book.home = new or book.home
     with (
+        unused_removed(new),
         full_disk_said(book.home),
         hold(book.home),
         mirrored(book.home),
-        mirrored(book.store),
+        mirrored(book.store, shared=True),
     ):
         if args.resume:
             book = as_it_is_now(book)
@@ -170,6 +181,8 @@ def _inputs(book: Book) -> Iterator[tuple[str, Experiment]]:
 def begin_or_resume(args: argparse.Namespace) -> Book:
     """The book of a new invocation, not yet on disk, or of the one to go on with.
 
+    The folder of a new one has yet to be reserved, unless it was named.
+
     Raises:
         UserError: when the command line contradicts itself or what is resumed.
     """
@@ -193,14 +206,11 @@ def _table_json(path: Path) -> Path:
 def _new_home(args: argparse.Namespace, plan: TablePlan) -> Path:
     if args.out is not None:
         home: Path = args.out.resolve()
-        fetch_missing(home)
         if (home / FILE).exists():
             raise UserError(f"{home} already holds a table; go on with --resume, or name another")
+        check_free(home)
         return home
-    home = tables_home() / plan.table / datetime.now().strftime("%Y%m%d-%H%M%S")
-    while home.exists():
-        home = home.with_name(f"{home.name}-2")
-    return home
+    return tables_home() / plan.table / stamp()
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -216,9 +226,7 @@ def _command(args: argparse.Namespace) -> str:
 
 def _resume(args: argparse.Namespace) -> Book:
     name = Path(args.table).stem
-    below = tables_home() / name
-    fetch_missing(below if args.out is None else args.out.resolve())
-    home = args.out.resolve() if args.out is not None else unfinished(below, FILE, "table")
+    home = begun_folder(args.out, tables_home() / name, FILE, "table")
     book = Book.read(home)
     if book.plan.table != name:
         raise UserError(f"{home} holds table {book.plan.table}, not {name}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedray.files import replace_whole
 from fedray.report.palette import COLOURS
 from fedray.report.statistics import Interval
 from fedray.tables.claims import Side
@@ -18,6 +19,7 @@ from fedray.tables.page import name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WIDE = 30
 """Numbers of a curve that are so many times as large as the least are drawn on a log scale."""
@@ -48,7 +50,7 @@ def draw(found: Outcome, path: Path) -> None:
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         FigureCanvasAgg(figure)
         draw_curves(figure.subplots(), found, found.plan.curve)
-        figure.savefig(path, dpi=150)
+        _save(figure, path)
         return
     across = min(ACROSS, len(columns) + 1)
     down = math.ceil((len(columns) + 1) / across)
@@ -64,7 +66,11 @@ def draw(found: Outcome, path: Path) -> None:
         _name_rows(panel, found, named=index % across == 0)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    figure.savefig(path, dpi=150)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    replace_whole(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
 
 
 def draw_curves(axes: Axes, found: Outcome, key: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -357,6 +358,23 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
 
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again" / "table.md").exists()
+
+
+@pytest.mark.parametrize("kind", [".csv", ".png"])
+def test_what_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    write_run(tmp_path / "run", [0.1, 0.5])
+    replace_file = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target).suffix == kind:
+            raise OSError(28, "No space left on device")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
 
 
 def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:

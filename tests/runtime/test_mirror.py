@@ -10,12 +10,21 @@ from typing import BinaryIO
 import pytest
 
 from fedray.cli import run
+from fedray.config import dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import results_home, results_uri
+from fedray.files import results_home, results_uri, tables_runs
 from fedray.records import RunFolder
 from fedray.runtime import mirror
 from fedray.runtime.cluster import is_shared
-from fedray.runtime.mirror import Mirror, fetch_missing, mirrored
+from fedray.runtime.mirror import (
+    Mirror,
+    SharedMirror,
+    check_free,
+    check_same,
+    fetch_missing,
+    mirrored,
+    uri_of,
+)
 
 QUICK = [
     "fedproto_digits",
@@ -130,12 +139,180 @@ def test_a_checkpoint_that_never_came_whole_is_left_there(bucket):
     assert not (results_home() / "runs" / "another").exists()
 
 
-def test_a_folder_that_is_here_is_not_fetched(bucket):
+def write(folder: Path, **texts: str) -> None:
+    """Write files; `result="1"` is result.json."""
+    endings = {"config": "yaml", "rounds": "jsonl"}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.{endings.get(name, 'json')}").write_text(text)
+
+
+def test_a_folder_that_holds_a_run_is_not_fetched(bucket):
     checkpoint(bucket / "mine", 1)
     out = results_home() / "mine"
-    out.mkdir(parents=True)
+    write(out, config="rounds: 3")
     fetch_missing(out)
-    assert list(out.iterdir()) == []
+    assert [path.name for path in out.iterdir()] == ["config.yaml"]
+
+
+def test_a_folder_without_a_run_is_filled(bucket, monkeypatch):
+    """A job's script makes it and writes its log there; what makes it a run comes last."""
+    there, out = bucket / "mine", results_home() / "mine"
+    checkpoint(there, 1)
+    checkpoint(there, 2)
+    write(there, config="rounds: 3", result="{}", partition="{}")
+    (there / ".7.tmp.result.json").write_text("half")
+    checkpoint(out, 1)
+    (out / "job.out").write_text("log")
+    came: list[str] = []
+    rename = mirror._rename
+
+    def noted(begun: Path, place: Path) -> None:
+        came.append(place.name)
+        rename(begun, place)
+
+    monkeypatch.setattr(mirror, "_rename", noted)
+    fetch_missing(out)
+    assert came == ["round_00002", "partition.json", "result.json", "config.yaml"]
+    assert files(out) == {n: c for n, c in files(there).items() if "tmp" not in n} | {
+        "job.out": b"log"
+    }
+
+
+def test_what_is_replaced_while_it_is_fetched_is_looked_at_again(bucket, monkeypatch):
+    checkpoint(bucket / "mine", 1)
+    whole = mirror._fetch_whole
+
+    def replaced(files, names, place) -> None:
+        monkeypatch.setattr(mirror, "_fetch_whole", whole)
+        shutil.rmtree(bucket / "mine" / "checkpoints")
+        checkpoint(bucket / "mine", 2)
+        whole(files, names, place)
+
+    monkeypatch.setattr(mirror, "_fetch_whole", replaced)
+    fetch_missing(results_home() / "mine")
+    assert files(results_home() / "mine") == files(bucket / "mine")
+
+
+def test_another_machine_s_runs_of_tables_stay(bucket):
+    there = bucket / "tables" / "runs"
+    write(there / "aaaa", result="another's")
+    write(there / "gone", result="another's")
+    write(tables_runs() / "bbbb", result="mine")
+    fetch_missing(tables_runs())
+    assert files(tables_runs()).keys() == {f"{k}/result.json" for k in ("aaaa", "bbbb", "gone")}
+    shutil.rmtree(tables_runs() / "gone")
+    with mirrored(tables_runs(), shared=True):
+        write(there / "cccc", result="another's, meanwhile")
+    assert files(there).keys() == {f"{k}/result.json" for k in ("aaaa", "bbbb", "cccc", "gone")}
+
+
+def test_of_the_runs_of_tables_what_is_new_here_is_copied(bucket, tmp_path):
+    here, there = tmp_path / "runs", bucket / "runs"
+    for folder, number in [(here, 1), (there, 5)]:
+        checkpoint(folder / "begun", number)
+        checkpoint(folder / "left", number)
+        write(folder / "begun", result=f"{number}", rounds="")
+        write(folder / "left", result=f"{number}", rounds="")
+    write(here / "over", result="over")
+    write(there / "over", result="1", rounds="")
+    left = files(there / "left")
+    copy = SharedMirror(here, f"file://{there}")
+    checkpoint(here / "begun", 2)
+    copy.copy()
+    assert files(there / "begun") == files(here / "begun")
+    assert files(there / "over") == files(here / "over")
+    assert files(there / "left") == left
+
+
+def test_a_run_of_a_table_that_is_whole_there_is_not_replaced(bucket, tmp_path):
+    assert run.main([*QUICK, *SERIAL, "--out", str(tmp_path / "whole")]) == 0
+    there = bucket / "store" / "aaaa"
+    shutil.copytree(tmp_path / "whole", there)
+    before = files(there)
+    copy = SharedMirror(tmp_path / "store", f"file://{bucket}/store")
+    write(tmp_path / "store" / "aaaa", result="{}", rounds="1")
+    copy.copy()
+    assert files(there) == before
+    shutil.rmtree(there)
+    other = SharedMirror(tmp_path / "store", f"file://{bucket}/store")
+    other.copy()
+    assert files(there) == files(tmp_path / "store" / "aaaa")
+    shutil.rmtree(there)
+    shutil.copytree(tmp_path / "whole", there)  # another machine's, meanwhile
+    write(tmp_path / "store" / "aaaa", rounds="2")
+    other.copy()
+    assert files(there) == before
+
+
+def test_a_run_of_another_folder_with_the_same_name_is_refused(bucket, tmp_path, capsys):
+    first, second = tmp_path / "a" / "exp1", tmp_path / "b" / "exp1"
+    assert run.main([*QUICK, *SERIAL, "--out", str(first)]) == 0
+    before = files(bucket / "exp1")
+    second.mkdir(parents=True)
+    capsys.readouterr()
+    assert run.main([*QUICK, "seed=7", *SERIAL, "--out", str(second)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: FEDRAY_RESULTS: file://{bucket}/exp1 already holds a run; go on with --resume "
+        f"{second}, or name a folder that is called otherwise\n"
+    )
+    assert list(second.iterdir()) == []
+    assert run.main(["--resume", str(second), *SERIAL]) == 0  # the script of a job makes it anew
+    assert RunFolder(second).read().rounds == RunFolder(first).read().rounds
+    assert files(bucket / "exp1").keys() == before.keys()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "same"),
+    [
+        ({"result": '{"identity": "1"}'}, {"result": '{"identity": "1", "rounds": []}'}, True),
+        ({"result": '{"identity": "1"}'}, {"result": '{"identity": "2"}'}, False),
+        ({"result": '{"identity": "1"}'}, {"result": "damaged"}, False),
+        ({"sweep": '{"sweep": "a", "began": 1}'}, {"sweep": '{"sweep": "a", "began": 2}'}, False),
+        ({"plan": '{"table": "a", "began": 1}'}, {"plan": '{"table": "a", "began": 1}'}, True),
+        ({"plan": '{"table": "a", "began": 1}'}, {"config": ""}, False),
+        ({"config": "damaged"}, {"config": "damaged"}, True),
+        ({"config": "damaged"}, {"config": "another"}, False),
+        ({"config": "damaged"}, {"partition": "{}"}, True),
+    ],
+)
+def test_what_goes_on_is_what_its_copy_is_of(bucket, here, there, same):
+    out = results_home() / "mine"
+    write(out, **here)
+    write(bucket / "mine", **there)
+    before = files(bucket / "mine")
+    if same:
+        check_same(out)
+        return
+    with pytest.raises(UserError, match="holds another experiment than"):
+        check_same(out)
+    with pytest.raises(UserError, match="holds another experiment than"), mirrored(out):
+        pass
+    assert files(bucket / "mine") == before
+
+
+def test_a_run_that_died_before_its_result_is_known_by_its_experiment(bucket):
+    out, tree = results_home() / "mine", {"algorithm": "fedavg", "rounds": 3}
+    write(out, config=dump_yaml(tree))
+    write(bucket / "mine", config=dump_yaml({**tree, "workers": 2}))
+    check_same(out)
+    write(bucket / "mine", config=dump_yaml({**tree, "seed": 7}))
+    with pytest.raises(UserError, match="holds another experiment than"):
+        check_same(out)
+
+
+def test_what_a_stranger_left_there_stays(bucket, tmp_path):
+    write(bucket / "mine", notes="not ours")
+    check_free(tmp_path / "mine")
+    write(tmp_path / "mine", result="1")
+    with mirrored(tmp_path / "mine"):
+        pass
+    assert files(bucket / "mine").keys() == {"notes.json", "result.json"}
+
+
+def test_seeds_of_different_experiments_have_their_own_copies(bucket, tmp_path):
+    assert uri_of(tmp_path / "exp1" / "seed_0") == f"file://{bucket}/exp1/seed_0"
+    assert uri_of(tmp_path / "exp1") == f"file://{bucket}/exp1"
 
 
 @pytest.mark.parametrize("uri", ["nowhere://bucket", "file://relative/x"])
@@ -149,6 +326,17 @@ def test_a_uri_that_cannot_be_written_is_refused_at_the_beginning(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         Mirror(tmp_path, f"file://{tmp_path}/file/below")
+
+
+def test_no_secret_is_said(bucket, monkeypatch, caplog):
+    with pytest.raises(UserError) as refused:
+        Mirror(bucket, "nowhere://AKIAKEY:secret@bucket/results")
+    assert "nowhere://AKIAKEY:***@bucket/results" in str(refused.value)
+    monkeypatch.setattr(mirror, "EVERY_SECONDS", 0.01)
+    with pytest.raises(RunFailed) as failed:
+        cannot_copy(results_home() / "mine", monkeypatch, caplog)
+    for said in (str(refused.value), str(failed.value), *caplog.messages):
+        assert ":secret@" not in said
 
 
 def test_a_copy_that_fails_is_said_and_the_results_are_here(bucket, monkeypatch, caplog):
@@ -217,7 +405,7 @@ def cannot_copy(out: Path, monkeypatch, caplog) -> None:
 
 
 def full(self, content: BinaryIO, name: str) -> None:
-    raise OSError("no space left")
+    raise OSError("no space left at s3://AKIAKEY:secret@bucket")
 
 
 def until_said(caplog) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from fedray.errors import UserError
 from fedray.records import Round, Traffic
-from fedray.sweep import means
+from fedray.sweep import means, show
 from fedray.sweep.command import best_trial
 from fedray.sweep.ledger import Ledger
 from fedray.sweep.spec import grid, plan_sweep
@@ -131,6 +132,19 @@ def test_the_table_for_other_programs(ledger, tmp_path):
     head, first, _ = (tmp_path / "means.csv").read_text().splitlines()
     assert head.split(",")[:4] == ["algorithm.tau", "trials", "accuracy_cm", "local_accuracy"]
     assert first.split(",")[:2] == ["1", "2"]
+
+
+@pytest.mark.parametrize("write", [means.write_means, show.write_csv])
+def test_a_table_that_cannot_be_written_is_as_it_was(ledger, tmp_path, monkeypatch, write):
+    (tmp_path / "table.csv").write_text("before")
+
+    def fail(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write(ledger, tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text() == "before"
 
 
 def test_columns_without_a_mean_are_those_of_the_trials(ledger):

@@ -20,10 +20,11 @@ import torch
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
+from fedray.files import results_home
 from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.sweep import main
+from fedray.sweep import command, main
 from fedray.sweep.command import as_it_is_now, begin_or_resume, hold, parser
 from fedray.sweep.ledger import Ledger, unfinished
 from fedray.sweep.seeds import merge, objective_of
@@ -218,6 +219,32 @@ def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
     assert re.search("the folder .*home cannot be written .*--out", capsys.readouterr().err)
     with pytest.raises(UserError, match="cannot be written"), hold(here / "file"):
         pass
+
+
+def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatch):
+    write(here)
+    monkeypatch.setattr(command, "stamp", lambda: "now")
+    monkeypatch.setattr(command, "connect_cluster", lambda *_, **__: 1)
+    monkeypatch.setattr(command, "prepare", lambda _: None)
+    monkeypatch.setattr(command, "run", lambda *_, **__: 0)
+    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
+    homes = sorted((here / "results" / "tiny").iterdir())
+    assert [home.name for home in homes] == ["now", "now-2"]
+
+
+def test_an_invocation_is_fetched_where_none_is_here(here, monkeypatch):
+    """What another machine may be running is not taken up instead of what was begun here."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{here}/bucket")
+    write(here)
+    ledger = Ledger(here / "bucket" / "tiny" / "1", plan_sweep("tiny"))
+    ledger.home.mkdir(parents=True)
+    ledger.write()
+    below = results_home() / "tiny"
+    assert command.begun_folder(None, below) == below / "1"
+    shutil.copytree(ledger.home, here / "bucket" / "tiny" / "2")
+    assert command.begun_folder(None, below) == below / "1"
+    assert command.begun_folder(below / "2", below) == below / "2"
 
 
 def test_only_what_was_started_is_resumed(here, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -13,6 +14,7 @@ from pretended_runs import end
 from fedray.errors import UserError
 from fedray.report.latex import escaped
 from fedray.report.section import markdown
+from fedray.tables import command
 from fedray.tables.book import Book
 from fedray.tables.command import (
     as_it_is_now,
@@ -23,7 +25,7 @@ from fedray.tables.command import (
     parser,
     write_page,
 )
-from fedray.tables.figure import draw_curves
+from fedray.tables.figure import draw, draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
 from fedray.tables.page import NOTHING, main_cells
@@ -66,6 +68,22 @@ def written(play, here):
     found = outcome(book)
     (here / "out").mkdir()
     return book, found, markdown(write_page(book, found))
+
+
+@pytest.mark.parametrize("curve_key", [None, "lr"])
+def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch, curve_key):
+    _, found, _ = written
+    before = (here / "out" / "figure.png").read_bytes()
+    monkeypatch.setattr("fedray.tables.figure.draw_curves", lambda axes, *_: None)
+    found.plan.__dict__["curve"] = curve_key
+
+    def fail(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        draw(found, here / "out" / "figure.png")
+    assert (here / "out" / "figure.png").read_bytes() == before
 
 
 def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
@@ -367,6 +385,19 @@ def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file
         assert main([*again, *words]) == 2
         said = capsys.readouterr().err
         assert "started with other words; pass what it was started with (python -m" in said
+
+
+def test_two_tables_begun_in_the_same_second_have_a_folder_each(here, write, monkeypatch):
+    write()
+    monkeypatch.setattr(command, "stamp", lambda: "now")
+    monkeypatch.setattr(command, "connect_cluster", lambda *_, **__: 1)
+    monkeypatch.setattr(command, "prepare", lambda _: None)
+    monkeypatch.setattr(command, "run", lambda *_, **__: 0)
+    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
+    homes = sorted((here / "results" / "tables" / "tiny").iterdir())
+    assert [home.name for home in homes] == ["now", "now-2"]
+    assert main(["tiny", "--plan"]) == 0
+    assert len(list(homes[0].parent.iterdir())) == 2
 
 
 def test_fedray_table_is_the_same_command(here, write, capsys):
