@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,11 +34,11 @@ class TwoSteps(Algorithm):
     name = "two_steps"
 
     def __init__(self) -> None:
-        self.got: dict[int, dict[str, dict[int, int]]] = {}
+        self.notes = SimpleNamespace(got={})
 
     def round(self, state: Any, exchange: Any) -> Any:
         replies = {s: exchange.call(s, dict.fromkeys(exchange.participants)) for s in STEPS}
-        self.got[exchange.round] = {
+        self.notes.got[exchange.round] = {
             step: {client: made.round for client, made in uplinks.items()}
             for step, uplinks in replies.items()
         }
@@ -65,13 +66,13 @@ class Added(SummingMethod):
     name = "added"
 
     def __init__(self) -> None:
-        self.got: list[tuple[tuple[int, ...], float]] = []
+        self.notes = SimpleNamespace(got=[])
 
     def summand(self, upload: Any) -> Any:
         return {"round": torch.tensor(upload.round).double()}
 
     def server_step(self, state: Any, total: Any, server: Any) -> Any:
-        self.got.append((total.clients, float(total["round"])))
+        self.notes.got.append((total.clients, float(total["round"])))
         return state
 
 
@@ -116,7 +117,7 @@ def test_a_late_reply_is_an_answer_to_its_own_step(monkeypatch):
     monkeypatch.setattr(RoundExchange, "_strikes", strikes)
     monkeypatch.setattr(run, "_cohort", lambda round_: [[], [0, 1], [1, 2]][round_])
     _, one, two = run.rounds()
-    assert run.algorithm.got == {
+    assert run.algorithm.notes.got == {
         1: {step: {1: 1} for step in STEPS},
         2: {step: {0: 1, 1: 2, 2: 2} for step in STEPS},
     }
@@ -131,7 +132,7 @@ def test_uploads_are_added_up_by_the_executor_unless_some_may_be_late(late):
     method = Added()
     run = Federation(method, clients, Gate({}), plan, NoServer(), Streams(0))
     _, one, two = run.rounds()
-    assert method.got == [((0, 2), 2.0), ((0, 2), 4.0)]
+    assert method.notes.got == [((0, 2), 2.0), ((0, 2), 4.0)]
     assert clients.asked == [late == 0] * 2
     assert events_of(one) == events_of(two) == [(1, "failed: oops")]
 
@@ -140,7 +141,7 @@ def test_without_any_upload_there_is_no_server_step():
     method = Added()
     plan = Plan(1, 2, 1.0, 1, FaultConfig(drop=1.0))
     list(Federation(method, AddingClients(), Gate({}), plan, NoServer(), Streams(0)).rounds())
-    assert method.got == []
+    assert method.notes.got == []
 
 
 def test_who_is_absent_is_one_event_in_however_many_exchanges():
