@@ -203,6 +203,7 @@ class ClientRuntime:
             validation=None if data.validation is None else self._samples(data.validation[client]),
             eval_sets=self._shared(data.eval_sets),
             validation_sets=self._shared(data.validation_sets),
+            method=self.assembly.algorithm.name,
         )
 
     def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, EvalSet]:

@@ -114,6 +114,53 @@ def test_a_report_is_a_finite_number(replied, value):
     assert "expected a finite number" in failure.cause
 
 
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (lambda bias: torch.zeros(1, dtype=torch.int64), r"int64 [1]"),
+        (lambda bias: torch.zeros(1), r"float32 [1]"),
+        (lambda bias: bias.double(), r"float64 [10]"),
+    ],
+)
+def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found):
+    runtime = ClientRuntime(assemble("local"), CPU)
+    weights = runtime.client(0, 1).initial()
+    state = ClientState({**weights, "head.bias": wrong(weights["head.bias"])})
+    for reply in (
+        runtime.step("client_update", 1, 0, state, None)[0],
+        runtime.test("evaluate", 1, 0, state, None),
+    ):
+        assert reply.failure.cause == (
+            f"ValueError: the weights that local loads do not fit mlp: head.bias is {found}, "
+            "expected float32 [10]"
+        )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
+    runtime = ClientRuntime(assemble("local"), CPU)
+
+    def predict(output, local):
+        logits = output.logits.clone()
+        logits[0, 3] = value
+        return logits
+
+    monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
+    reply = runtime.test("evaluate", 1, 0, None, None)
+    assert reply.failure.cause.startswith(f"NotFinite: the tested model's logits hold {value};")
+    assert reply.failure.diverged
+
+
+def test_a_class_may_be_masked(assemble, monkeypatch):
+    runtime = ClientRuntime(assemble("local"), CPU)
+
+    def predict(output, local):
+        return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
+
+    monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
+    assert runtime.test("evaluate", 1, 0, None, None).failure is None
+
+
 # --- what a method sets on itself ----------------------------------------------------------------
 
 
