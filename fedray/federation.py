@@ -483,6 +483,7 @@ class RoundExchange:
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
         self._spent: dict[int, float] = {}
+        self._noised: dict[str, set[int]] = {}
         self._federation = federation
 
     @property
@@ -496,8 +497,11 @@ class RoundExchange:
         reached = self._send(down)
         release = self._ask(step, reached)
         replies = executor.step(step, self.round, reached) if reached else {}
-        if release is not None and not any(_tells(reply) for reply in replies.values()):
-            self._release(replace(release, void=True))
+        if release is not None:
+            if any(_tells(reply) for reply in replies.values()):
+                self._noised.setdefault(step, set()).update(reached)
+            else:
+                self._release(replace(release, void=True))
         arrived = self._due(step)
         uplinks = self._collect(step, replies)
         for client, uplink in arrived.items():
@@ -535,11 +539,28 @@ class RoundExchange:
         """Note what clients are about to release, where somebody counts it."""
         if self._federation.accountant is None or not down:
             return None
+        self._check_noise(step, down)
         drawn = len(self.participants) if down.keys() <= set(self.participants) else None
         everyone = len(self.everyone)
         release = Release(self.round, step, tuple(down), drawn or everyone, everyone)
         self._release(release)
         return release
+
+    def _check_noise(self, step: str, down: Downlinks) -> None:
+        """Refuse a call that would get the same noise as an earlier one of this round.
+
+        Raises:
+            UserError: naming the step.
+        """
+        privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
+        if privacy is None or privacy.noise_seed is None:
+            return
+        if before if privacy.mode == "central" else before & down.keys():
+            raise UserError(
+                f"privacy.noise_seed={privacy.noise_seed} gives a step's calls in one round the "
+                f"same noise, and round {self.round} calls {step} a second time; leave "
+                "privacy.noise_seed out, or give the second call a step of its own"
+            )
 
     def _release(self, release: Release) -> None:
         assert self._federation.accountant is not None
