@@ -195,7 +195,6 @@ def after_changing(assemble, monkeypatch):
         (defaultdict(list), lambda seen: seen["new"]),
         (({"a": [1]},), lambda seen: seen[0]["a"].append(2)),
     ],
-    ids=repr,
 )
 def test_a_container_that_a_step_changed_in_place_is_put_back(after_changing, attribute, change):
     before = copy.deepcopy(attribute)
@@ -217,7 +216,6 @@ def test_a_container_that_a_step_changed_in_place_is_put_back(after_changing, at
         (torch.nn.Linear(2, 2), lambda seen: torch.nn.init.zeros_(seen.weight)),
         (np.zeros(3), lambda seen: np.add(seen, 1, out=seen)),
     ],
-    ids=repr,
 )
 def test_numbers_that_a_step_changed_in_place_end_the_run(after_changing, attribute, change):
     with pytest.raises(UserError, match=r"^a client's step has changed what is in Local\.seen, w"):
