@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from fedray.errors import FedrayError, UserError, named, one_line, shown
+from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path
 from fedray.masking import mask
 from fedray.waiting import end_waiting
@@ -143,7 +144,8 @@ def run_command(
         with sigterm_raised():
             args = parsed(cli, argv)
             debug = args.debug
-            code = action(args)
+            with _exits_said():
+                code = action(args)
             sys.stdout.flush()
             return code
     except UserError as error:
@@ -162,6 +164,19 @@ def run_command(
         return RUN_ERROR
     finally:
         end_waiting()
+
+
+@contextmanager
+def _exits_said() -> Iterator[None]:
+    """Say of code that called `sys.exit` that it failed: its exit code would be the command's.
+
+    Raises:
+        CodeError: in place of its SystemExit; SIGTERM raises `Terminated`.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
 
 
 @contextmanager
@@ -255,9 +270,13 @@ def _described(error: Exception) -> str:
     """What happened; of what was not raised on purpose, also where."""
     if isinstance(error, FedrayError):
         return one_line(error)
+    return f"{_placed(error)}; --debug shows the traceback"
+
+
+def _placed(error: BaseException) -> str:
+    """What was raised, and where."""
     last = extract_tb(error.__traceback__)[-1]
-    where = f"({last.filename}, line {last.lineno})"
-    return f"{named(error)} {where}; --debug shows the traceback"
+    return f"{named(error)} ({last.filename}, line {last.lineno})"
 
 
 def _nobody_reads() -> bool:

@@ -30,6 +30,7 @@ from fedray.core import (
 from fedray.core.privacy import has_covered
 from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
+from fedray.core.unchanged import Unchanged
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.kept_scores import KeptScores
@@ -287,14 +288,23 @@ class Federation:
         """
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
+        shared = Unchanged(
+            self.algorithm,
+            by="the server's step",
+            because="which is neither kept nor sent; what the server keeps belongs into the state "
+            "that it returns",
+        )
         try:
-            return self._finish(exchange, steps(exchange), started)
+            with shared:
+                done, snapshot = self._finish(exchange, steps(exchange), started)
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
             if came_from_outside(error) or is_full(error):
                 raise
             raise ServerError(number, self._step_of(error), Failure.of(error)) from error
+        self.snapshot = snapshot
+        return done
 
     def _step_of(self, error: BaseException) -> str:
         """The innermost of the method's steps on the server that an error passed."""
@@ -312,7 +322,10 @@ class Federation:
         drawn = random.choice(joined, size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
-    def _finish(self, exchange: RoundExchange, state: ServerState, started: float) -> Round:
+    def _finish(
+        self, exchange: RoundExchange, state: ServerState, started: float
+    ) -> tuple[Round, Snapshot]:
+        """Test, measure; returns the round's record and what the federation is after it."""
         snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
@@ -331,8 +344,7 @@ class Federation:
         for name, value in _means(exchange.reports).items():
             add_metric(metrics, name, value)
         scores = {**evaluated.scores, **evaluated.newcomers}
-        self.snapshot = snapshot
-        return Round(
+        done = Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,
             client_seconds=exchange.client_seconds,
@@ -344,6 +356,7 @@ class Federation:
             events=exchange.events,
             matrices={name: value.tolist() for name, value in analysis.matrices.items()},
         )
+        return done, snapshot
 
     def _evaluate(
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
@@ -470,6 +483,7 @@ class RoundExchange:
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
         self._spent: dict[int, float] = {}
+        self._noised: dict[str, set[int]] = {}
         self._federation = federation
 
     @property
@@ -483,8 +497,11 @@ class RoundExchange:
         reached = self._send(down)
         release = self._ask(step, reached)
         replies = executor.step(step, self.round, reached) if reached else {}
-        if release is not None and not any(_tells(reply) for reply in replies.values()):
-            self._release(replace(release, void=True))
+        if release is not None:
+            if any(_tells(reply) for reply in replies.values()):
+                self._noised.setdefault(step, set()).update(reached)
+            else:
+                self._release(replace(release, void=True))
         arrived = self._due(step)
         uplinks = self._collect(step, replies)
         for client, uplink in arrived.items():
@@ -522,11 +539,28 @@ class RoundExchange:
         """Note what clients are about to release, where somebody counts it."""
         if self._federation.accountant is None or not down:
             return None
+        self._check_noise(step, down)
         drawn = len(self.participants) if down.keys() <= set(self.participants) else None
         everyone = len(self.everyone)
         release = Release(self.round, step, tuple(down), drawn or everyone, everyone)
         self._release(release)
         return release
+
+    def _check_noise(self, step: str, down: Downlinks) -> None:
+        """Refuse a call that would get the same noise as an earlier one of this round.
+
+        Raises:
+            UserError: naming the step.
+        """
+        privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
+        if privacy is None or privacy.noise_seed is None:
+            return
+        if before if privacy.mode == "central" else before & down.keys():
+            raise UserError(
+                f"privacy.noise_seed={privacy.noise_seed} gives a step's calls in one round the "
+                f"same noise, and round {self.round} calls {step} a second time; leave "
+                "privacy.noise_seed out, or give the second call a step of its own"
+            )
 
     def _release(self, release: Release) -> None:
         assert self._federation.accountant is not None

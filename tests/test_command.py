@@ -105,6 +105,25 @@ def test_wrong_words_are_one_sentence(argv, said, capsys):
     assert found.count("\n") == 1
 
 
+@pytest.mark.parametrize("status", [0, None, 3, "enough"])
+def test_code_that_exits_has_failed(capsys, status):
+    def action(args):
+        sys.exit(status)
+
+    code, said = ended(action, capsys)
+    assert code == 1
+    assert said.startswith("failed: SystemExit")
+    assert f"({__file__}, line " in said
+    with pytest.raises(CodeError, match="SystemExit"):
+        ended(action, capsys, ["--debug"])
+
+
+def test_help_is_no_failure(capsys):
+    with pytest.raises(SystemExit) as help_:
+        ended(raising(AssertionError("not reached")), capsys, ["--help"])
+    assert help_.value.code == 0
+
+
 def test_debug_raises_what_is_no_fault_of_the_user_s(capsys):
     with pytest.raises(KeyError):
         ended(raising(KeyError("x")), capsys, ["--debug"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fedray.config import FaultConfig
-from fedray.core import Algorithm, Gate, Payload, SummingMethod, payload_field
-from fedray.errors import Failure
+from fedray.core import Algorithm, Gate, Payload, Privacy, SummingMethod, payload_field
+from fedray.errors import Failure, UserError
+from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.score import Score
 from fedray.federation import Federation, Plan, Reply, RoundExchange, ScoreReply
 from fedray.records import Round
@@ -33,11 +35,11 @@ class TwoSteps(Algorithm):
     name = "two_steps"
 
     def __init__(self) -> None:
-        self.got: dict[int, dict[str, dict[int, int]]] = {}
+        self.notes = SimpleNamespace(got={})
 
     def round(self, state: Any, exchange: Any) -> Any:
         replies = {s: exchange.call(s, dict.fromkeys(exchange.participants)) for s in STEPS}
-        self.got[exchange.round] = {
+        self.notes.got[exchange.round] = {
             step: {client: made.round for client, made in uplinks.items()}
             for step, uplinks in replies.items()
         }
@@ -65,13 +67,13 @@ class Added(SummingMethod):
     name = "added"
 
     def __init__(self) -> None:
-        self.got: list[tuple[tuple[int, ...], float]] = []
+        self.notes = SimpleNamespace(got=[])
 
     def summand(self, upload: Any) -> Any:
         return {"round": torch.tensor(upload.round).double()}
 
     def server_step(self, state: Any, total: Any, server: Any) -> Any:
-        self.got.append((total.clients, float(total["round"])))
+        self.notes.got.append((total.clients, float(total["round"])))
         return state
 
 
@@ -116,7 +118,7 @@ def test_a_late_reply_is_an_answer_to_its_own_step(monkeypatch):
     monkeypatch.setattr(RoundExchange, "_strikes", strikes)
     monkeypatch.setattr(run, "_cohort", lambda round_: [[], [0, 1], [1, 2]][round_])
     _, one, two = run.rounds()
-    assert run.algorithm.got == {
+    assert run.algorithm.notes.got == {
         1: {step: {1: 1} for step in STEPS},
         2: {step: {0: 1, 1: 2, 2: 2} for step in STEPS},
     }
@@ -131,7 +133,7 @@ def test_uploads_are_added_up_by_the_executor_unless_some_may_be_late(late):
     method = Added()
     run = Federation(method, clients, Gate({}), plan, NoServer(), Streams(0))
     _, one, two = run.rounds()
-    assert method.got == [((0, 2), 2.0), ((0, 2), 4.0)]
+    assert method.notes.got == [((0, 2), 2.0), ((0, 2), 4.0)]
     assert clients.asked == [late == 0] * 2
     assert events_of(one) == events_of(two) == [(1, "failed: oops")]
 
@@ -140,7 +142,68 @@ def test_without_any_upload_there_is_no_server_step():
     method = Added()
     plan = Plan(1, 2, 1.0, 1, FaultConfig(drop=1.0))
     list(Federation(method, AddingClients(), Gate({}), plan, NoServer(), Streams(0)).rounds())
-    assert method.got == []
+    assert method.notes.got == []
+
+
+@dataclass(frozen=True)
+class Weighed(Payload):
+    """Has a number that noise covers."""
+
+    weights: torch.Tensor = payload_field("weights")
+
+
+class Twice(Algorithm):
+    """Calls a step twice in its second round: for everybody, or for each half."""
+
+    name = "twice"
+
+    def __init__(self, *calls: Sequence[int]) -> None:
+        self.calls = calls
+
+    def round(self, state: Any, exchange: Any) -> Any:
+        for clients in self.calls[: exchange.round]:
+            exchange.call("first", dict.fromkeys(clients))
+        return state
+
+
+@dataclass
+class Telling(Clients):
+    """Clients that upload what noise covers, or nothing of it."""
+
+    upload: Payload = field(default_factory=lambda: Weighed(torch.ones(2)))
+
+    def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
+        return {client: Reply(self.upload) for client in down}
+
+
+def noisy(mode: Any, seed: int | None, calls: Any, clients: Clients) -> Federation:
+    gate = Gate({}, privacy=Privacy(mode, 1.0, 1.0, seed))
+    plan = Plan(2, 3, 1.0, 1, FaultConfig())
+    counts = Accountant(mode, 1.0, 1e-5, repeatable=seed is not None)
+    return Federation(Twice(*calls), clients, gate, plan, NoServer(), Streams(0), counts)
+
+
+@pytest.mark.parametrize(
+    ("mode", "calls"), [("local", ([0, 1], [1, 2])), ("central", ([0, 1, 2], [0])),
+                        ("central", ([0], [1, 2]))]
+)  # fmt: skip
+def test_a_step_that_would_have_the_same_noise_again_is_refused(mode, calls):
+    rounds = noisy(mode, 3, calls, Telling()).rounds()
+    assert [next(rounds).round, next(rounds).round] == [0, 1]
+    with pytest.raises(UserError, match=r"^privacy\.noise_seed=3 gives .* round 2 calls first a s"):
+        next(rounds)
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed", "calls", "upload"),
+    [
+        ("local", 3, ([0], [1, 2]), Weighed(torch.ones(2))),
+        ("local", None, ([0, 1], [0, 1]), Weighed(torch.ones(2))),
+        ("central", 3, ([0, 1], [0, 1]), Made(1)),
+    ],
+)
+def test_so_is_no_step_whose_noise_differs_or_that_has_none(mode, seed, calls, upload):
+    assert len(list(noisy(mode, seed, calls, Telling(upload=upload)).rounds())) == 3
 
 
 def test_who_is_absent_is_one_event_in_however_many_exchanges():

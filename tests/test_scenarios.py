@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from fedray.data.federated import GLOBAL_TEST
+from fedray.data.imageset import ImageSet
 from fedray.errors import UserError
 from fedray.evaluation.score import Score, TopK, within_top
 from fedray.models import Pixels
+from fedray.runtime.assembly import deal
 from fedray.runtime.session import plot_phases
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
@@ -129,6 +131,14 @@ def test_one_global_model_has_its_accuracy_on_everybodys_test(run):
 def test_more_candidates_than_classes_are_refused(assemble):
     with pytest.raises(UserError, match=r"evaluation\.top_k=10 of 10 classes is always right"):
         _ = assemble("local", {"evaluation.top_k": 10}).data
+
+
+def test_a_single_class_is_refused(assemble):
+    experiment = assemble("local", {"data.samples": 40, "data.partition": "iid"}).experiment
+    pixels = np.zeros((40, 1, 8, 8), np.uint8)
+    one = ImageSet("made", pixels, np.zeros(40, np.int64), ("cat",), np.zeros(40, np.int8))
+    with pytest.raises(UserError, match=r"there is one class, cat; a classifier needs two$"):
+        deal(experiment, one)
 
 
 def test_scores_are_plain_counts():

@@ -10,6 +10,7 @@ state.py      state as nested mappings of tensors
 payload.py    what travels, declared field by field
 contract.py   what an upload must be, checked where the client runs
 signals.py    interruptions from outside, told from a step's own
+unchanged.py  a method's attributes, which no step may change
 sums.py       sums over uploads, made where the clients run
 privacy.py    clipping and noise of what clients upload
 gate.py       the gate that checks, counts and transforms what travels

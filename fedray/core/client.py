@@ -189,6 +189,11 @@ def _options(optimizer: torch.optim.Optimizer) -> list[object]:
     ]
 
 
+def _kind(tensor: Tensor) -> str:
+    """A tensor's type and shape, "float32 [10, 16]"."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
 def named_tensors(model: nn.Module) -> Tensors:
     """A model's parameters and buffers by name, not copied."""
     return {
@@ -218,6 +223,7 @@ class Client:
         train_losses: mean loss of the last epoch of each local training of this step.
         optimizer_state: what the optimiser has kept, by the parameter's name; stays empty unless
             `optimizer.keep` is set.
+        method: the method's name, for messages.
     """
 
     id: int
@@ -235,6 +241,7 @@ class Client:
     validation_sets: Mapping[str, EvalSet] = field(default_factory=dict)
     train_losses: list[float] = field(default_factory=list)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
+    method: str = "the method"
 
     def with_schedule(self, later: int = 0, **config: Any) -> Client:
         """This client with the batches of `later` rounds on, and another `TrainingConfig`."""
@@ -246,7 +253,7 @@ class Client:
         """Put `weights` into this architecture's skeleton and return it, on the device.
 
         Raises:
-            ValueError: when they are not the model's, by name.
+            ValueError: when they are not the model's, by name, shape or dtype.
         """
         placed = self.skeleton.tensors
         if placed.keys() != weights.keys():
@@ -255,7 +262,13 @@ class Client:
                 f"{sorted(placed.keys() ^ weights.keys())[:3]} differ"
             )
         for name, tensor in placed.items():
-            tensor.copy_(weights[name])
+            given = weights[name]
+            if given.shape != tensor.shape or given.dtype != tensor.dtype:  # `copy_` makes it fit
+                raise ValueError(
+                    f"the weights that {self.method} loads do not fit {self.architecture}: {name} "
+                    f"is {_kind(given)}, expected {_kind(tensor)}"
+                )
+            tensor.copy_(given)
         return self.skeleton.model
 
     def weights(self, model: nn.Module) -> Tensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from fedray.core import (
     Samples,
     fit,
 )
+from fedray.errors import NotFinite
 from fedray.evaluation.protocols import ClassSubset, FineTuned
 from fedray.evaluation.score import Score, TopK, overlap, within_top
 from fedray.models import head_tensors
@@ -108,11 +110,31 @@ def _on(algorithm: Algorithm, local: LocalContext, eval_set: EvalSet) -> Score:
     k, device = local.client.setting.top_k, local.client.device
     counts = torch.zeros(3, columns, dtype=torch.int64, device=device)
     among = torch.zeros((), dtype=torch.int64, device=device)
+    largest = torch.full((), -torch.inf, device=device)
     for batch in local.client.batches(eval_set.samples):
         logits = algorithm.predict(local.model(batch.inputs), local)
+        largest = torch.maximum(largest, logits.amax())
         labels = batch.labels - eval_set.classes.start
         counts += overlap(logits.argmax(dim=1), labels, columns)
         if k is not None:
             among += within_top(logits, labels, k)
+    _check_finite(float(largest), local)
     found = Score.by_class(*counts.tolist())
     return found if k is None else replace(found, top=TopK(k, int(among)))
+
+
+def _check_finite(largest: float, local: LocalContext) -> None:
+    """Refuse a model whose logits are NaN or infinite: it is right by chance.
+
+    Args:
+        largest: of all logits; -inf alone is a class that a method leaves out.
+        local: whose model it is.
+
+    Raises:
+        NotFinite: when it is neither finite nor -inf.
+    """
+    if not largest < math.inf:
+        raise NotFinite(
+            f"the tested model's logits hold {largest}; lower lr (now "
+            f"{local.client.setting.training.lr:g}) or the weight of the method's own term"
+        )

@@ -288,6 +288,11 @@ def _predicts_pixels(experiment: Experiment) -> bool:
 
 def _check_enough(experiment: Experiment, data: FederatedData) -> None:
     method = algorithms.get(experiment.algorithm.name)
+    if len(data.class_names) < 2:
+        raise UserError(
+            f"data.source={experiment.data.source.name}: there is one class, "
+            f"{', '.join(data.class_names)}; a classifier needs two"
+        )
     if method.requires.validation and data.validation is None:
         raise UserError(
             f"{method.name}'s clients need validation images, and data.partition="

@@ -30,6 +30,7 @@ from fedray.core import (
 from fedray.core.contract import check_type, check_upload
 from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
+from fedray.core.unchanged import Unchanged
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
 from fedray.evaluation.testing import TESTS
@@ -38,7 +39,7 @@ from fedray.files import is_full
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
-from fedray.runtime.isolation import PrivateCopies, Surroundings, Unchanged
+from fedray.runtime.isolation import PrivateCopies, Surroundings
 from fedray.runtime.models import SampleMaker
 from fedray.runtime.watched import watched
 
@@ -202,6 +203,7 @@ class ClientRuntime:
             validation=None if data.validation is None else self._samples(data.validation[client]),
             eval_sets=self._shared(data.eval_sets),
             validation_sets=self._shared(data.validation_sets),
+            method=self.assembly.algorithm.name,
         )
 
     def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, EvalSet]:
@@ -241,7 +243,13 @@ class ClientRuntime:
         context = self.client(client, round_)
         algorithm, setting = self.assembly.algorithm, context.setting
         seed = self.assembly.streams.entropy(f"layers/{step}", round_=round_, client=client)
-        shared = Unchanged(algorithm, setting, setting.training)
+        shared = Unchanged(
+            algorithm,
+            setting,
+            setting.training,
+            by="a client's step",
+            because="which all clients share; what a client keeps belongs into its ClientState",
+        )
         whole = False
         try:
             with self._surroundings.isolated(seed), shared:

@@ -19,7 +19,6 @@ from fedray.core.state import StateTree, map_tensors
 from fedray.runtime.devices import KINDS, random_state, seed_device, set_random_state
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_NONE = object()
 _AUTOCAST = ("cpu", *KINDS)
 
 
@@ -236,41 +235,3 @@ class PrivateCopies:
         """The original of a copy that is as it was: what many clients keep stays one tensor."""
         copied, original = self._originals.get(id(tensor), (tensor, tensor))
         return original if copied is tensor and torch.equal(copied, original) else tensor
-
-
-class Unchanged:
-    """Objects that all steps share, whose attributes no step may set.
-
-    Args:
-        shared: the objects.
-    """
-
-    def __init__(self, *shared: Any) -> None:
-        self._shared = shared
-
-    def __enter__(self) -> None:
-        self._before = [(each, dict(vars(each))) for each in self._shared]
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        """Set back what was set.
-
-        Raises:
-            TypeError: naming an attribute that was set, where nothing else was raised.
-        """
-        found = [name for each, before in self._before for name in _set_back(each, before)]
-        if found and kind is None:
-            raise TypeError(
-                f"a client's step has set {found[0]}, which all clients share; what a client keeps "
-                "belongs into its ClientState"
-            )
-
-
-def _set_back(each: Any, before: dict[str, Any]) -> list[str]:
-    """Give an object the attributes that it had; returns the names of those that were others."""
-    now = vars(each)
-    if len(now) == len(before) and all(now.get(n, _NONE) is v for n, v in before.items()):
-        return []
-    names = [n for n in {**before, **now} if now.get(n, _NONE) is not before.get(n, _NONE)]
-    now.clear()
-    now.update(before)
-    return [f"{type(each).__name__}.{name}" for name in names]

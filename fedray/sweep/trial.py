@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedray.errors import Failure, FedrayError, RunFailed, UserError, nearest
+from fedray.errors import CodeError, Failure, FedrayError, RunFailed, UserError, nearest
 from fedray.records import Round, RunFolder
 from fedray.sweep.ledger import DIVERGED
 from fedray.sweep.seeds import (
@@ -73,7 +73,7 @@ def tell(
         return
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     try:
-        with closing(make()) as all_reports:
+        with closing(_made(make)) as all_reports:
             for report in all_reports:
                 tune.report(report)  # raises SystemExit where ASHA stops the trial
     except RunFailed:
@@ -81,6 +81,25 @@ def tell(
     except Exception as error:
         RunFolder(folder).keep_error(Failure.of(error).traceback)
         tune.report({"objective": math.nan, "failed": reason_of(error)})
+
+
+def _made(
+    make: Callable[[], Generator[dict[str, Any], None, None]],
+) -> Generator[dict[str, Any], None, None]:
+    """What is reported; code that calls `sys.exit` on the way has failed, and was not stopped.
+
+    Raises:
+        CodeError: in place of its SystemExit.
+    """
+    from fedray.core.signals import came_from_outside
+
+    try:
+        with closing(make()) as all_reports:
+            yield from all_reports
+    except SystemExit as error:
+        if came_from_outside(error):
+            raise
+        raise CodeError(Failure.of(error)) from error
 
 
 def reason_of(error: Exception) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,10 +81,10 @@ class Notes(Algorithm):
     name = "notes"
 
     def __init__(self) -> None:
-        self.got: dict[int, dict[int, int]] = {}
+        self.notes = SimpleNamespace(got={})
 
     def server_update(self, state: Any, uplinks: Mapping[int, Made], server: Any) -> Any:
-        self.got[server.round] = {client: made.round for client, made in uplinks.items()}
+        self.notes.got[server.round] = {client: made.round for client, made in uplinks.items()}
         return state
 
 
@@ -126,7 +127,7 @@ def test_a_late_reply_counts_in_the_round_it_is_due(monkeypatch):
     scenario(monkeypatch, {(1, 0), (2, 0), (3, 0)})
     run = federation(4, late_rounds=2)
     _, one, _, three, four = run.rounds()
-    assert run.algorithm.got == {
+    assert run.algorithm.notes.got == {
         1: {1: 1, 2: 1},
         2: {1: 2, 2: 2},
         3: {0: 1, 1: 3, 2: 3},
@@ -143,7 +144,7 @@ def test_a_late_reply_of_somebody_who_is_not_asked_any_more(monkeypatch):
     run = federation(2)
     monkeypatch.setattr(run, "_cohort", lambda round_: [[], [0, 1], [1, 2]][round_])
     _, one, two = run.rounds()
-    assert run.algorithm.got == {1: {1: 1}, 2: {0: 1, 1: 2, 2: 2}}
+    assert run.algorithm.notes.got == {1: {1: 1}, 2: {0: 1, 1: 2, 2: 2}}
     assert (one.participants, two.participants) == ([0, 1], [1, 2])
 
 
@@ -151,7 +152,7 @@ def test_a_fresh_reply_replaces_the_late_one(monkeypatch):
     scenario(monkeypatch, {(1, 0), (1, 1), (2, 1)})
     run = federation(3)
     _, _, two, three = run.rounds()
-    assert run.algorithm.got == {1: {2: 1}, 2: {0: 2, 1: 1, 2: 2}, 3: {0: 3, 1: 3, 2: 3}}
+    assert run.algorithm.notes.got == {1: {2: 1}, 2: {0: 2, 1: 1, 2: 2}, 3: {0: 3, 1: 3, 2: 3}}
     assert (0, "late reply replaced") in events_of(two)
     assert (1, "late reply arrived") in events_of(two)
     assert events_of(three) == [(1, "late reply replaced")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -134,13 +135,46 @@ def test_a_fault_shows_its_line_and_its_traceback_is_kept(tmp_path, capsys):
     ],
 )
 def test_a_model_that_gives_no_features(tmp_path, capsys, text, message):
-    import re
-
     head = "from torch import nn\n\nfrom fedray.models import architecture\n\n\n"
     code = f'{head}@architecture("bad")\ndef bad(channels, image_size):\n    {text}\n'
     words = [*write(tmp_path, nets=code), "model.group=bad", *SMALL, "--executor", "serial"]
     assert main(["fedavg_digits", *words, "--no-track", "--out", str(tmp_path / "run")]) > 0
     assert re.search(message, capsys.readouterr().err)
+
+
+EXITS = {
+    "a method": (
+        METHOD + "\n    def __init__(self, *given):\n        raise SystemExit(0)\n",
+        ["algorithm=scaled"],
+    ),
+    "a source": (
+        DATA.replace(
+            "        labels = np.arange(200)", "        raise SystemExit\n        labels = 0"
+        ),
+        ["data.source=tones"],
+    ),
+    "a partition": (
+        DATA.replace("        n = len(", "        raise SystemExit(0)\n        n = len("),
+        ["data.partition=turns"],
+    ),
+    "a model": (
+        MODEL.replace("    made = Net(24)", "    raise SystemExit(0)"),
+        ["model.group=net", "model.feature_dim=16"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EXITS)
+def test_code_that_exits_is_a_fault(tmp_path, capsys, what):
+    text, keys = EXITS[what]
+    words = [*SMALL[:-1], "data.partition=iid"] if what != "a partition" else SMALL[:-1]
+    command = ["fedavg_digits", *write(tmp_path, mine=text), *words, *keys, "--no-track"]
+    out = tmp_path / "run"
+    assert main([*command, "--executor", "serial", "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"SystemExit.* \(mine\.py, line \d+\)", said)
+    assert f"(traceback in {out}/error.txt)" in said
+    assert "raise SystemExit" in RunFolder(out).error.read_text()
 
 
 @pytest.mark.parametrize(

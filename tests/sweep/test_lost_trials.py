@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,27 @@ def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path, le
     trials.run_trial(config, ledger.plan, tmp_path / "home")
     assert [report["failed"] for report in said] == ["it died 2 time(s)"]
     assert not (tmp_path / "home").exists()
+
+
+def test_a_trial_whose_code_exits_has_failed_and_was_not_stopped(monkeypatch, tmp_path):
+    from ray import tune
+
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(tune, "report", said.append)
+
+    def exits() -> Any:
+        yield {"objective": 0.5}
+        sys.exit(0)
+
+    trials.tell({"number": 0}, tmp_path, exits)
+    assert [report.get("failed") for report in said] == [None, "SystemExit: 0"]
+
+    def stop(report: Any) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr(tune, "report", stop)
+    with pytest.raises(SystemExit):
+        trials.tell({"number": 0}, tmp_path, exits)
 
 
 def test_a_trial_whose_files_are_damaged_fails_once_and_for_all(monkeypatch, ledger):
