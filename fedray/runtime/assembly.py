@@ -37,6 +37,7 @@ from fedray.models import is_dense
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.models import ModelProvider, model_provider
+from fedray.runtime.outside import outside_files
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
@@ -77,6 +78,11 @@ class Assembly:
     def identity(self) -> str:
         """Hash of all that determines the numbers, the data's content included."""
         return self.experiment.identity(self.data.images.sha256)
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Content hashes of the run's own files of texts and weights, see `outside_files`."""
+        return outside_files(self.experiment, self.data.class_names)
 
     @cached_property
     def pinned(self) -> Experiment:

@@ -51,6 +51,7 @@ from fedray.runtime.cache import shared
 from fedray.runtime.devices import pick_device, servers_memory
 from fedray.runtime.keeping import ModelKeeper
 from fedray.runtime.memory import peak_rss
+from fedray.runtime.outside import changed_files, said
 from fedray.runtime.privacy import accountant_of, statement
 
 
@@ -102,6 +103,7 @@ class Session:
         torch.set_num_threads(experiment.threads)
         self._assembly = Assembly(experiment)
         check_data(self._folder, self._assembly)
+        check_files(self._folder, self._assembly)
         check_result(self._folder, self._assembly)
         server = self._assembly.server(self._device)
         self._executor = make_executor(self._assembly)
@@ -338,6 +340,7 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         metrics=metrics_of(assembly.algorithm),
         privacy=statement(experiment),
         retested=retested,
+        files_sha256=assembly.files or None,
     )
 
 
@@ -421,6 +424,23 @@ def check_data(folder: RunFolder, assembly: Assembly) -> None:
             f"the images or labels are not those that {folder.path} began with (content hash "
             f"{before[:12]}, now {now[:12]}); restore data.root={assembly.experiment.data.root}, "
             "or start anew with another --out"
+        )
+
+
+def check_files(folder: RunFolder, assembly: Assembly) -> None:
+    """Refuse to go on with texts or weights that are not those of the earlier rounds.
+
+    Raises:
+        UserError: naming the key, with both hashes.
+    """
+    before = folder.read().info.files_sha256 if folder.has_result else None
+    if not before:  # written before this was: nothing to compare with, nothing to look for
+        return
+    for key in changed_files(before, assembly.files):
+        raise UserError(
+            f"the {said(key, assembly.experiment)} are not those that {folder.path} began with "
+            f"(content hash {before[key][:12]}, now {assembly.files[key][:12]}); restore what "
+            "they were, or start anew with another --out"
         )
 
 

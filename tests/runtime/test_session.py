@@ -20,6 +20,8 @@ from fedray.cli.run import main
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import Costs, RunFolder, RunWriter
+from fedray.report.finished import reopen
+from fedray.runtime.outside import outside_files
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, metrics_of
@@ -362,3 +364,98 @@ def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypa
     assert not (tmp_path / "checkpoints" / "round_00001").exists()
     rounds.close()
     assert (tmp_path / "checkpoints" / "round_00001" / "meta.json").exists()
+
+
+# --- texts and weights in files of one's own -----------------------------------------------------
+
+TEXTS = {
+    name: {"Short Label": name, "Fine-grained Descriptions": [f"the digit {name}"]}
+    for name in (*map(str, range(10)), "first")
+}
+
+WORDS = ["a", "photo", "of", "the", "digit"]
+
+
+def of_texts(root: Path, out: Path) -> Session:
+    """FedTSP with texts, names and word vectors out of files of the user's."""
+    experiment = resolve("fedtsp_digits", [
+        "rounds=2", "local_epochs=1", "data.clients=2", "data.samples=200",
+        "data.partition=iid", "algorithm.prompt_length=0", "model.feature_dim=3",
+        "text.encoder.name=vectors", f"text.encoder.path={root / 'vectors.txt'}",
+        f"text.descriptions={root / 'texts.json'}", f"text.names={root / 'names.json'}",
+    ])  # fmt: skip
+    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+
+
+def texts_in(root: Path, **changed: str) -> None:
+    """Write the files, those that are given with another content."""
+    files = {
+        "texts": json.dumps(TEXTS),
+        "names": json.dumps([*map(str, range(10))]),
+        "vectors": "".join(f"{word} {i} 1 {i % 3}\n" for i, word in enumerate([*WORDS, *TEXTS])),
+    }
+    root.mkdir(exist_ok=True)
+    for name, content in {**files, **changed}.items():
+        suffix = "txt" if name == "vectors" else "json"
+        (root / f"{name}.{suffix}").write_text(content)
+
+
+def first_other(texts: dict[str, Any]) -> str:
+    other = {"Short Label": "0", "Fine-grained Descriptions": ["the first digit"]}
+    return json.dumps({**texts, "0": other})
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"texts": first_other(TEXTS)}, "texts of text.descriptions"),
+        ({"names": json.dumps(["first", *map(str, range(1, 10))])}, "names of text.names"),
+        ({"vectors": "".join(f"{word} 1 2 3\n" for word in [*WORDS, *TEXTS])},
+         "weights of text.encoder.path"),
+    ],
+)  # fmt: skip
+def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, changed, what):
+    root, out = tmp_path / "files", tmp_path / "out"
+    texts_in(root)
+    rounds = of_texts(root, out).rounds()
+    assert [next(rounds).round, next(rounds).round] == [0, 1]
+    rounds.close()
+    hashes = RunFolder(out).read().info.files_sha256
+    assert set(hashes) == {"text.descriptions", "text.names", "text.encoder.path"}
+    texts = {**TEXTS, "none of the data's": TEXTS["0"]}
+    texts_in(root, **{"texts": json.dumps(texts), **changed})
+    with pytest.raises(UserError, match=rf"^the {what}=.* are not those that .*out began with"):
+        of_texts(root, out)
+    with pytest.raises(UserError, match=rf"^the {what}=.* are not those that .*out began with"):
+        reopen(out)
+    texts_in(root, texts=json.dumps(texts))  # another class's texts may come and go
+    reopen(out)
+    assert [done.round for done in of_texts(root, out).rounds()] == [2]
+
+
+def test_a_run_from_before_files_were_hashed_goes_on(tmp_path):
+    root, out = tmp_path / "files", tmp_path / "out"
+    texts_in(root)
+    rounds = of_texts(root, out).rounds()
+    next(rounds), next(rounds)
+    rounds.close()
+    rewritten(RunFolder(out), files_sha256=None)
+    assert "files_sha256" not in json.loads((out / "result.json").read_text())
+    assert [done.round for done in of_texts(root, out).rounds()] == [2]
+    assert RunFolder(out).read().info.files_sha256
+
+
+def test_a_run_without_files_of_its_own_says_nothing_of_them(tmp_path):
+    interrupted(tmp_path)
+    assert "files_sha256" not in json.loads((tmp_path / "result.json").read_text())
+
+
+def test_weights_that_were_written_anew_are_other_ones(tmp_path):
+    file = tmp_path / "weights.pth"
+    found = []
+    for content in (b"some", b"other"):
+        file.write_bytes(content)
+        experiment = resolve("fedavg_digits", ["model.group=resnet18", f"model.pretrained={file}"])
+        found.append(outside_files(experiment, ["0"]))
+    assert [*found[0]] == [*found[1]] == ["model.pretrained"]
+    assert found[0] != found[1]
