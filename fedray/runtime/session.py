@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -33,6 +34,7 @@ from fedray.files import full_disk_said, write_atomic
 from fedray.plugins import use
 from fedray.records import (
     HEADLINE,
+    MADE_BY,
     Costs,
     FolderClaim,
     Metric,
@@ -53,6 +55,8 @@ from fedray.runtime.keeping import ModelKeeper
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.outside import changed_files, said
 from fedray.runtime.privacy import accountant_of, statement
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -216,6 +220,8 @@ class Session:
         folder.write_plugins(self.experiment.plugins)
         if earlier is None:
             folder.error.unlink(missing_ok=True)
+        else:
+            info = gone_on(info, earlier, folder)
         for release in self._unwritten:
             folder.releases.append(release)
         self._unwritten.clear()
@@ -342,6 +348,36 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         retested=retested,
         files_sha256=assembly.files or None,
     )
+
+
+def gone_on(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
+    """What determines the numbers of a run that goes on: where versions changed, which was when.
+
+    Args:
+        info: as it is now.
+        earlier: what the run has written, cut to the rounds that still count.
+        folder: the run's, to be named where versions have changed.
+    """
+    before = list(earlier.info.earlier_versions)
+    last = {"until_round": earlier.done, "versions": dict(earlier.info.versions)}
+    if before and before[-1]["until_round"] >= earlier.done:  # of what came after, nothing counts
+        last = before.pop()
+    then, now = last["versions"], info.versions
+    changes = [
+        f"{name} {then.get(name, 'unknown')}, now {now.get(name, 'unknown')}"
+        for name in MADE_BY
+        if then.get(name) != now.get(name)
+    ]
+    if changes:
+        log.warning(
+            "%s goes on after round %d with other versions than before (%s); %s names both",
+            folder.path,
+            earlier.done,
+            "; ".join(changes),
+            folder.result.name,
+        )
+        before.append(last)
+    return replace(info, earlier_versions=before)
 
 
 def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:

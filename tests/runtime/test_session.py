@@ -19,7 +19,7 @@ import torch
 from fedray.cli.run import main
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import Costs, RunFolder, RunWriter
+from fedray.records import Costs, RunFolder, RunWriter, versions
 from fedray.report.finished import reopen
 from fedray.runtime.outside import outside_files
 from fedray.runtime.resolve import resolve
@@ -65,6 +65,37 @@ def test_costs_go_on_where_the_run_stopped(tmp_path):
     costs = folder.read().costs
     assert 1000 < costs.wall_seconds < 1500
     assert (costs.startup_seconds, costs.peak_rss_bytes) == (77.0, 2**50)
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_earlier_ones(
+    tmp_path, caplog
+):
+    folder, now = interrupted(tmp_path), dict(versions())
+    rewritten(folder, versions={**now, "torch": "0.1", "ray": "0.1"})
+    rounds = session(tmp_path).rounds()
+    assert next(rounds).round == 2
+    rounds.close()
+    assert "goes on after round 1 with other versions than before (torch 0.1, now " in caplog.text
+    caplog.clear()
+    assert [done.round for done in session(tmp_path).rounds()] == [3]
+    info = folder.read().info
+    before = {"until_round": 1, "versions": {**now, "torch": "0.1", "ray": "0.1"}}
+    assert (info.versions, list(info.earlier_versions)) == (now, [before])
+    assert caplog.text == ""
+
+
+def test_versions_whose_rounds_were_lost_are_not_kept(tmp_path):
+    folder, now = interrupted(tmp_path, "checkpoint_every=1"), dict(versions())
+    first = {"until_round": 1, "versions": {**now, "torch": "0.1"}}
+    rewritten(folder, versions={**now, "torch": "0.2"}, earlier_versions=[first])
+    list(session(tmp_path, "checkpoint_every=1").rounds())
+    assert list(folder.read().info.earlier_versions) == [first]
+
+
+def test_a_run_that_goes_on_with_the_same_versions_has_no_earlier_ones(tmp_path):
+    interrupted(tmp_path)
+    list(session(tmp_path).rounds())
+    assert "earlier_versions" not in json.loads((tmp_path / "result.json").read_text())
 
 
 def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tmp_path):
