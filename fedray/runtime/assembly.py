@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import Experiment, parameters
+from fedray.config import DataConfig, Experiment, parameters
 from fedray.core import (
     Algorithm,
     Gate,
@@ -230,10 +230,13 @@ def _plugins(experiment: Experiment) -> tuple[str, ...]:
     return tuple(plugin.sha256 for plugin in experiment.plugins)
 
 
-def _images(experiment: Experiment) -> ImageSet:
-    """An experiment's images: those that it was pinned to, with masks if the models need some."""
-    keys = experiment.data
-    images = load_images(
+def read_images(keys: DataConfig) -> ImageSet:
+    """The images that an experiment's `data` names, whatever they hold.
+
+    Raises:
+        UserError: when they are not there, or not as they should be.
+    """
+    return load_images(
         keys.source,
         Path(keys.root) if keys.root else None,
         image_size=keys.image_size,
@@ -244,6 +247,12 @@ def _images(experiment: Experiment) -> ImageSet:
         resize=keys.resize,
         classes=keys.classes,
     )
+
+
+def _images(experiment: Experiment) -> ImageSet:
+    """An experiment's images: those that it was pinned to, with masks if the models need some."""
+    keys = experiment.data
+    images = read_images(keys)
     if keys.sha256 is not None and images.sha256 != keys.sha256:
         raise UserError(
             f"data.root={keys.root} on {node()} holds images or labels with the content hash "

@@ -359,7 +359,7 @@ def gone_on(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
         folder: the run's, to be named where versions have changed.
     """
     before = list(earlier.info.earlier_versions)
-    last = {"until_round": earlier.done, "versions": dict(earlier.info.versions)}
+    last: Mapping[str, Any] = {"until_round": earlier.done, "versions": dict(earlier.info.versions)}
     if before and before[-1]["until_round"] >= earlier.done:  # of what came after, nothing counts
         last = before.pop()
     then, now = last["versions"], info.versions

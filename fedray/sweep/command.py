@@ -35,6 +35,7 @@ from fedray.records import RunFolder
 from fedray.runtime.mirror import fetch_missing, mirrored
 from fedray.shipped import folders, names
 from fedray.sweep.ledger import Ledger, Trial, unfinished
+from fedray.sweep.seeds import seed_folders
 from fedray.sweep.spec import (
     MOST_TRIALS,
     SweepPlan,
@@ -182,7 +183,38 @@ def _resume(args: argparse.Namespace) -> Ledger:
                     f"--resume: {home} was started with {key}={was}, now {given}; "
                     "pass what it was started with, or nothing but --resume"
                 )
+    check_finished(ledger)
     return ledger
+
+
+def check_finished(ledger: Ledger) -> None:
+    """Refuse to rank finished trials of other images, texts or weights than are there now.
+
+    Raises:
+        UserError: with the ways to go on.
+    """
+    plan = ledger.plan
+    over = [trial for trial in ledger.ordered if trial.status in ("finished", "stopped")]
+    runs = [
+        (run.path, plan.experiment_of(trial.config, seed))
+        for trial in over
+        for seed, run in zip(
+            plan.seeds, seed_folders(ledger.home / trial.name, plan.seeds), strict=True
+        )
+        if run.has_result
+    ]
+    if not runs:
+        return
+    from fedray.runtime.reused import find_changed
+
+    found = find_changed(runs)
+    if found is not None:
+        where = found.folder.relative_to(ledger.home)
+        raise UserError(
+            f"--resume: {found.count} of the {len(runs)} runs of trials that are over in "
+            f"{ledger.home} were made with other {found.what} than there are now (first {where}); "
+            "restore what it was, or start without --resume"
+        )
 
 
 @contextmanager

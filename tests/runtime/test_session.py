@@ -23,6 +23,7 @@ from fedray.records import Costs, RunFolder, RunWriter, versions
 from fedray.report.finished import reopen
 from fedray.runtime.outside import outside_files
 from fedray.runtime.resolve import resolve
+from fedray.runtime.reused import Changed, find_changed
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, metrics_of
 
@@ -462,6 +463,22 @@ def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, ch
     texts_in(root, texts=json.dumps(texts))  # another class's texts may come and go
     reopen(out)
     assert [done.round for done in of_texts(root, out).rounds()] == [2]
+
+
+def test_a_finished_run_is_compared_with_the_texts_that_are_there_now(tmp_path, caplog):
+    root, out = tmp_path / "files", tmp_path / "out"
+    texts_in(root)
+    of_run = of_texts(root, out)
+    list(of_run.rounds())
+    run = (out, of_run.experiment)
+    assert find_changed([run]) is None
+    texts_in(root, texts=first_other(TEXTS))
+    what = f"texts of text.descriptions={root / 'texts.json'}"
+    assert find_changed([run, run]) == Changed(out, what, 2)
+    caplog.clear()
+    (root / "texts.json").unlink()
+    assert find_changed([run, run]) is None
+    assert caplog.text.count("finished runs are taken as they are, not compared: ") == 1
 
 
 def test_a_run_from_before_files_were_hashed_goes_on(tmp_path):
