@@ -21,7 +21,7 @@ from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import BEST, RunFolder
-from fedray.sweep.ledger import DIVERGED, Trial, read_state
+from fedray.sweep.ledger import DIVERGED, Trial, read_state, write_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Ended, Standing, Wanted
@@ -299,7 +299,7 @@ class Book:
         for number, published in enumerate(self.published):
             if not (kept := self.home / kept_name(number)).exists():
                 write_json(kept, published.tree)
-        write_json(self.home / FILE, tree)
+        write_state(self.home / FILE, tree)
 
     @classmethod
     def read(cls, home: Path) -> Book:
