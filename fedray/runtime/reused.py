@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,14 +101,18 @@ class Changed:
     """Finished runs that have read something else than is there now.
 
     Attributes:
-        folder: the first one's.
-        what: it has read.
-        count: how many there are.
+        folders: theirs.
+        what: the first one has read.
     """
 
-    folder: Path
+    folders: Sequence[Path]
     what: str
-    count: int
+
+    def names(self, home: Path, most: int = 10) -> str:
+        """The folders below `home`, so many of them: "a, b and 3 more"."""
+        shown = ", ".join(str(folder.relative_to(home)) for folder in self.folders[:most])
+        more = len(self.folders) - most
+        return f"{shown} and {more} more" if more > 0 else shown
 
 
 def find_changed(runs: Iterable[tuple[Path, Experiment]]) -> Changed | None:
@@ -125,4 +129,4 @@ def find_changed(runs: Iterable[tuple[Path, Experiment]]) -> Changed | None:
         what = contents.changed(experiment, RunFolder(folder).read().info)
         if what is not None:
             found.append((folder, what))
-    return Changed(*found[0], len(found)) if found else None
+    return Changed([folder for folder, _ in found], found[0][1]) if found else None

@@ -209,11 +209,10 @@ def check_finished(ledger: Ledger) -> None:
 
     found = find_changed(runs)
     if found is not None:
-        where = found.folder.relative_to(ledger.home)
         raise UserError(
-            f"--resume: {found.count} of the {len(runs)} runs of trials that are over in "
-            f"{ledger.home} were made with other {found.what} than there are now (first {where}); "
-            "restore what it was, or start without --resume"
+            f"--resume: {len(found.folders)} of the {len(runs)} runs of trials that are over in "
+            f"{ledger.home} were made with other {found.what} than there are now "
+            f"({found.names(ledger.home)}); restore what it was, or start without --resume"
         )
 
 

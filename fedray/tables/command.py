@@ -169,10 +169,10 @@ def check_stored(book: Book) -> None:
     found = find_changed(runs)
     if found is not None:
         raise UserError(
-            f"{found.count} of the {len(runs)} finished runs in {book.store} that this table needs "
-            f"were made with other {found.what} than there are now (first {found.folder.name}); "
-            "restore what it was, remove these runs' folders, or give the table another place with "
-            "FEDRAY_RESULTS"
+            f"{len(found.folders)} of the {len(runs)} finished runs in {book.store} that this "
+            f"table needs were made with other {found.what} than there are now; restore what it "
+            f"was, remove these runs' folders ({found.names(book.store)}), or give the table "
+            "another place with FEDRAY_RESULTS"
         )
 
 

@@ -474,7 +474,8 @@ def test_a_finished_run_is_compared_with_the_texts_that_are_there_now(tmp_path, 
     assert find_changed([run]) is None
     texts_in(root, texts=first_other(TEXTS))
     what = f"texts of text.descriptions={root / 'texts.json'}"
-    assert find_changed([run, run]) == Changed(out, what, 2)
+    assert find_changed([run, run]) == Changed([out, out], what)
+    assert Changed([out] * 3, what).names(tmp_path, 2) == "out, out and 1 more"
     caplog.clear()
     (root / "texts.json").unlink()
     assert find_changed([run, run]) is None

@@ -243,7 +243,7 @@ def test_trials_of_other_images_than_there_are_now_are_not_ranked_with_new_ones(
     assert main(["tiny", "--resume"]) == 2
     error = capsys.readouterr().err
     assert "1 of the 1 runs of trials that are over in " in error
-    assert f"images or labels of data.source=digits than there are now (first {trial.name}" in error
+    assert f"images or labels of data.source=digits than there are now ({trial.name}" in error
 
 
 @pytest.mark.parametrize("damaged", ["0.5", "finished"])

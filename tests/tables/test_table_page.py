@@ -361,7 +361,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
         assert error.count("\n") == (code == 2)
     with_facts(store / wanted.key, data_sha256="f" * 64)
     assert main(["tiny", "--out", "again", "--no-track"]) == 2
-    assert f"(first {wanted.key}); restore what it was" in capsys.readouterr().err
+    assert f"remove these runs' folders ({wanted.key}), or" in capsys.readouterr().err
     assert not (here / "again").exists()
 
 
