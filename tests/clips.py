@@ -78,7 +78,8 @@ def choice(**params: Any) -> ClipChoice[Any]:
 
 def clip_of(folder: Path) -> FrozenClip:
     """The CLIP of a folder; the same object for all who ask."""
-    return load_clip(choice(path=str(folder)), CPU)
+    chosen = choice(path=str(folder))
+    return load_clip(chosen, CPU, written=chosen.written)
 
 
 def drawn(model: M, seed: int = 0) -> M:

@@ -140,7 +140,16 @@ def load_projector(projector: nn.Module, architecture: str, source: str) -> list
 
 
 def _state(source: str) -> Mapping[str, Tensor]:
-    return _from_file(source) if _is_file(source) else _from_torchvision(source)
+    return _from_file(source, _stamp(source)) if _is_file(source) else _from_torchvision(source)
+
+
+def _stamp(source: str) -> tuple[int, int] | None:
+    """What tells a file from another that was written in its place; None: it cannot be read."""
+    try:
+        stat = Path(source).stat()
+    except OSError:
+        return None  # who reads it says why
+    return stat.st_size, stat.st_mtime_ns
 
 
 @torch.no_grad()
@@ -232,7 +241,8 @@ def _from_torchvision(name: str) -> Mapping[str, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _from_file(source: str) -> Mapping[str, Tensor]:
+def _from_file(source: str, stamp: tuple[int, int] | None) -> Mapping[str, Tensor]:
+    del stamp  # of the cache alone
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

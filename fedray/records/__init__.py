@@ -37,7 +37,7 @@ from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
 from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary, data_name
 from fedray.records.sealed import checksum, parse_json, sealed, unsealed
 from fedray.records.traffic import Traffic
-from fedray.records.versions import versions
+from fedray.records.versions import MADE_BY, versions
 from fedray.records.writer import RunWriter
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Event",
     "FolderClaim",
     "HEADLINE",
+    "MADE_BY",
     "MEASURED_SECONDS",
     "Metric",
     "REPORTED",

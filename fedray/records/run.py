@@ -42,6 +42,10 @@ class RunInfo:
         privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
         retested: of a run whose models were trained in another one and only tested here, that one's
             `folder` and `identity`; None for all others.
+        files_sha256: content of the run's own files of texts and weights, by the keys that name
+            them; None where it has none, and in results from before this was written.
+        earlier_versions: of a run that went on with other versions, what the rounds before were
+            made with: `until_round` and `versions`, the first ones first.
     """
 
     name: str
@@ -57,6 +61,8 @@ class RunInfo:
     metrics: Sequence[Metric] = ()
     privacy: Mapping[str, Any] | None = None
     retested: Mapping[str, Any] | None = None
+    files_sha256: Mapping[str, str] | None = None
+    earlier_versions: Sequence[Mapping[str, Any]] = ()
 
     @property
     def planned(self) -> int:
@@ -90,6 +96,7 @@ class RunInfo:
         """Plain data for the head of result.json."""
         tree = {name: getattr(self, name) for name in _PLAIN}
         tree["architectures"] = list(self.architectures)
+        tree |= {name: value for name in _LEFT_OUT if (value := getattr(self, name))}
         metrics = {metric.name: metric.to_json() for metric in self.metrics}
         return {"schema": SCHEMA, **tree, "metrics": metrics}
 
@@ -104,7 +111,7 @@ class RunInfo:
             raise ValueError(
                 f"it has schema {tree['schema']}, and this version reads up to {SCHEMA}"
             )
-        given = {name: tree[name] for name in _PLAIN if name in tree}
+        given = {name: tree[name] for name in (*_PLAIN, *_LEFT_OUT) if name in tree}
         _check_types(given)
         given["architectures"] = tuple(given.get("architectures", ()))
         if "metrics" in tree:
@@ -124,6 +131,9 @@ def _check_types(given: Mapping[str, Any]) -> None:
         optional = name in _OPTIONAL and value is None
         if not (optional or isinstance(value, _TYPES.get(name, str))):
             raise TypeError(f"'{name}' is of type {type(value).__name__}")
+    for entry in given.get("earlier_versions", ()):
+        if not isinstance(entry["until_round"], int) or not isinstance(entry["versions"], dict):
+            raise TypeError("an entry of 'earlier_versions' is none")
     if not isinstance(given["config"].get("rounds"), int):
         raise TypeError("'config' does not say how many rounds there are")
 
@@ -146,6 +156,8 @@ _TYPES: dict[str, type] = {
     "architectures": list,
     "privacy": dict,
     "retested": dict,
+    "files_sha256": dict,
+    "earlier_versions": list,
 }
 _OPTIONAL = ("partition_sha256", "data_sha256", "privacy", "retested")
 _NAMED = {"data": ("source", "augment"), "text": ("style",)}
@@ -163,6 +175,8 @@ _PLAIN = (
     "privacy",
     "retested",
 )
+_LEFT_OUT = ("files_sha256", "earlier_versions")
+"""Likewise, but left out where there is nothing to say."""
 
 FIRST_METRICS = (
     Metric("train_loss", "nats", "min", "train"),

@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGES = ("fedray", "torch", "torchvision", "transformers", "numpy", "ray", "optuna")
+MADE_BY = ("git", "fedray", "torch", "numpy")
+"""Of the versions, those of what makes numbers, whatever a run is."""
 
 
 @cache

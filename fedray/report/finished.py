@@ -20,6 +20,7 @@ from fedray.models import Pixels
 from fedray.records import RunFolder
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.session import check_files
 from fedray.streams import Streams
 
 
@@ -27,12 +28,15 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
     """The parts of a run and its last checkpoint; PyTorch gets the run's number of threads.
 
     Raises:
-        UserError: when the run has no checkpoint, or the images are no longer those it saw.
+        UserError: when the run has no checkpoint, or images, texts or weights are no longer those
+            it saw.
     """
-    assembly = Assembly(load_experiment(read_mapping(RunFolder(folder).config)))
+    of_run = RunFolder(folder)
+    assembly = Assembly(load_experiment(read_mapping(of_run.config)))
     found = CheckpointStore(folder, assembly.identity).load()
     if found is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
+    check_files(of_run, assembly)
     torch.set_num_threads(assembly.experiment.threads)
     return assembly, found
 

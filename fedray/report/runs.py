@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from fedray.config import EXECUTION_KEYS, flatten
 from fedray.errors import UserError, nearest
-from fedray.records import BEST, Metric, Run, Select, chosen_by, data_name, find_runs
+from fedray.records import BEST, MADE_BY, Metric, Run, Select, chosen_by, data_name, find_runs
 
 At = Literal["best", "final"]
 TrafficDirection = Literal["up", "down"]
@@ -71,6 +71,12 @@ class LoadedRun:
         """The configuration by dotted key, without what the runs of a group may differ in."""
         flat = flatten(self.run.info.config)
         return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
+
+    @property
+    def contents(self) -> dict[str, str | None]:
+        """Hashes of what the run has read: the images and labels, its own texts and weights."""
+        info = self.run.info
+        return {"data": info.data_sha256, **(info.files_sha256 or {})}
 
     def traffic(self) -> dict[int, float]:
         """Bytes up and down, of all rounds up to each round."""
@@ -203,7 +209,8 @@ def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
 def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
     """Group runs that differ only in the seed and in how they were executed.
 
-    Runs on different images or labels are never grouped, even with equal configurations.
+    Runs on different images or labels, or with other texts or weights in files of the same names,
+    are never grouped, even with equal configurations.
 
     Returns:
         The groups, and what was left out: of two runs of one group and seed, the shorter one.
@@ -211,7 +218,7 @@ def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
     by_keys: dict[Any, list[LoadedRun]] = defaultdict(list)
     for loaded in runs:
         keys = tuple(sorted(_texts(loaded.keys).items()))
-        by_keys[keys, loaded.run.info.data_sha256].append(loaded)
+        by_keys[keys, tuple(sorted(loaded.contents.items()))].append(loaded)
     firsts = [members[0] for members in by_keys.values()]
     groups, notes = [], []
     for label, members in zip(_distinct_labels(firsts), by_keys.values(), strict=True):
@@ -229,12 +236,24 @@ def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
 
 
 def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
-    """A label of each configuration; where only the data differs, with the data's hash."""
+    """A label of each configuration; where only contents differ, with the hashes of these."""
     labels = _labels([loaded.keys for loaded in runs])
-    count = Counter(labels)
+    alike: dict[str, list[Mapping[str, str | None]]] = defaultdict(list)
+    for label, loaded in zip(labels, runs, strict=True):
+        alike[label].append(loaded.contents)
     return [
-        label if count[label] == 1 else f"{label} data={(loaded.run.info.data_sha256 or '?')[:12]}"
+        " ".join([label, *_telling(loaded.contents, alike[label])])
         for label, loaded in zip(labels, runs, strict=True)
+    ]
+
+
+def _telling(own: Mapping[str, str | None], alike: Sequence[Mapping[str, str | None]]) -> list[str]:
+    """What tells a run's contents from those of others: "data=0123456789ab"."""
+    keys = dict.fromkeys(key for contents in alike for key in contents)
+    return [
+        f"{key}={(own.get(key) or '?')[:12]}"
+        for key in keys
+        if len({contents.get(key) for contents in alike}) > 1
     ]
 
 
@@ -305,7 +324,8 @@ def show(value: Any) -> str:
 
 def warnings_of(groups: Sequence[Group]) -> list[str]:
     """What makes the groups hard to compare: other data or partitions, unfinished runs."""
-    found = [*_data(groups), *_partitions(groups), *_choices(groups)]
+    found = [*_data(groups), *_files(groups), *_partitions(groups), *_choices(groups)]
+    found += _versions(groups)
     for member in groups:
         for loaded in member.runs:
             done, planned = loaded.run.done, loaded.run.info.planned
@@ -335,6 +355,39 @@ def _data(groups: Sequence[Group]) -> list[str]:
             f"images or labels differ: {first.label} and {other.label}"
             for other in others
             if other.runs[0].run.info.data_sha256 != usual
+        ]
+    return found
+
+
+def _files(groups: Sequence[Group]) -> list[str]:
+    """Where files of the same names did not hold the same texts or weights."""
+    named: dict[tuple[str, str], dict[str | None, Group]] = defaultdict(dict)
+    for member in groups:
+        for key, content in (member.runs[0].run.info.files_sha256 or {}).items():
+            named[key, _text(member.keys.get(key))].setdefault(content, member)
+    found = []
+    for (key, _), (first, *others) in ((key, each.values()) for key, each in named.items()):
+        found += [f"{key} differs: {first.label} and {other.label}" for other in others]
+    return found
+
+
+def _versions(groups: Sequence[Group]) -> list[str]:
+    """Where versions changed between the seeds of a group, or while one of them was going."""
+    found = []
+    for member in groups:
+        infos = [loaded.run.info for loaded in member.runs]
+        for name in MADE_BY:
+            versions = sorted({info.versions.get(name, "?") for info in infos})
+            if len(versions) > 1:
+                found.append(
+                    f"{member.label}: seeds are of {len(versions)} versions of {name}: "
+                    f"{', '.join(versions)}"
+                )
+        found += [
+            f"{member.label}, seed {info.seed}: the rounds up to {entry['until_round']} were made "
+            f"with other versions, which result.json names"
+            for info in infos
+            for entry in info.earlier_versions
         ]
     return found
 

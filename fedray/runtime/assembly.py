@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import Experiment, parameters
+from fedray.config import DataConfig, Experiment, parameters
 from fedray.core import (
     Algorithm,
     Gate,
@@ -37,6 +37,7 @@ from fedray.models import is_dense
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.models import ModelProvider, model_provider
+from fedray.runtime.outside import outside_files
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
@@ -77,6 +78,11 @@ class Assembly:
     def identity(self) -> str:
         """Hash of all that determines the numbers, the data's content included."""
         return self.experiment.identity(self.data.images.sha256)
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Content hashes of the run's own files of texts and weights, see `outside_files`."""
+        return outside_files(self.experiment, self.data.class_names)
 
     @cached_property
     def pinned(self) -> Experiment:
@@ -224,10 +230,13 @@ def _plugins(experiment: Experiment) -> tuple[str, ...]:
     return tuple(plugin.sha256 for plugin in experiment.plugins)
 
 
-def _images(experiment: Experiment) -> ImageSet:
-    """An experiment's images: those that it was pinned to, with masks if the models need some."""
-    keys = experiment.data
-    images = load_images(
+def read_images(keys: DataConfig) -> ImageSet:
+    """The images that an experiment's `data` names, whatever they hold.
+
+    Raises:
+        UserError: when they are not there, or not as they should be.
+    """
+    return load_images(
         keys.source,
         Path(keys.root) if keys.root else None,
         image_size=keys.image_size,
@@ -238,6 +247,12 @@ def _images(experiment: Experiment) -> ImageSet:
         resize=keys.resize,
         classes=keys.classes,
     )
+
+
+def _images(experiment: Experiment) -> ImageSet:
+    """An experiment's images: those that it was pinned to, with masks if the models need some."""
+    keys = experiment.data
+    images = read_images(keys)
     if keys.sha256 is not None and images.sha256 != keys.sha256:
         raise UserError(
             f"data.root={keys.root} on {node()} holds images or labels with the content hash "

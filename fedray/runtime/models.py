@@ -221,7 +221,8 @@ class PromptedModels(_Provider):
     def _clip(self, device: torch.device, *, half: bool = False) -> FrozenClip:
         from fedray.models.clip import ClipChoice, load_clip
 
-        return load_clip(ClipChoice.of(self._experiment.model.clip), device, half=half)
+        choice = ClipChoice.of(self._experiment.model.clip)
+        return load_clip(choice, device, half=half, written=choice.written)
 
     def _prompted(self, device: torch.device) -> PromptedClip:
         half = self._experiment.precision == "bfloat16" and device.type == "cuda"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -34,6 +35,7 @@ from fedray.files import full_disk_said, replace_whole, write_atomic
 from fedray.plugins import use
 from fedray.records import (
     HEADLINE,
+    MADE_BY,
     Costs,
     FolderClaim,
     Metric,
@@ -52,7 +54,10 @@ from fedray.runtime.cache import shared
 from fedray.runtime.devices import pick_device, servers_memory
 from fedray.runtime.keeping import ModelKeeper
 from fedray.runtime.memory import peak_rss
+from fedray.runtime.outside import changed_files, said
 from fedray.runtime.privacy import accountant_of, statement
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -103,6 +108,7 @@ class Session:
         torch.set_num_threads(experiment.threads)
         self._assembly = Assembly(experiment)
         check_data(self._folder, self._assembly)
+        check_files(self._folder, self._assembly)
         check_result(self._folder, self._assembly)
         server = self._assembly.server(self._device)
         self._executor = make_executor(self._assembly)
@@ -215,6 +221,8 @@ class Session:
         folder.write_plugins(self.experiment.plugins)
         if earlier is None:
             folder.error.unlink(missing_ok=True)
+        else:
+            info = gone_on(info, earlier, folder)
         for release in self._unwritten:
             folder.releases.append(release)
         self._unwritten.clear()
@@ -339,7 +347,38 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         metrics=metrics_of(assembly.algorithm),
         privacy=statement(experiment),
         retested=retested,
+        files_sha256=assembly.files or None,
     )
+
+
+def gone_on(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
+    """What determines the numbers of a run that goes on: where versions changed, which was when.
+
+    Args:
+        info: as it is now.
+        earlier: what the run has written, cut to the rounds that still count.
+        folder: the run's, to be named where versions have changed.
+    """
+    before = list(earlier.info.earlier_versions)
+    last: Mapping[str, Any] = {"until_round": earlier.done, "versions": dict(earlier.info.versions)}
+    if before and before[-1]["until_round"] >= earlier.done:  # of what came after, nothing counts
+        last = before.pop()
+    then, now = last["versions"], info.versions
+    changes = [
+        f"{name} {then.get(name, 'unknown')}, now {now.get(name, 'unknown')}"
+        for name in MADE_BY
+        if then.get(name) != now.get(name)
+    ]
+    if changes:
+        log.warning(
+            "%s goes on after round %d with other versions than before (%s); %s names both",
+            folder.path,
+            earlier.done,
+            "; ".join(changes),
+            folder.result.name,
+        )
+        before.append(last)
+    return replace(info, earlier_versions=before)
 
 
 def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
@@ -425,6 +464,23 @@ def check_data(folder: RunFolder, assembly: Assembly) -> None:
             f"the images or labels are not those that {folder.path} began with (content hash "
             f"{before[:12]}, now {now[:12]}); restore data.root={assembly.experiment.data.root}, "
             "or start anew with another --out"
+        )
+
+
+def check_files(folder: RunFolder, assembly: Assembly) -> None:
+    """Refuse to go on with texts or weights that are not those of the earlier rounds.
+
+    Raises:
+        UserError: naming the key, with both hashes.
+    """
+    before = folder.read().info.files_sha256 if folder.has_result else None
+    if not before:  # written before this was: nothing to compare with, nothing to look for
+        return
+    for key in changed_files(before, assembly.files):
+        raise UserError(
+            f"the {said(key, assembly.experiment)} are not those that {folder.path} began with "
+            f"(content hash {before[key][:12]}, now {assembly.files[key][:12]}); restore what "
+            "they were, or start anew with another --out"
         )
 
 

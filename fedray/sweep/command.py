@@ -44,6 +44,7 @@ from fedray.records import RunFolder, prove_writable
 from fedray.runtime.mirror import check_free, check_same, fetch_missing, mirrored
 from fedray.shipped import folders, names
 from fedray.sweep.ledger import FILE, Ledger, Trial, unfinished
+from fedray.sweep.seeds import seed_folders
 from fedray.sweep.spec import (
     MOST_TRIALS,
     SweepPlan,
@@ -197,6 +198,7 @@ def _resume(args: argparse.Namespace) -> Ledger:
                     f"--resume: {home} was started with {key}={was}, now {given}; "
                     "pass what it was started with, or nothing but --resume"
                 )
+    check_finished(ledger)
     return ledger
 
 
@@ -224,6 +226,35 @@ def begun_folder(out: Path | None, below: Path, file: str = FILE, what: str = "s
         home = unfinished(below, file, what)
     check_same(home)
     return home
+
+
+def check_finished(ledger: Ledger) -> None:
+    """Refuse to rank finished trials of other images, texts or weights than are there now.
+
+    Raises:
+        UserError: with the ways to go on.
+    """
+    plan = ledger.plan
+    over = [trial for trial in ledger.ordered if trial.status in ("finished", "stopped")]
+    runs = [
+        (run.path, plan.experiment_of(trial.config, seed))
+        for trial in over
+        for seed, run in zip(
+            plan.seeds, seed_folders(ledger.home / trial.name, plan.seeds), strict=True
+        )
+        if run.has_result
+    ]
+    if not runs:
+        return
+    from fedray.runtime.reused import find_changed
+
+    found = find_changed(runs)
+    if found is not None:
+        raise UserError(
+            f"--resume: {len(found.folders)} of the {len(runs)} runs of trials that are over in "
+            f"{ledger.home} were made with other {found.what} than there are now "
+            f"({found.names(ledger.home)}); restore what it was, or start without --resume"
+        )
 
 
 @contextmanager

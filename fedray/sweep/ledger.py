@@ -21,6 +21,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError, named
 from fedray.files import write_json
+from fedray.records import sealed, unsealed
+from fedray.records.sealed import CHECKSUM
 from fedray.sweep.seeds import MergedRound, objective_of, read_merged, read_seeds
 from fedray.sweep.spec import Config, SweepPlan, folder_name
 
@@ -279,7 +281,7 @@ class Ledger:
     def write(self) -> None:
         """Replace sweep.json in one step."""
         best = self.best
-        write_json(
+        write_state(
             self.home / FILE,
             {
                 "format": FORMAT,
@@ -319,8 +321,21 @@ class Ledger:
         return ledger
 
 
+def write_state(path: Path, tree: Tree) -> None:
+    """Replace what an invocation, of a sweep or of a table, wrote of itself, with a checksum.
+
+    Args:
+        path: the file.
+        tree: its content; `format` is what `read_state` asks for.
+    """
+    whole = json.loads(json.dumps(tree))  # as a reader finds it: with texts for all keys
+    write_json(path, sealed(whole))
+
+
 def read_state(path: Path, version: int, make: Callable[[Tree], T]) -> T:
     """Read what an invocation, of a sweep or of a table, wrote of itself.
+
+    What an earlier version wrote has no checksum.
 
     Args:
         path: the file.
@@ -332,6 +347,8 @@ def read_state(path: Path, version: int, make: Callable[[Tree], T]) -> T:
     """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
+        if CHECKSUM in tree:
+            tree = unsealed(tree)
         found = tree["format"]
         if found == version:
             return make(tree)

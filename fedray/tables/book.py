@@ -21,7 +21,7 @@ from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import BEST, RunFolder
-from fedray.sweep.ledger import DIVERGED, Trial, read_state
+from fedray.sweep.ledger import DIVERGED, Trial, read_state, write_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Ended, Standing, Wanted
@@ -67,6 +67,7 @@ class Book:
         failures: why runs failed, by key, whatever row they are of.
         published: tables whose runs are not made again.
         taken: the runs that were taken from there, and from which.
+        stored: the finished runs that were there before and are not made again, by key.
         trials: by number, in the order in which they were asked for.
     """
 
@@ -89,6 +90,7 @@ class Book:
         self._lacking: dict[tuple[str, str], str] = {}
         self._published_failures: dict[str, str] = {}
         self._standings: list[tuple[Cell, Standing]] | None = None
+        self.stored: dict[str, Wanted] = {}
 
     # --- which runs -------------------------------------------------------------------------------
 
@@ -133,7 +135,10 @@ class Book:
     def came_to(self, wanted: Wanted) -> Measured | str | None:
         """What a run came to for its row, or why it failed; None while it is not over."""
         key, row = wanted.key, wanted.place.row
-        return self.measured(key, row) or self.reason(key, row) or self._take_over(wanted)
+        found = self.measured(key, row)
+        if found is not None and not (key in self._numbers or key in self.taken):
+            self.stored[key] = wanted
+        return found or self.reason(key, row) or self._take_over(wanted)
 
     def _take_over(self, wanted: Wanted) -> Measured | str | None:
         """What a run that is not here came to in a published table."""
@@ -294,7 +299,7 @@ class Book:
         for number, published in enumerate(self.published):
             if not (kept := self.home / kept_name(number)).exists():
                 write_json(kept, published.tree)
-        write_json(self.home / FILE, tree)
+        write_state(self.home / FILE, tree)
 
     @classmethod
     def read(cls, home: Path) -> Book:

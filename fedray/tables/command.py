@@ -117,6 +117,7 @@ def carry_out(args: argparse.Namespace) -> int:
     first = {place: _first(cell) for place, cell in cells.items()}  # before anything starts
     check_rows_differ(book.cells)
     fetch_missing(book.store)
+    check_stored(book)
     print(headline(book), flush=True)
     if args.plan:
         print("\n".join(planned_cells(book)))
@@ -173,6 +174,29 @@ def _inputs(book: Book) -> Iterator[tuple[str, Experiment]]:
             yield str(cell.place), cell.wanted(cell.first[0], "tuning", seed).experiment
         for seed in plan.report.seeds:
             yield str(cell.place), cell.wanted(cell.first[0], "report", seed).experiment
+
+
+def check_stored(book: Book) -> None:
+    """Refuse to take finished runs of other images, texts or weights than are there now.
+
+    Raises:
+        UserError: with the ways to go on.
+    """
+    book.standings()  # which finds them
+    if not book.stored:
+        return
+    from fedray.runtime.reused import find_changed
+
+    say_next("comparing images and texts with those of the runs that are there")
+    runs = [(book.folder(key), wanted.experiment) for key, wanted in book.stored.items()]
+    found = find_changed(runs)
+    if found is not None:
+        raise UserError(
+            f"{len(found.folders)} of the {len(runs)} finished runs in {book.store} that this "
+            f"table needs were made with other {found.what} than there are now; restore what it "
+            f"was, remove these runs' folders ({found.names(book.store)}), or give the table "
+            "another place with FEDRAY_RESULTS"
+        )
 
 
 # --- which invocation ----------------------------------------------------------------------------

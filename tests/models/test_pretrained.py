@@ -207,6 +207,15 @@ def test_alexnets_hidden_layers_are_loaded_where_they_are_as_wide(tmp_path, feat
     assert not any(value for name, value in values.items() if name.startswith(("1.", "4.")))
 
 
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path):
+    path, hidden = tmp_path / "weights.pth", nn.Sequential(nn.Linear(2, 2))
+    for value in (1, 2):
+        shapes = {"classifier.1.weight": (2, 2), "classifier.1.bias": (2,), "of another": (value,)}
+        torch.save({name: torch.full(shape, float(value)) for name, shape in shapes.items()}, path)
+        load_projector(hidden, "alexnet", str(path))
+        assert hidden[0].bias.tolist() == [value] * 2
+
+
 def test_what_was_loaded_is_said_once(tmp_path, caplog):
     path = tmp_path / "weights.pth"
     torch.save(theirs("resnet18").state_dict(), path)

@@ -255,6 +255,36 @@ def test_runs_on_other_images_are_never_one_row(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path) -> None:
+    key = "text.descriptions"
+    for content, seed in (("a" * 64, 0), ("a" * 64, 1), ("b" * 64, 0), ("b" * 64, 2)):
+        changes = {"seed": seed, key: "/texts.json"}
+        write_run(tmp_path / f"{content[0]}{seed}", [0.1, 0.2], changes, files={key: content})
+    changes = {"algorithm": "fedavg", key: "/texts.json"}
+    write_run(tmp_path / "without texts", [0.1, 0.2], changes)
+    found = groups_in(tmp_path)
+    assert {label: member.seeds for label, member in found.items()} == {
+        "fedavg": [0],
+        f"fedtsp {key}=aaaaaaaaaaaa": [0, 1],
+        f"fedtsp {key}=bbbbbbbbbbbb": [0, 2],
+    }
+    assert warnings_of(list(found.values())) == [
+        f"{key} differs: fedtsp {key}=aaaaaaaaaaaa and fedtsp {key}=bbbbbbbbbbbb"
+    ]
+
+
+def test_seeds_of_other_versions_are_a_warning(tmp_path: Path) -> None:
+    before = [{"until_round": 3, "versions": {"torch": "2.6"}}]
+    for seed, torch in enumerate(("2.6", "2.7")):
+        changes, versions = {"seed": seed}, {"git": "abc", "torch": torch, "ray": f"2.{seed}"}
+        more: Any = {"earlier_versions": before} if seed else {}
+        write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions, **more)
+    assert warnings_of(list(groups_in(tmp_path).values())) == [
+        "fedtsp: seeds are of 2 versions of torch: 2.6, 2.7",
+        "fedtsp, seed 1: the rounds up to 3 were made with other versions, which result.json names",
+    ]
+
+
 def test_what_is_best_is_as_the_metric_declares_not_as_it_is_called(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", [0.1, 0.3, 0.2])
     (loaded,) = load([folder])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ def write_run(
     *,
     partition: str | None = None,
     data: str | None = "same",
+    files: Mapping[str, str] | None = None,
+    versions: Mapping[str, str] | None = None,
+    earlier_versions: Sequence[Mapping[str, Any]] = (),
     bytes_: int = 1_000_000,
     rounds: int | None = None,
     metrics: Mapping[str, float] | None = None,
@@ -43,9 +46,11 @@ def write_run(
         config=experiment.tree(),
         seed=experiment.seed,
         identity=experiment.identity(data or ""),
-        versions={},
+        versions=versions or {},
         partition_sha256=partition or f"partition-{experiment.seed}",
         data_sha256=data,
+        files_sha256=files,
+        earlier_versions=earlier_versions,
         metrics=[ACCURACY, Metric("local_accuracy_{how}"), LOSS],
     )
     done = [

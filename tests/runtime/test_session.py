@@ -19,8 +19,11 @@ import torch
 from fedray.cli.run import main
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import Costs, RunFolder, RunWriter
+from fedray.records import Costs, RunFolder, RunWriter, versions
+from fedray.report.finished import reopen
+from fedray.runtime.outside import outside_files
 from fedray.runtime.resolve import resolve
+from fedray.runtime.reused import Changed, find_changed
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, metrics_of
 
@@ -63,6 +66,37 @@ def test_costs_go_on_where_the_run_stopped(tmp_path):
     costs = folder.read().costs
     assert 1000 < costs.wall_seconds < 1500
     assert (costs.startup_seconds, costs.peak_rss_bytes) == (77.0, 2**50)
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_earlier_ones(
+    tmp_path, caplog
+):
+    folder, now = interrupted(tmp_path), dict(versions())
+    rewritten(folder, versions={**now, "torch": "0.1", "ray": "0.1"})
+    rounds = session(tmp_path).rounds()
+    assert next(rounds).round == 2
+    rounds.close()
+    assert "goes on after round 1 with other versions than before (torch 0.1, now " in caplog.text
+    caplog.clear()
+    assert [done.round for done in session(tmp_path).rounds()] == [3]
+    info = folder.read().info
+    before = {"until_round": 1, "versions": {**now, "torch": "0.1", "ray": "0.1"}}
+    assert (info.versions, list(info.earlier_versions)) == (now, [before])
+    assert caplog.text == ""
+
+
+def test_versions_whose_rounds_were_lost_are_not_kept(tmp_path):
+    folder, now = interrupted(tmp_path, "checkpoint_every=1"), dict(versions())
+    first = {"until_round": 1, "versions": {**now, "torch": "0.1"}}
+    rewritten(folder, versions={**now, "torch": "0.2"}, earlier_versions=[first])
+    list(session(tmp_path, "checkpoint_every=1").rounds())
+    assert list(folder.read().info.earlier_versions) == [first]
+
+
+def test_a_run_that_goes_on_with_the_same_versions_has_no_earlier_ones(tmp_path):
+    interrupted(tmp_path)
+    list(session(tmp_path).rounds())
+    assert "earlier_versions" not in json.loads((tmp_path / "result.json").read_text())
 
 
 def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tmp_path):
@@ -362,3 +396,115 @@ def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypa
     assert not (tmp_path / "checkpoints" / "round_00001").exists()
     rounds.close()
     assert (tmp_path / "checkpoints" / "round_00001" / "meta.json").exists()
+
+
+# --- texts and weights in files of one's own -----------------------------------------------------
+
+TEXTS = {
+    name: {"Short Label": name, "Fine-grained Descriptions": [f"the digit {name}"]}
+    for name in (*map(str, range(10)), "first")
+}
+
+WORDS = ["a", "photo", "of", "the", "digit"]
+
+
+def of_texts(root: Path, out: Path) -> Session:
+    """FedTSP with texts, names and word vectors out of files of the user's."""
+    experiment = resolve("fedtsp_digits", [
+        "rounds=2", "local_epochs=1", "data.clients=2", "data.samples=200",
+        "data.partition=iid", "algorithm.prompt_length=0", "model.feature_dim=3",
+        "text.encoder.name=vectors", f"text.encoder.path={root / 'vectors.txt'}",
+        f"text.descriptions={root / 'texts.json'}", f"text.names={root / 'names.json'}",
+    ])  # fmt: skip
+    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+
+
+def texts_in(root: Path, **changed: str) -> None:
+    """Write the files, those that are given with another content."""
+    files = {
+        "texts": json.dumps(TEXTS),
+        "names": json.dumps([*map(str, range(10))]),
+        "vectors": "".join(f"{word} {i} 1 {i % 3}\n" for i, word in enumerate([*WORDS, *TEXTS])),
+    }
+    root.mkdir(exist_ok=True)
+    for name, content in {**files, **changed}.items():
+        suffix = "txt" if name == "vectors" else "json"
+        (root / f"{name}.{suffix}").write_text(content)
+
+
+def first_other(texts: dict[str, Any]) -> str:
+    other = {"Short Label": "0", "Fine-grained Descriptions": ["the first digit"]}
+    return json.dumps({**texts, "0": other})
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"texts": first_other(TEXTS)}, "texts of text.descriptions"),
+        ({"names": json.dumps(["first", *map(str, range(1, 10))])}, "names of text.names"),
+        ({"vectors": "".join(f"{word} 1 2 3\n" for word in [*WORDS, *TEXTS])},
+         "weights of text.encoder.path"),
+    ],
+)  # fmt: skip
+def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, changed, what):
+    root, out = tmp_path / "files", tmp_path / "out"
+    texts_in(root)
+    rounds = of_texts(root, out).rounds()
+    assert [next(rounds).round, next(rounds).round] == [0, 1]
+    rounds.close()
+    hashes = RunFolder(out).read().info.files_sha256
+    assert set(hashes) == {"text.descriptions", "text.names", "text.encoder.path"}
+    texts = {**TEXTS, "none of the data's": TEXTS["0"]}
+    texts_in(root, **{"texts": json.dumps(texts), **changed})
+    with pytest.raises(UserError, match=rf"^the {what}=.* are not those that .*out began with"):
+        of_texts(root, out)
+    with pytest.raises(UserError, match=rf"^the {what}=.* are not those that .*out began with"):
+        reopen(out)
+    texts_in(root, texts=json.dumps(texts))  # another class's texts may come and go
+    reopen(out)
+    assert [done.round for done in of_texts(root, out).rounds()] == [2]
+
+
+def test_a_finished_run_is_compared_with_the_texts_that_are_there_now(tmp_path, caplog):
+    root, out = tmp_path / "files", tmp_path / "out"
+    texts_in(root)
+    of_run = of_texts(root, out)
+    list(of_run.rounds())
+    run = (out, of_run.experiment)
+    assert find_changed([run]) is None
+    texts_in(root, texts=first_other(TEXTS))
+    what = f"texts of text.descriptions={root / 'texts.json'}"
+    assert find_changed([run, run]) == Changed([out, out], what)
+    assert Changed([out] * 3, what).names(tmp_path, 2) == "out, out and 1 more"
+    caplog.clear()
+    (root / "texts.json").unlink()
+    assert find_changed([run, run]) is None
+    assert caplog.text.count("finished runs are taken as they are, not compared: ") == 1
+
+
+def test_a_run_from_before_files_were_hashed_goes_on(tmp_path):
+    root, out = tmp_path / "files", tmp_path / "out"
+    texts_in(root)
+    rounds = of_texts(root, out).rounds()
+    next(rounds), next(rounds)
+    rounds.close()
+    rewritten(RunFolder(out), files_sha256=None)
+    assert "files_sha256" not in json.loads((out / "result.json").read_text())
+    assert [done.round for done in of_texts(root, out).rounds()] == [2]
+    assert RunFolder(out).read().info.files_sha256
+
+
+def test_a_run_without_files_of_its_own_says_nothing_of_them(tmp_path):
+    interrupted(tmp_path)
+    assert "files_sha256" not in json.loads((tmp_path / "result.json").read_text())
+
+
+def test_weights_that_were_written_anew_are_other_ones(tmp_path):
+    file = tmp_path / "weights.pth"
+    found = []
+    for content in (b"some", b"other"):
+        file.write_bytes(content)
+        experiment = resolve("fedavg_digits", ["model.group=resnet18", f"model.pretrained={file}"])
+        found.append(outside_files(experiment, ["0"]))
+    assert [*found[0]] == [*found[1]] == ["model.pretrained"]
+    assert found[0] != found[1]

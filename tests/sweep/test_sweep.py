@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ import torch
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.files import results_home
+from fedray.files import results_home, write_json
 from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -264,6 +265,46 @@ def test_only_what_was_started_is_resumed(here, capsys):
     ledger.write()
     assert main(["tiny", "--resume", "--out", str(ledger.home)]) == 2
     assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_trials_of_other_images_than_there_are_now_are_not_ranked_with_new_ones(here, capsys):
+    write(here)
+    ledger = Ledger(here / "results" / "tiny" / "one", plan_sweep("tiny"))
+    trial = ledger.add(0, {"algorithm.lambda": 0})
+    trial.status, trial.objective = "finished", 0.5
+    ledger.add(1, {"algorithm.lambda": 1})
+    seed = ledger.plan.seeds[0]
+    folder = RunFolder(ledger.home / trial.name / f"seed_{seed}")
+    alone(ledger.plan, trial.config, seed, folder.path)
+    ledger.write()
+    resume = parser().parse_args(["tiny", "--resume"])
+    assert begin_or_resume(resume).left == 1
+    run = folder.read()
+    write_json(folder.result, replace(run, info=replace(run.info, data_sha256="f" * 64)).to_json())
+    assert main(["tiny", "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert "1 of the 1 runs of trials that are over in " in error
+    assert f"images or labels of data.source=digits than there are now ({trial.name}" in error
+
+
+@pytest.mark.parametrize("damaged", ["0.5", "finished"])
+def test_a_ledger_that_was_damaged_is_not_read(here, damaged):
+    write(here)
+    ledger = Ledger(here / "one", plan_sweep("tiny"))
+    trial = ledger.add(0, {"algorithm.lambda": 0})
+    trial.status, trial.objective = "finished", 0.5
+    ledger.home.mkdir()
+    ledger.write()
+    assert Ledger.read(ledger.home).best.objective == 0.5
+    file = ledger.home / "sweep.json"
+    whole = file.read_text()
+    file.write_text(whole.replace(damaged, {"0.5": "0.9"}.get(damaged, "stopped")))
+    with pytest.raises(UserError, match=r"sweep\.json cannot be read: .*does not fit its checksum"):
+        Ledger.read(ledger.home)
+    tree = json.loads(whole)
+    del tree["checksum"]
+    file.write_text(json.dumps(tree))  # as an earlier version wrote it
+    assert Ledger.read(ledger.home).best.objective == 0.5
 
 
 def test_a_sweep_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypatch):

@@ -27,7 +27,7 @@ def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: s
         identity=experiment.identity(),
         versions={"git": "abc"},
         partition_sha256=f"{partition}{experiment.seed}",
-        data_sha256="data",
+        data_sha256=None,
         metrics=[Metric("local_accuracy"), Metric("validation/local_accuracy", on="validation")],
     )
     rounds = [

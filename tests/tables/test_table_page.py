@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 from pretended_runs import end
 
 from fedray.errors import UserError
+from fedray.files import write_json
+from fedray.records import RunFolder
 from fedray.report.latex import escaped
 from fedray.report.section import markdown
+from fedray.runtime.assembly import read_images
 from fedray.tables import command
 from fedray.tables.book import Book
 from fedray.tables.command import (
@@ -355,6 +361,32 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     assert "already holds a table" in capsys.readouterr().err
     assert main(["tiny", "--out", "again", "--resume"]) == 2
     assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsys):
+    book = play(curve, **CHANGES)
+    store = here / "results" / "tables" / "runs"
+    store.parent.mkdir(parents=True)
+    (here / "runs").rename(store)
+    wanted = book.ordered[0].wanted
+    images = read_images(wanted.experiment.data).sha256
+    for content, code in ((images, 0), ("f" * 64, 2), (None, 0)):
+        with_facts(store / wanted.key, data_sha256=content)
+        assert main(["tiny", "--plan"]) == code
+        error = capsys.readouterr().err
+        said = f"error: 1 of the {len(book.trials)} finished runs in {store} that this table needs "
+        assert error.startswith(f"{said}were made with other images or labels of ") == (code == 2)
+        assert error.count("\n") == (code == 2)
+    with_facts(store / wanted.key, data_sha256="f" * 64)
+    assert main(["tiny", "--out", "again", "--no-track"]) == 2
+    assert f"remove these runs' folders ({wanted.key}), or" in capsys.readouterr().err
+    assert not (here / "again").exists()
+
+
+def with_facts(folder: Path, **facts: Any) -> None:
+    """Write other facts into a run's result."""
+    run = RunFolder(folder).read()
+    write_json(folder / "result.json", replace(run, info=replace(run.info, **facts)).to_json())
 
 
 def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, write):

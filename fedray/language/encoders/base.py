@@ -281,6 +281,14 @@ class EncoderChoice(ABC, Generic[P]):
             UserError: as `build`.
         """
 
+    def content(self) -> str:
+        """Names the content of its files alone, as far as the encoder can tell it apart.
+
+        Raises:
+            UserError: as `build`.
+        """
+        return self.identity()
+
     @property
     def per_class(self) -> bool:
         """Whether a class has one vector, whatever its texts say: only some controls."""

@@ -251,6 +251,14 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
         """
         return self.source().identity
 
+    def content(self) -> str:
+        """Names the content of the weights, whatever version of open_clip reads them.
+
+        Raises:
+            UserError: as `source`.
+        """
+        return self.source().content
+
     def width(self) -> int:
         """The width that the architecture's configuration gives.
 

@@ -127,11 +127,21 @@ class WeightSource:
         version = importlib.metadata.version("open_clip_torch")
         if self.weights is None:
             return f"openclip:{self.model}:{version}:random:{self.seed}"
-        folder = self.weights.parent
-        described = [folder / _CONFIG] if self.model.startswith(("local-dir:", "hf-hub:")) else []
-        name = self.model if not described else "folder"
-        files = [self.weights, *(path for path in described if path.is_file())]
-        return f"openclip:{name}:{version}:{digest(files)}"
+        name = "folder" if self._is_folder else self.model
+        return f"openclip:{name}:{version}:{self.content}"
+
+    @property
+    def content(self) -> str:
+        """Names the content of weights and configuration alone; "" for random ones."""
+        if self.weights is None:
+            return ""
+        described = self.weights.parent / _CONFIG
+        is_read = self._is_folder and described.is_file()
+        return digest([self.weights, described] if is_read else [self.weights])
+
+    @property
+    def _is_folder(self) -> bool:
+        return self.model.startswith(("local-dir:", "hf-hub:"))
 
 
 def locate(spec: WeightChoice, key: str, default: str) -> WeightSource:

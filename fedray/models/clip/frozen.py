@@ -79,17 +79,25 @@ class FrozenClip:
 
 
 @lru_cache(maxsize=2)
-def load_clip(choice: ClipChoice[Any], device: torch.device, *, half: bool = False) -> FrozenClip:
+def load_clip(
+    choice: ClipChoice[Any],
+    device: torch.device,
+    *,
+    half: bool = False,
+    written: tuple[int, ...] = (),
+) -> FrozenClip:
     """The CLIP of `model.clip` on a device; one process holds it once.
 
     Args:
         choice: which.
         device: where it computes.
         half: see `FrozenClip.in_half`.
+        written: see `ClipChoice.written`.
 
     Raises:
         UserError: as `FrozenClip`.
     """
+    del written  # tells files from those that lay there before
     clip = FrozenClip(choice.source()).to(device)
     return clip.in_half() if half else clip
 

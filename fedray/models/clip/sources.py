@@ -49,6 +49,19 @@ class ClipChoice(ABC, Generic[P]):
         """
         return clips.get(component.name)(parameters(component, "CLIP", KEY))
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """When files of one's own were written: others in their place are another CLIP."""
+        path = getattr(self.params, "path", None)
+        if path is None:
+            return ()
+        file = Path(path).expanduser()
+        try:
+            files = file.iterdir() if file.is_dir() else [file]
+            return tuple(sorted(each.stat().st_mtime_ns for each in files))
+        except OSError:
+            return ()  # who reads them says why
+
     @abstractmethod
     def source(self) -> WeightSource:
         """Find, or download, the weights.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from fedray.config import Component
@@ -48,3 +50,15 @@ def test_equal_choices_are_one():
 def test_what_cannot_be_chosen(component, match):
     with pytest.raises(UserError, match=match):
         ClipChoice.of(component)
+
+
+def test_files_that_were_written_anew_are_another_clip(tmp_path):
+    other = ClipChoice.of(Component(name="openclip", path=str(tmp_path)))
+    assert (ClipChoice.of(Component(name="small")).written, other.written) == ((), ())
+    for name in ("open_clip_config.json", "open_clip_model.safetensors"):
+        before = other.written
+        (tmp_path / name).write_text("{}")
+        assert other.written != before
+    os.utime(tmp_path / name, ns=(1, 1))
+    assert 1 in other.written
+    assert ClipChoice.of(Component(name="openclip", path=str(tmp_path / name))).written == (1,)
