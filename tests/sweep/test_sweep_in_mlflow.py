@@ -59,7 +59,7 @@ TINY = {
     "algorithm": "fedproto",
     "rounds": 1,
     "local_epochs": 1,
-    "data": {"clients": 2, "samples": 200},
+    "data": {"clients": 2, "samples": 200, "validation_fraction": 0.2},
     "model": {"feature_dim": 16},
 }
 
