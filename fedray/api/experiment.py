@@ -22,8 +22,9 @@ from fedray.config import (
 from fedray.errors import UserError
 from fedray.files import unused_removed
 from fedray.records import Round, RunFolder, prove_writable
-from fedray.runtime.mirror import check_same, fetch_missing
+from fedray.runtime.fetching import fetch_missing
 from fedray.runtime.resolve import from_tree
+from fedray.runtime.whose import check_same
 from fedray.tracking import NullTracker, run_tracker
 
 log = logging.getLogger(__name__)

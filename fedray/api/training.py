@@ -14,7 +14,8 @@ from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.files import full_disk_said, reserve, results_home, stamp
 from fedray.records import Round, RunFolder, RunInfo, Status
-from fedray.runtime.mirror import check_free, mirrored
+from fedray.runtime.mirror import mirrored
+from fedray.runtime.whose import check_free
 from fedray.tracking import (
     FOLDER_TAG,
     Tracker,

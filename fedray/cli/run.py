@@ -30,7 +30,8 @@ from fedray.records import (
     Traffic,
     prove_writable,
 )
-from fedray.runtime.mirror import check_same, fetch_missing
+from fedray.runtime.fetching import fetch_missing
+from fedray.runtime.whose import check_same
 from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 from fedray.units import size_of, time_of
 from fedray.waiting import say_next

@@ -41,7 +41,9 @@ from fedray.files import (
     write_atomic,
 )
 from fedray.records import RunFolder, prove_writable
-from fedray.runtime.mirror import check_free, check_same, fetch_missing, mirrored
+from fedray.runtime.fetching import fetch_missing
+from fedray.runtime.mirror import mirrored
+from fedray.runtime.whose import check_free, check_same
 from fedray.shipped import folders, names
 from fedray.sweep.ledger import FILE, Ledger, Trial, unfinished
 from fedray.sweep.seeds import seed_folders

@@ -35,7 +35,9 @@ from fedray.files import (
 from fedray.plugins import Plugin
 from fedray.records import RunFolder
 from fedray.report.section import Section
-from fedray.runtime.mirror import check_free, fetch_missing, mirrored
+from fedray.runtime.fetching import fetch_missing
+from fedray.runtime.mirror import mirrored
+from fedray.runtime.whose import check_free
 from fedray.shipped import names
 from fedray.sweep.command import (
     begun_folder,

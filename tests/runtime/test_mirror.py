@@ -14,17 +14,12 @@ from fedray.config import dump_yaml
 from fedray.errors import RunFailed, UserError
 from fedray.files import results_home, results_uri, tables_runs
 from fedray.records import RunFolder
-from fedray.runtime import mirror
+from fedray.runtime import fetching, mirror
 from fedray.runtime.cluster import is_shared
-from fedray.runtime.mirror import (
-    Mirror,
-    SharedMirror,
-    check_free,
-    check_same,
-    fetch_missing,
-    mirrored,
-    uri_of,
-)
+from fedray.runtime.fetching import fetch_missing
+from fedray.runtime.mirror import Mirror, SharedMirror, mirrored
+from fedray.runtime.remote import uri_of
+from fedray.runtime.whose import check_free, check_same
 
 QUICK = [
     "fedproto_digits",
@@ -165,13 +160,13 @@ def test_a_folder_without_a_run_is_filled(bucket, monkeypatch):
     checkpoint(out, 1)
     (out / "job.out").write_text("log")
     came: list[str] = []
-    rename = mirror._rename
+    rename = fetching._rename
 
     def noted(begun: Path, place: Path) -> None:
         came.append(place.name)
         rename(begun, place)
 
-    monkeypatch.setattr(mirror, "_rename", noted)
+    monkeypatch.setattr(fetching, "_rename", noted)
     fetch_missing(out)
     assert came == ["round_00002", "partition.json", "result.json", "config.yaml"]
     assert files(out) == {n: c for n, c in files(there).items() if "tmp" not in n} | {
@@ -181,15 +176,15 @@ def test_a_folder_without_a_run_is_filled(bucket, monkeypatch):
 
 def test_what_is_replaced_while_it_is_fetched_is_looked_at_again(bucket, monkeypatch):
     checkpoint(bucket / "mine", 1)
-    whole = mirror._fetch_whole
+    whole = fetching._fetch_whole
 
     def replaced(files, names, place) -> None:
-        monkeypatch.setattr(mirror, "_fetch_whole", whole)
+        monkeypatch.setattr(fetching, "_fetch_whole", whole)
         shutil.rmtree(bucket / "mine" / "checkpoints")
         checkpoint(bucket / "mine", 2)
         whole(files, names, place)
 
-    monkeypatch.setattr(mirror, "_fetch_whole", replaced)
+    monkeypatch.setattr(fetching, "_fetch_whole", replaced)
     fetch_missing(results_home() / "mine")
     assert files(results_home() / "mine") == files(bucket / "mine")
 
