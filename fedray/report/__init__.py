@@ -1,6 +1,7 @@
 """Tables and figures out of results: `python -m fedray.report DIR [DIR ...]`.
 
-    runs.py          results on disk, grouped by what differs besides the seed; what is unfair
+    runs.py          results on disk, grouped by what differs besides the seed
+    unfair.py        what a reader must be warned of before comparing groups
     selecting.py     which runs a report is about, and what it calls them
     comparable.py    which groups may be compared
     compared.py      what is compared: rows, metrics, who with whom
@@ -31,6 +32,7 @@ Importing this package imports neither matplotlib nor torch.
 """
 
 from fedray.report.figures import Row, figure_sweep
-from fedray.report.runs import Group, LoadedRun, group, load, warnings_of
+from fedray.report.runs import Group, LoadedRun, group, load
+from fedray.report.unfair import warnings_of
 
 __all__ = ["Group", "LoadedRun", "Row", "figure_sweep", "group", "load", "warnings_of"]

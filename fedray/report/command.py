@@ -9,7 +9,7 @@ from typing import get_args
 
 from fedray.command import CommandLine, as_path, as_word, run_command
 from fedray.errors import UserError
-from fedray.files import file_name, write_atomic
+from fedray.files import file_name, make_folder, write_atomic
 from fedray.records import HEADLINE, RunFolder, Select
 from fedray.report.compared import Compared
 from fedray.report.figures import (
@@ -165,25 +165,14 @@ def out_folder(args: argparse.Namespace) -> Path:
     Raises:
         UserError: when it cannot be made.
     """
-    return made_folder(args.out or default_folder(args.folders))
+    folder: Path = args.out or default_folder(args.folders)
+    make_folder(folder)
+    return folder
 
 
 def default_folder(folders: Sequence[Path]) -> Path:
     """Where a report goes that nobody says a place for."""
     return (folders[0] if len(folders) == 1 else Path()) / "report"
-
-
-def made_folder(path: Path) -> Path:
-    """A folder, made when missing.
-
-    Raises:
-        UserError: when it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {path} cannot be made: {error}") from None
-    return path
 
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
@@ -206,11 +195,11 @@ def _main(args: argparse.Namespace) -> int:
     files: list[Path] = []
     for out in args.out or [default_folder(args.folders)]:
         if is_file(out):
-            made_folder(out.parent)
+            make_folder(out.parent)
             files.append(write_file(found, out, args))
         else:
-            folder = made_folder(out)
-            files += write_folder(found, folder, args)
+            make_folder(out)
+            files += write_folder(found, out, args)
     print("wrote " + "\n      ".join(str(path) for path in files))
     return 0
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from fedray.errors import UserError, nearest
 from fedray.records import Metric
 from fedray.report.comparable import blocks_of, methods_differ, why_apart
-from fedray.report.runs import At, Group, Stat, warnings_of
+from fedray.report.runs import At, Group, Stat
 from fedray.report.statistics import holm, p_value
+from fedray.report.unfair import warnings_of
 
 ALPHA = 0.05
 """A difference whose corrected p is above this is within the spread."""

@@ -449,7 +449,10 @@ def test_a_table_stands_for_the_runs_that_it_reports(tmp_path, monkeypatch, caps
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
-        (["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"], r"--out .* cannot be made"),
+        (
+            ["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"],
+            r"the folder .* cannot be written \(Not a directory\)",
+        ),
         (["{tmp}/runs"], r"matrices.json cannot be read"),
     ],
 )
