@@ -10,14 +10,12 @@ from fedray.config import flatten
 from fedray.report.runs import NOT_COMPARED
 from fedray.sweep.spec import show_value, words
 from fedray.tables.agenda import Dropped
+from fedray.tables.looks import looks
 from fedray.tables.plan import Place, TablePlan
 
 if TYPE_CHECKING:
     from fedray.tables.book import Book
     from fedray.tables.outcome import CellResult
-
-LOOKED = "The verdicts of"
-"""Begins the note on an earlier look, which stays when the table is made again."""
 
 
 def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
@@ -200,18 +198,11 @@ def _versions(cells: Mapping[Place, CellResult]) -> Iterator[str]:
 
 
 def _taken(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    """Where runs were not made here but taken from a published table, and what that means."""
-    keys = {run.key for cell in cells.values() for run in cell.runs}
+    """Where runs were not made here but taken from a published table; earlier looks at this one."""
+    keys, own = {run.key for cell in cells.values() for run in cell.runs}, []
     for source in book.published:
         taken = sum(book.taken.get(key) is source for key in keys)
         if taken:
             yield f"{taken} of {len(keys)} runs are those of {source.source} ({source.made})"
-        added = [seed for seed in book.plan.report.seeds if seed not in source.seeds]
-        if taken and added and source.table == book.plan.table:
-            numbers = ", ".join(map(str, added))
-            yield (
-                f"{LOOKED} {source.source} were known when seeds were added ({numbers}), which the "
-                "correction does not know of"
-            )
-        if taken and source.table == book.plan.table:
-            yield from source.notes_that_begin(LOOKED)
+            own += [source] if source.table == book.plan.table else []
+    yield from looks(book.plan, own)

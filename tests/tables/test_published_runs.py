@@ -87,6 +87,40 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     assert numbers(third) == numbers(book)
 
 
+def looks(book: Book) -> list[str]:
+    notes = outcome(book).notes
+    found = [note.partition(", which the correction")[0] for note in notes if "verdicts of" in note]
+    return [note.removeprefix("The verdicts of ") for note in found]
+
+
+def test_an_earlier_look_that_the_file_says_is_said_below_the_table(play):
+    report = {"seeds": [0, 1, 2, 3], "looked_at": [[0], [0, 1]]}
+    assert looks(play(curve, **CHANGES | {"report": report})) == [
+        "seed 0 were known when seeds were added (1)",
+        "seeds 0, 1 were known when seeds were added (2, 3)",
+    ]
+
+
+def test_a_look_that_the_older_page_and_the_file_say_is_said_once(published, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1, 2, 3], "looked_at": [[0, 1]]}})
+    book = begun("--from", "out", "--out", "second")
+    pretend(book, curve)
+    assert looks(book) == ["out were known when seeds were added (2, 3)"]
+    book.write()
+    write_page(book, outcome(book))
+    again = begun("--from", "second", "report.seeds=[0,1,2,3,4]")
+    pretend(again, curve)
+    assert looks(again) == [
+        "second were known when seeds were added (4)",
+        "out were known when seeds were added (2, 3)",
+    ]
+
+
+def test_a_look_makes_no_other_run(published, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1], "looked_at": [[0]]}})
+    assert begun("--from", "out").is_complete
+
+
 def test_a_new_row_is_compared_with_published_ones(published, write):
     write(**CHANGES | {"rows": {"new": {"algorithm": {"name": "fedproto", "lambda": 9}}, **ROWS}})
     done = pretend(begun("--from", "out"), curve)

@@ -332,6 +332,10 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which is not"),
         ({"tuning": {"seeds": []}}, r"table tiny\.tuning: seeds=\[\]"),
         ({"report": {"seeds": [1, 1]}}, r"table tiny\.report: seeds=\[1, 1\]"),
+        ({"report": {"looked_at": [[]]}}, r"tiny\.report\.looked_at: \[\] is to be some of the"),
+        ({"report": {"looked_at": [[0, 7]]}}, r"looked_at: \[0, 7\] is to be some of the report's"),
+        ({"report": {"seeds": [0, 1], "looked_at": [[1, 0]]}}, r"looked_at: \[1, 0\].*not all"),
+        ({"report": {"looked_at": [0]}}, r"table tiny\.report\.looked_at"),
         ({"tuning": {"configuration": 3}}, r"unknown key 'configuration' in table tiny\.tuning"),
         ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),
         ({"space": {"lr": {"uniform": [0, 1]}}}, r"search: grid needs lists"),
@@ -433,6 +437,20 @@ def test_what_the_command_line_may_not_set(write, words, message):
     write()
     with pytest.raises(UserError, match=message):
         plan_table("tiny", words)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "looks"),
+    [
+        ("[0,1,2,3,4]", [[0], [0, 1]]),
+        ("[1,2]", [[1]]),
+        ("[0,1]", [[0]]),
+        ("[5,6]", []),
+    ],
+)
+def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, looks):
+    write(report={"seeds": [0, 1, 2], "looked_at": [[0], [0, 1]]})
+    assert plan_table("tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
 
 
 def test_scales_are_checked_even_where_another_is_asked_for(write):
