@@ -26,7 +26,7 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_choice(plan),
         *_metrics(plan),
         *_effort(plan, cells),
-        *_edges(cells),
+        *_edges(cells, plan),
         *_failures(cells),
         *_dropped(cells),
         *_unlike(cells, plan),
@@ -82,19 +82,21 @@ def _in(plan: TablePlan, column: str) -> str:
     return f"In {column} rows" if len(plan.columns) > 1 else "Rows"
 
 
-def _edges(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+def _edges(cells: Mapping[Place, CellResult], plan: TablePlan) -> Iterator[str]:
+    """Choices at an edge; one that a cell takes over is said of the cell that made it."""
     why = {
         "budget": "the budget is spent",
         "bound": "no experiment can have the next value",
         "off": "tuning.extend is false",
-        "late": "the grid was continued for a choice that diverged later",
+        "late": "grids are continued for the first choice alone, which diverged later",
+        "joint": "keys that vary together are not continued",
     }
     for place, cell in cells.items():
+        leader = plan.leader(place)
+        if leader != place and cells[leader].standing.chosen == cell.standing.chosen:
+            continue
         for edge in cell.standing.edges:
-            yield (
-                f"{place}: the choice {edge.key}={edge.value:g} is the {edge.end} that was tried "
-                f"({why[edge.why]})"
-            )
+            yield f"{place}: the choice {edge} ({why[edge.why]})"
 
 
 def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:

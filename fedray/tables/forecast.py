@@ -11,7 +11,7 @@ from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Standing, Wanted
 from fedray.tables.book import Book
 from fedray.tables.plan import Place, TablePlan
-from fedray.tables.search import has_edges
+from fedray.tables.search import can_go_on
 
 WIDTH = 80
 
@@ -88,7 +88,7 @@ def _runs(
 def _beyond(cell: Cell, standing: Standing) -> int:
     """How many more tuning runs there are at most."""
     tuning = cell.plan.tuning
-    numbers = [axis for axis in cell.plan.rows[cell.place.row].axes if has_edges(axis)]
+    numbers = [axis for axis in cell.plan.rows[cell.place.row].axes if can_go_on(axis)]
     own = cell.is_tuned and cell.plan.leader(cell.place) == cell.place
     if not own or not numbers or not tuning.extend or standing.phase != "tuning":
         return 0

@@ -316,7 +316,7 @@ def _chosen(found: Outcome, made: Made) -> Section:
         rounds = sorted({each.measured.round for each in cell.seeds if each.measured})
         leader, added = plan.leader(place), sum(each.added for each in standing.tried)
         tried = f"{len(standing.tried) or 1}" + (f", {added} beyond its grid" if added else "")
-        edges = ", ".join(f"{edge.key.rsplit('.', 1)[-1]} ({edge.end})" for edge in standing.edges)
+        edges = ", ".join(f"{edge.name} ({edge.end})" for edge in standing.edges)
         chosen = NOTHING
         if standing.chosen is not None:
             chosen = words(standing.chosen) or "as given"
