@@ -21,7 +21,7 @@ MOST_SEEDS = 1000
 RESAMPLES = 2000
 """Of a bootstrap."""
 ROUNDING = 1e-12
-"""A spread below this share of the numbers is rounding."""
+"""Differences below this share of the numbers that were subtracted are rounding."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,33 @@ class Interval:
         return (self.high - self.low) / 2
 
 
+def is_rounding(difference: float, size: float) -> bool:
+    """Whether a difference is none but for rounding.
+
+    Args:
+        difference: of two numbers.
+        size: of these numbers, the larger one.
+    """
+    return abs(difference) <= ROUNDING * size
+
+
+def without_rounding(differences: Sequence[float], size: float) -> list[float]:
+    """Differences that are all equal but for rounding, made equal; 0 where they are 0 but for it.
+
+    Else their spread, which is rounding, would make a verdict of nothing.
+
+    Args:
+        differences: at least one.
+        size: see `is_rounding`.
+    """
+    first = differences[0]
+    if not all(is_rounding(each - first, size) for each in differences):
+        return list(differences)
+    return [0.0 if is_rounding(first, size) else first] * len(differences)
+
+
 def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """The mean's interval by Student's t.
+    """The mean's interval by Student's t; of equal values without width.
 
     Args:
         values: at least one, independent.
@@ -59,6 +84,8 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     mean, n = float(array.mean()), len(array)
     if n < 2:
         return Interval(mean, -math.inf, math.inf, 0.0, n)
+    if array.min() == array.max():  # numpy's mean of them may differ from each in its last digit
+        return Interval(float(array[0]), float(array[0]), float(array[0]), 0.0, n)
     from scipy import stats
 
     std = float(array.std(ddof=1))
@@ -66,7 +93,7 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, std, n)
 
 
-def p_value(differences: Sequence[float], scale: float = 1.0) -> float | None:
+def p_value(differences: Sequence[float], size: float = 1.0) -> float | None:
     """P of the two-sided t-test of whether the mean difference is 0; None for fewer than two.
 
     Differences without spread, up to rounding, say nothing of their error: an accuracy has steps,
@@ -75,14 +102,13 @@ def p_value(differences: Sequence[float], scale: float = 1.0) -> float | None:
 
     Args:
         differences: seed by seed.
-        scale: the size of what was subtracted, which says what is rounding.
+        size: of what was subtracted, which says what is rounding.
     """
-    interval = t_interval(differences)
-    if interval.n < 2:
+    if len(differences) < 2:
         return None
-    rounding = ROUNDING * max(scale, abs(interval.mean))
-    if interval.std <= rounding:
-        return 1.0 if abs(interval.mean) <= rounding else 2.0 ** (1 - interval.n)
+    interval = t_interval(without_rounding(differences, size))
+    if interval.std == 0:
+        return 2.0 ** (1 - interval.n) if interval.mean else 1.0
     from scipy import stats
 
     t = interval.mean / (interval.std / math.sqrt(interval.n))

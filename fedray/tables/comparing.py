@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedray.report.statistics import Interval, holm, p_value, seeds_needed, t_interval
+from fedray.report.statistics import (
+    Interval,
+    holm,
+    p_value,
+    seeds_needed,
+    t_interval,
+    without_rounding,
+)
 from fedray.tables.claims import Side, Verdict
 
 
@@ -18,15 +25,23 @@ class Comparison:
         better: the side that is subtracted from.
         worse: the one that is subtracted.
         differences: by seed, the margin subtracted too.
-        interval: of their mean; None without a pair.
+        size: of the numbers that were subtracted, which says what is rounding.
+        interval: of the mean difference; None without a pair.
         p: two-sided, not corrected; None for fewer than two pairs.
     """
 
     better: Side
     worse: Side
     differences: Mapping[int, float]
+    size: float
     interval: Interval | None
     p: float | None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the difference is 0 on every seed, of two at least."""
+        found = self.interval
+        return found is not None and found.n > 1 and found.mean == found.std == 0
 
 
 class Compare(Protocol):
@@ -40,7 +55,7 @@ class Compare(Protocol):
 
 
 def compared(
-    better: Side, worse: Side, differences: Mapping[int, float], level: float, size: float = 1.0
+    better: Side, worse: Side, differences: Mapping[int, float], level: float, size: float
 ) -> Comparison:
     """A comparison whose differences are known.
 
@@ -49,12 +64,13 @@ def compared(
         worse: the one that was subtracted.
         differences: by seed.
         level: of the interval.
-        size: of the numbers that were subtracted; far smaller differences are rounding.
+        size: of the numbers that were subtracted, which says what is rounding.
     """
     if not differences:
-        return Comparison(better, worse, {}, None, None)
-    values = list(differences.values())
-    return Comparison(better, worse, differences, t_interval(values, level), p_value(values, size))
+        return Comparison(better, worse, {}, size, None, None)
+    values = without_rounding(list(differences.values()), size)
+    found = dict(zip(differences, values, strict=True))
+    return Comparison(better, worse, found, size, t_interval(values, level), p_value(values, size))
 
 
 def corrected(ps: Sequence[float | None]) -> list[float | None]:

@@ -2,16 +2,16 @@
 
 A control leaves out what is said to help. It explains a gain away where it is nearer to the method
 than to the row over which the gain is; it does not where the method is better than it. Both may be
-so: then most of the gain is there without, and not all.
+so: then most of the gain is there without, and not all. Where the gain itself may be chance there
+is nothing to read yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from fedray.report.statistics import Interval, t_interval
 from fedray.tables.claims import Claim, Side
 from fedray.tables.comparing import Compare, Comparison, compared, needed_of, verdict_of
 from fedray.tables.plan import TablePlan
@@ -21,8 +21,10 @@ Reading = Literal[
     "explains most of it",
     "does not explain it away",
     "open",
+    "open: whether there is a gain",
     "there is no gain to explain",
 ]
+GAINLESS = ("open: whether there is a gain", "there is no gain to explain")
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,11 @@ class Asked:
         comparison: `of` minus the control.
         baseline: the row over which the gain is: as said, or the nearest one that `of` is claimed
             to be better than; None: none has a number.
-        gain: of `of` over it, on the seeds that the control has too; None without a baseline.
-        middle: the control minus the middle between method and baseline, on these seeds; None where
-            `of` is claimed to be better than no row.
+        gain: of `of` over it, on the seeds that the control has too; None where `of` is claimed to
+            be better than no row.
+        is_gain: whether it is above 0 by its test, which is not corrected.
+        middle: the control minus the middle between method and baseline, on these seeds; None
+            where there is no gain to ask about.
     """
 
     row: str
@@ -46,15 +50,18 @@ class Asked:
     refutes: str
     comparison: Comparison
     baseline: str | None
-    gain: Interval | None
+    gain: Comparison | None
+    is_gain: bool
     middle: Comparison | None
 
     @property
     def share(self) -> float | None:
         """The part of the gain that the control has as well; None where the gain may be chance."""
-        if self.gain is None or self.middle is None or self.middle.interval is None:
+        gain = None if self.gain is None else self.gain.interval
+        middle = None if self.middle is None else self.middle.interval
+        if gain is None or middle is None or not self.is_gain:
             return None
-        return 0.5 + self.middle.interval.mean / self.gain.mean if self.gain.low > 0 else None
+        return 0.5 + middle.mean / gain.mean
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,8 @@ class ControlRead:
         corrected: p of the method's distance, corrected.
         corrected_middle: p of the distance from the middle, corrected.
         reading: see there.
-        needed: how many seeds would decide it.
+        needed: how many seeds would decide it; where it is open whether there is a gain, this.
+        columns: of several, the reading in each by itself, not corrected.
     """
 
     asked: Asked
@@ -74,12 +82,26 @@ class ControlRead:
     corrected_middle: float | None
     reading: Reading
     needed: int | None
+    columns: Mapping[str, Reading] = field(default_factory=dict)
+
+    def columns_that_differ(self) -> dict[Reading, list[str]]:
+        """All columns by their reading, where one says clearly something else than the mean.
+
+        That is: another reading that is not open, or a gain in some of them only.
+        """
+        open_ones = ("open", "open: whether there is a gain", self.reading)
+        decided = any(each not in open_ones for each in self.columns.values())
+        gains = {each not in GAINLESS for each in self.columns.values()}
+        found: dict[Reading, list[str]] = {}
+        for column, reading in self.columns.items() if decided or len(gains) > 1 else ():
+            found.setdefault(reading, []).append(column)
+        return found
 
 
 def ask(plan: TablePlan, claims: Sequence[Claim], compare: Compare) -> list[Asked]:
     """What is asked of each control of a table."""
     return [
-        _asked(name, row.of, row.control, plan, claims, compare)
+        _asked(name, row.of, plan, claims, compare)
         for name, row in plan.rows.items()
         if row.control and row.of
     ]
@@ -90,29 +112,36 @@ def whole_side(plan: TablePlan, row: str) -> Side:
     return Side(row, None if len(plan.columns) > 1 else next(iter(plan.columns)))
 
 
-def _asked(
-    row: str, of: str, refutes: str, plan: TablePlan, claims: Sequence[Claim], compare: Compare
-) -> Asked:
+def _asked(row: str, of: str, plan: TablePlan, claims: Sequence[Claim], compare: Compare) -> Asked:
     def against(other: str) -> Comparison:
         return compare(whole_side(plan, of), whole_side(plan, other), 0.0, plan.metrics[0])
 
-    distance, over = against(row), plan.rows[row].over
+    over = plan.rows[row].over
     gains = {name: against(name) for name in ([over] if over else _beaten(of, plan, claims))}
     means = {name: each.interval.mean for name, each in gains.items() if each.interval is not None}
     baseline = min(means, key=lambda name: means[name], default=None)
-    if baseline is None:  # it is asked all the same where a row has no number yet
-        empty = compared(distance.better, distance.worse, {}, plan.confidence) if gains else None
-        return Asked(row, of, refutes, distance, None, None, empty)
-    gained = gains[baseline].differences
-    middle = {
-        seed: gained[seed] / 2 - below
-        for seed, below in distance.differences.items()
-        if seed in gained
-    }
-    sides = whole_side(plan, row), whole_side(plan, baseline)
-    found = compared(*sides, middle, plan.confidence)
-    gain = t_interval([gained[seed] for seed in middle], plan.confidence) if middle else None
-    return Asked(row, of, refutes, distance, baseline, gain, found)
+    if baseline is not None:
+        return _over(baseline, row, of, whole_side(plan, of).column, plan, compare)
+    distance = against(row)  # it is asked all the same where a row has no number yet
+    none = compared(distance.better, distance.worse, {}, plan.confidence, 0.0) if gains else None
+    return Asked(row, of, plan.rows[row].control or "", distance, None, none, False, none)
+
+
+def _over(
+    baseline: str, row: str, of: str, column: str | None, plan: TablePlan, compare: Compare
+) -> Asked:
+    """What is asked about the gain over a row; in a column, or on the mean."""
+    method, control, base = (Side(each, column) for each in (of, row, baseline))
+    distance = compare(method, control, 0.0, plan.metrics[0])
+    whole = compare(method, base, 0.0, plan.metrics[0])
+    gained = {seed: one for seed, one in whole.differences.items() if seed in distance.differences}
+    middle = {seed: one / 2 - distance.differences[seed] for seed, one in gained.items()}
+    size = max(distance.size, whole.size)
+    gain = compared(method, base, gained, plan.confidence, size)
+    is_gain = verdict_of(gain, gain.p, 1 - plan.confidence) == "holds"
+    refutes = plan.rows[row].control or ""
+    near = compared(control, base, middle, plan.confidence, size)
+    return Asked(row, of, refutes, distance, baseline, gain, is_gain, near)
 
 
 def _beaten(row: str, plan: TablePlan, claims: Sequence[Claim]) -> list[str]:
@@ -134,24 +163,45 @@ def read(
         level: one minus below what p decides.
         alpha: the level that the number of seeds is worked out for.
     """
+    if asked.gain is not None and not asked.is_gain:
+        gain = asked.gain.interval
+        if gain is not None and gain.high <= 0:
+            return ControlRead(asked, p, p_middle, "there is no gain to explain", None)
+        needed = needed_of(asked.gain, 1 - level)
+        return ControlRead(asked, p, p_middle, "open: whether there is a gain", needed)
     is_below = verdict_of(asked.comparison, p, 1 - level)
     is_near = "undecided"
     if asked.middle is not None:
         is_near = verdict_of(asked.middle, p_middle, 1 - level)
     reading: Reading = "open"
-    if asked.gain is not None and asked.gain.mean <= 0:
-        reading = "there is no gain to explain" if asked.gain.high <= 0 else "open"
-    elif is_near == "holds":
+    if is_near == "holds":
         reading = "explains most of it" if is_below == "holds" else "explains it away"
     elif is_below == "refuted":
         reading = "explains it away"
     elif is_below == "holds":
         reading = "does not explain it away"
-    needed = None
-    if reading == "open":
-        both = [asked.comparison]
-        if asked.middle is not None and asked.middle.interval and asked.middle.interval.mean > 0:
-            both.append(asked.middle)  # below the middle, it decides nothing
-        numbers = [n for each in both if (n := needed_of(each, alpha)) is not None]
-        needed = min(numbers, default=None)
+    needed = _needed(asked, alpha) if reading == "open" else None
     return ControlRead(asked, p, p_middle, reading, needed)
+
+
+def _needed(asked: Asked, alpha: float) -> int | None:
+    """How many seeds would decide an open reading."""
+    both = [asked.comparison]
+    if asked.middle is not None and asked.middle.interval and asked.middle.interval.mean > 0:
+        both.append(asked.middle)  # below the middle, it decides nothing
+    return min((n for each in both if (n := needed_of(each, alpha)) is not None), default=None)
+
+
+def read_columns(asked: Asked, plan: TablePlan, compare: Compare) -> dict[str, Reading]:
+    """A control's reading in each of several columns by itself, not corrected.
+
+    The gain is that over the row of the mean. Empty where there is one column, or no such row.
+    """
+    if asked.baseline is None or len(plan.columns) < 2:
+        return {}
+    level, found = plan.confidence, {}
+    for column in plan.columns:
+        here = _over(asked.baseline, asked.row, asked.of, column, plan, compare)
+        near = None if here.middle is None else here.middle.p
+        found[column] = read(here, here.comparison.p, near, level, 1 - level).reading
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
@@ -23,7 +23,7 @@ from fedray.tables.comparing import (
     needed_of,
     verdict_of,
 )
-from fedray.tables.controls import ControlRead, ask, read
+from fedray.tables.controls import ControlRead, ask, read, read_columns
 from fedray.tables.fairness import notes_of
 from fedray.tables.measured import Measured
 from fedray.tables.plan import Place, TablePlan
@@ -164,7 +164,7 @@ def outcome(book: Book) -> Outcome:
         a = by_seed(cells, plan, better, known[metric])
         b = by_seed(cells, plan, worse, known[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
-        size = max(map(abs, a.values()), default=1.0)
+        size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
         return compared(better, worse, differences, plan.confidence, size)
 
     decided, controls = _verdicts(plan, compare)
@@ -197,7 +197,10 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
         needed = needed_of(comparison, alpha) if verdict == "undecided" else None
         decided.append(Decided(claim, comparison, p, verdict, needed))
     readings = [
-        read(each, p, p_middle, plan.confidence, alpha)
+        replace(
+            read(each, p, p_middle, plan.confidence, alpha),
+            columns=read_columns(each, plan, compare),
+        )
         for each, p, p_middle in zip(questions, below, middle, strict=True)
     ]
     return decided, readings

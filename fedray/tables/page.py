@@ -181,6 +181,8 @@ def interval_text(interval: Interval | None, metric: Metric) -> str:
 
 def needed_text(needed: int | None, comparison: Comparison) -> str:
     """How many seeds would decide."""
+    if comparison.is_same:
+        return "the same on every seed"
     if needed is not None:
         return f"{needed} seeds would decide"
     interval = comparison.interval
@@ -239,6 +241,8 @@ def _claims(found: Outcome) -> Section:
 
 def control_text(each: ControlRead) -> str:
     """A reading in words."""
+    if each.reading == "open: whether there is a gain" and each.needed is not None:
+        return f"{each.reading}, {each.needed} seeds would decide that"
     if each.reading == "open":
         return f"open: {needed_text(each.needed, each.asked.comparison)}"
     return each.reading
@@ -271,9 +275,20 @@ def _controls(found: Outcome) -> Section:
     below = [
         "A control explains a gain away where it has more than half of it, that is, lies above the "
         "middle between method and baseline; it does not where the method is better than it; most "
-        "of it, where both are so. Paired t-tests, corrected with the claims."
+        "of it, where both are so. It is read where the gain's interval, not corrected, lies above "
+        "0. Paired t-tests, corrected with the claims."
     ]
-    return Section("Controls", (), header if rows else (), rows, below if rows else ())
+    columns = [_columns_text(each) for each in found.controls if each.columns_that_differ()]
+    return Section("Controls", (), header if rows else (), rows, below if rows else (), columns)
+
+
+def _columns_text(each: ControlRead) -> str:
+    """What a control says in columns by themselves."""
+    readings = [
+        f"{reading} in {', '.join(columns)}"
+        for reading, columns in each.columns_that_differ().items()
+    ]
+    return f"{each.asked.row}, each column by itself, not corrected: {'; '.join(readings)}."
 
 
 def _differences(found: Outcome) -> Section:

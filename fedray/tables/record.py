@@ -171,6 +171,7 @@ def _claim(each: Decided) -> Tree:
 
 
 def _control(each: ControlRead) -> Tree:
+    gain = each.asked.gain
     return {
         "control": each.asked.row,
         "of": each.asked.of,
@@ -179,9 +180,10 @@ def _control(each: ControlRead) -> Tree:
         "p_holm": each.corrected,
         "p_holm_of_half": each.corrected_middle,
         "baseline": each.asked.baseline,
-        "gain": None if each.asked.gain is None else each.asked.gain.mean,
+        "gain": None if gain is None or gain.interval is None else gain.interval.mean,
         "share_of_gain": each.asked.share,
         "seeds_needed": each.needed,
+        "by_column": dict(each.columns),
         **_comparison(each.asked.comparison),
     }
 

@@ -19,6 +19,7 @@ from fedray.report.statistics import (
     power,
     seeds_needed,
     t_interval,
+    without_rounding,
 )
 
 numbers = st.lists(st.integers(-1000, 1000).map(lambda n: n / 8), min_size=2, max_size=8)
@@ -75,8 +76,22 @@ def test_differences_without_spread_are_worth_the_agreement_of_their_signs(value
     assert p_value(values) == p
 
 
+def test_an_interval_of_equal_values_has_no_width():
+    assert np.std([0.1] * 3) > 0  # numpy's mean of them is another number
+    found = t_interval([0.1] * 3)
+    assert (found.mean, found.low, found.high, found.std) == (0.1, 0.1, 0.1, 0.0)
+
+
+@given(numbers, st.floats(1, 1e9))
+def test_values_that_differ_are_left_as_they_are(values, size):
+    small = [value / 8 * size for value in values]
+    if len(set(small)) > 1:
+        assert without_rounding(small, 1000 * size) == small
+
+
 def test_rounding_is_no_difference():
-    assert p_value([1e-15, 1e-15], scale=50.0) == 1.0
+    assert without_rounding([1e-15, -1e-15], 1.0) == [0.0, 0.0]
+    assert p_value([1e-15, 1e-15], size=50.0) == 1.0
 
 
 # --- Holm -----------------------------------------------------------------------------------------

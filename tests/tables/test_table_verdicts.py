@@ -7,7 +7,9 @@ from scipy import stats
 
 from fedray.report.section import markdown
 from fedray.report.statistics import seeds_needed
+from fedray.tables.claims import Side
 from fedray.tables.command import write_page
+from fedray.tables.comparing import compared, needed_of
 from fedray.tables.outcome import outcome
 
 ROWS = {
@@ -137,6 +139,35 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
     assert found.aggregates["mine"].low <= 65.0 <= found.aggregates["mine"].high
 
 
+# --- rounding -------------------------------------------------------------------------------------
+
+
+def test_differences_that_are_equal_but_for_rounding_decide_by_their_signs():
+    exact = [0.3 - 0.1, 0.5 - 0.3, 1.2 - 1.0]
+    assert len(set(exact)) == 3
+    for size in (1.0, 1e9):
+        values = {seed: size * one for seed, one in enumerate(exact)}
+        found = compared(Side("a", None), Side("b", None), values, 0.95, size)
+        assert (found.p, found.interval.std, found.is_same) == (0.25, 0, False)
+        assert found.interval.low == found.interval.high == pytest.approx(0.2 * size)
+        assert needed_of(found, 0.05) == 6  # 2^(1 - 6) is below 0.05
+
+
+def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play, here):
+    claims = ["mine > base + 10", "base > null + 30"]
+    curve = numbers(mine=[0.6, 0.7, 0.4], base=[0.5, 0.6, 0.3], null=[0.2, 0.3, 0.1])
+    seeds = {"seeds": [0, 1, 2]}
+    book = play(curve, **{**ALONE, "claims": claims, "report": seeds})
+    found, other = outcome(book).claims
+    assert (found.verdict, found.corrected, found.needed) == ("undecided", 1, None)
+    assert (found.comparison.is_same, other.comparison.is_same) == (True, False)
+    (here / "out").mkdir()
+    text = markdown(write_page(book, outcome(book)))
+    (line,) = (line for line in text.splitlines() if line.startswith("| mine > base + 10 |"))
+    assert "**undecided: the same on every seed**" in line
+    assert text.count("the same on every seed") == 1
+
+
 # --- controls -------------------------------------------------------------------------------------
 
 
@@ -148,7 +179,7 @@ def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0
 def test_a_control_far_below_does_not_explain_the_gain(play):
     found = control(play, null=(0.50, 0.515, 0.515, 0.53))
     assert found.reading == "does not explain it away"
-    assert (found.asked.baseline, found.asked.gain.mean) == ("base", pytest.approx(10.0))
+    assert (found.asked.baseline, found.asked.gain.interval.mean) == ("base", pytest.approx(10.0))
     assert found.asked.share == pytest.approx(0.0, abs=0.05)
 
 
@@ -188,14 +219,35 @@ def test_without_a_gain_there_is_nothing_to_explain(play):
 
 def test_a_loss_that_may_be_chance_does_not_say_that_there_is_no_gain(play):
     found = control(play, null=(0.59, 0.60, 0.61, 0.62), base=(0.55, 0.68, 0.57, 0.70))
-    assert found.asked.gain.mean < 0 < found.asked.gain.high
-    assert found.reading == "open"
+    assert found.asked.gain.interval.mean < 0 < found.asked.gain.interval.high
+    assert found.reading == "open: whether there is a gain"
+
+
+def test_a_gain_that_may_be_chance_is_not_explained(play):
+    base = (0.55, 0.64, 0.57, 0.66)
+    for null in ((0.50, 0.51, 0.53, 0.53), (0.65, 0.66, 0.68, 0.68)):
+        found = control(play, null=null, base=base)
+        assert found.asked.comparison.p < 0.01
+        interval = found.asked.gain.interval
+        assert interval.low < 0 < interval.mean
+        assert (found.reading, found.asked.share) == ("open: whether there is a gain", None)
+        assert found.needed == max(seeds_needed(interval.mean, interval.std, 0.05), 5)
+
+
+def test_a_gain_of_equal_differences_is_worth_the_agreement_of_their_signs(play):
+    """Its interval has no width; three signs agree by chance once in four times."""
+    base, null = (0.5, 0.51, 0.52), (0.49, 0.50, 0.505)
+    found = control(play, null=null, base=base, report={"seeds": [0, 1, 2]})
+    interval = found.asked.gain.interval
+    assert (interval.low, interval.std) == (interval.high, 0)
+    assert found.asked.gain.p == 0.25
+    assert found.reading == "open: whether there is a gain"
 
 
 def test_the_share_is_of_the_seeds_that_the_control_has(play):
     found = control(play, null=(0.55, 0.56, None, 0.58), base=(0.50, 0.50, 0.30, 0.53))
-    assert found.asked.gain.mean == pytest.approx((10 + 11 + 10) / 3)
-    assert found.asked.share == pytest.approx(1 - 5 / found.asked.gain.mean)
+    assert found.asked.gain.interval.mean == pytest.approx((10 + 11 + 10) / 3)
+    assert found.asked.share == pytest.approx(1 - 5 / found.asked.gain.interval.mean)
 
 
 def test_a_control_below_the_middle_is_decided_by_its_distance_alone(play):
@@ -212,7 +264,34 @@ def test_the_gain_is_over_the_row_that_is_named(play):
     curve = numbers(mine=[0.6, 0.62], base=[0.5, 0.52], null=[0.5, 0.53], low=[0.1, 0.11])
     book = play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]})
     asked = outcome(book).controls[0].asked
-    assert (asked.baseline, asked.gain.mean) == ("low", pytest.approx(50.5))
+    assert (asked.baseline, asked.gain.interval.mean) == ("low", pytest.approx(50.5))
+
+
+X, Y = [0.60, 0.61, 0.62, 0.63], [0.50, 0.52, 0.51, 0.53]
+
+
+@pytest.mark.parametrize(
+    ("base_y", "said"),
+    [
+        # a gain in one column only
+        ([0.60, 0.62, 0.61, 0.64], "there is no gain to explain in y"),
+        ([0.51, 0.50, 0.52, 0.51], "open: whether there is a gain in y"),
+        ([0.40, 0.42, 0.415, 0.43], None),
+    ],
+)
+def test_columns_in_which_a_control_says_something_else_are_named(play, here, base_y, said):
+    null_x, null_y = [0.50, 0.515, 0.515, 0.53], [0.40, 0.42, 0.41, 0.425]
+    curve = numbers(mine_x=X, mine_y=Y, base_x=Y, base_y=base_y, null_x=null_x, null_y=null_y)
+    columns = {"x": {}, "y": {"batch_size": 8}}
+    book = play(curve, **{**ALONE, "columns": columns, "report": SEEDS})
+    (found,) = outcome(book).controls
+    assert found.columns["x"] == "does not explain it away"
+    (here / "out").mkdir()
+    text = markdown(write_page(book, outcome(book)))
+    start = "- null, each column by itself, not corrected: "
+    lines = [line for line in text.splitlines() if line.startswith(start)]
+    expected = f"{start}does not explain it away in x; {said}."
+    assert lines == ([] if said is None else [expected])
 
 
 # --- what is unfair -------------------------------------------------------------------------------
