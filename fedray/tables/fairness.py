@@ -11,6 +11,7 @@ from fedray.report.runs import NOT_COMPARED
 from fedray.sweep.spec import show_value, words
 from fedray.tables.agenda import Dropped
 from fedray.tables.looks import looks
+from fedray.tables.measured import commits_of_runs
 from fedray.tables.plan import Place, TablePlan
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_dropped(cells),
         *_unlike(cells, plan),
         *_differing(book),
-        *_versions(cells),
+        *_versions(book, cells),
         *_taken(book, cells),
     ]
 
@@ -188,15 +189,11 @@ def _comparable(book: Book, place: Place) -> dict[str, Any]:
     }
 
 
-def _versions(cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    commits = {
-        each.measured.versions.get("git", "?")
-        for cell in cells.values()
-        for each in cell.seeds
-        if each.measured is not None
-    }
+def _versions(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    runs = [run for cell in cells.values() for run in cell.runs]
+    commits = commits_of_runs(book.measured_runs(runs).values())
     if len(commits) > 1:
-        yield f"Runs are of {len(commits)} versions of the code: {', '.join(sorted(commits))}"
+        yield f"Runs are of {len(commits)} versions of the code: {', '.join(commits)}"
 
 
 def _taken(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:

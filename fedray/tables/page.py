@@ -361,13 +361,15 @@ def _notes(found: Outcome) -> Section:
 
 def _made(found: Outcome, made: Made) -> Section:
     hours, traffic = made.seconds / 3600, made.bytes
+    commits = ", ".join(made.commits)
+    written = "" if commits in ("", made.commit) else f"; this page {made.commit}"
     items = [
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them were there already), "
         f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
         f"report seeds {', '.join(map(str, found.plan.report.seeds))}; tuning seeds "
         f"{', '.join(map(str, found.plan.tuning.seeds))}",
-        f"commit {made.commit}; {made.versions}",
+        f"commit {commits or made.commit}{written}; {made.versions}",
         f"machine: {made.machine}",
         f"made {made.when}",
     ]
