@@ -172,6 +172,16 @@ def planned_cells(book: Book) -> list[str]:
     return lines
 
 
+def not_asked(plan: TablePlan) -> list[str]:
+    """A line that names the rows which cost runs and decide nothing; no line where all do."""
+    asked = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
+    for name, row in plan.rows.items():
+        if row.control:
+            asked |= {name, row.of, row.over}
+    left = [name for name in plan.rows if name not in asked]
+    return [wrapped(f"no claim is about: {', '.join(left)}")] if left else []
+
+
 def wrapped(line: str) -> str:
     """A line of at most 80 columns and, indented, those below it."""
     return fill(line, WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)

@@ -11,6 +11,7 @@ from pretended_runs import end, pretend
 from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import begin_or_resume, main, parser, write_page
+from fedray.tables.forecast import runs_of
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
 from fedray.tables.published import name_of
@@ -53,6 +54,8 @@ def numbers(book: Book) -> dict:
 def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, write):
     write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
     book = begun("--from", "out")
+    left = [len(each.known) + each.unknown - each.there for each in runs_of(book)]
+    assert left == [1, 1]  # that base needs its second choice again is seen when the first is over
     done = pretend(book, curve)
     assert [(run.place.row, run.phase, run.seed) for run in done] == [
         ("mine", "report", 2),

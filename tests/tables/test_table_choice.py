@@ -525,6 +525,24 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     assert not (here / "results" / "tables").exists()
 
 
+def test_a_plan_names_the_rows_that_no_claim_and_no_control_is_about(here, write, capsys):
+    from fedray.tables.command import main
+
+    rows = {
+        "mine": "fedproto",
+        "null": {"algorithm": "fedprox", "control": "that prototypes help", "over": "fedtgp"},
+        "fedtgp": None,
+        "fedavg": None,
+        "fedbabu": None,
+    }
+    write(rows=rows, claims=["local > mine"])
+    assert main(["tiny", "--plan"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no claim is about: fedavg, fedbabu"
+    write(rows=rows)
+    assert main(["tiny", "--plan"]) == 0
+    assert "no claim is about" not in capsys.readouterr().out
+
+
 def test_a_plan_fits_eighty_columns(here, write):
     write(
         answers="Which of many methods leads " * 6,
