@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from fedray.report.section import Picture, Section
+from fedray.report.section import Picture, Section, has_words
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
@@ -16,7 +16,7 @@ h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; border-top: 2px solid; border-bottom: 2px solid; }
 th { border-bottom: 1px solid; } th, td { padding: .25em .8em; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+.words { text-align: left; }
 tr:nth-child(even) td { background: #f4f6f8; }
 .holds { color: #00683f; } .refuted { color: #a33600; } .open { color: #555; }
 img { max-width: 100%; } code { background: #f0f0f0; padding: 0 .2em; overflow-wrap: anywhere; }
@@ -53,10 +53,9 @@ def _content(section: Section) -> list[str]:
     parts = [f"<p>{_text(text)}</p>" for text in section.text]
     parts += [_picture(each) for each in section.pictures]
     if section.header:
-        head = "".join(f"<th>{_text(name)}</th>" for name in section.header)
-        body = [
-            f"<tr>{''.join(f'<td>{_text(text)}</td>' for text in row)}</tr>" for row in section.rows
-        ]
+        words = has_words(section.header, section.rows)
+        head = _cells("th", section.header, words)
+        body = [f"<tr>{_cells('td', row, words)}</tr>" for row in section.rows]
         table = "\n".join([f"<thead><tr>{head}</tr></thead><tbody>", *body, "</tbody>"])
         parts.append(f'<div class="wide"><table>\n{table}</table></div>')
     parts += [f'<p class="below">{_text(text)}</p>' for text in section.below]
@@ -64,6 +63,13 @@ def _content(section: Section) -> list[str]:
         items = "\n".join(f"<li>{_text(item)}</li>" for item in section.items)
         parts.append(f"<ul>\n{items}\n</ul>")
     return parts
+
+
+def _cells(tag: str, texts: Sequence[str], words: Sequence[bool]) -> str:
+    return "".join(
+        f"<{tag}{' class=words' if left else ''}>{_text(text)}</{tag}>"
+        for text, left in zip(texts, words, strict=True)
+    )
 
 
 def _picture(picture: Picture) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fedray.report.section import has_words
+
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -56,7 +58,7 @@ def escaped(text: str) -> str:
 def latex_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], caption: str, label: str
 ) -> str:
-    """A table with its caption; the first column is text, the others numbers.
+    """A table with its caption; words are written from the left, numbers from the right.
 
     Args:
         header: names of the columns.
@@ -64,6 +66,7 @@ def latex_table(
         caption: what the numbers are.
         label: what the text refers to it by, after "tab:"; its letters, digits, dots and hyphens.
     """
+    sides = "".join("l" if words else "r" for words in has_words(header, rows))
     body = [" & ".join(map(escaped, row)) + r" \\" for row in (header, *rows)]
     lines = [
         "% needs \\usepackage{booktabs}",
@@ -71,7 +74,7 @@ def latex_table(
         r"  \centering",
         rf"  \caption{{{escaped(caption)}}}",
         rf"  \label{{tab:{re.sub(r'[^A-Za-z0-9.-]', '-', label)}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+        rf"  \begin{{tabular}}{{{sides}}}",
         r"    \toprule",
         f"    {body[0]}",
         r"    \midrule",

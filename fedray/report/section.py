@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+NUMBER = re.compile(r"[*`(]*[-+−±]?\d")
+"""How a cell with a number begins."""
+NEITHER = ("", "–", "failed")
+"""Cells that are neither a number nor a word: there is none."""
 
 
 @dataclass(frozen=True)
@@ -14,11 +20,14 @@ class Picture:
         alt: what it shows, in words.
         content: of the file.
         kind: of the file: "png" or "svg".
+        beside: what the file is called that lies beside the page, for Markdown, which has no
+            figures inside; empty where none does.
     """
 
     alt: str
     content: bytes
     kind: str
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,8 @@ class Section:
         rows: texts of the cells.
         below: paragraphs below the cells.
         items: a list, after everything.
-        pictures: figures, after the paragraphs above the cells; Markdown leaves them out.
+        pictures: figures, after the paragraphs above the cells; Markdown shows those whose file
+            lies beside the page.
         folded: whether it is closed until somebody opens it, where that is possible.
     """
 
@@ -53,6 +63,7 @@ def markdown(sections: Sequence[Section]) -> str:
         if section.title:
             parts.append(f"{'#' if index == 0 else '##'} {section.title}")
         parts += section.text
+        parts += [f"![{each.alt}]({each.beside})" for each in section.pictures if each.beside]
         if section.header:
             parts.append("\n".join(markdown_table(section.header, section.rows)))
         parts += section.below
@@ -61,8 +72,19 @@ def markdown(sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def has_words(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns are written from the left: the first, and those of more words than numbers."""
+    found = [True]
+    for column in range(1, len(header)):
+        cells = [row[column] for row in rows if row[column] not in NEITHER]
+        found.append(2 * sum(NUMBER.match(cell) is None for cell in cells) > len(cells))
+    return found
+
+
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a Markdown table."""
+    rows = list(rows)
     lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
     head, *rest = [f"| {line} |" for line in lines]
-    return [head, "|:--|" + "--:|" * (len(header) - 1), *rest]
+    sides = [":--" if words else "--:" for words in has_words(header, rows)]
+    return [head, f"|{'|'.join(sides)}|", *rest]

@@ -392,9 +392,10 @@ def write_page(book: Book, found: Outcome) -> list[Section]:
     sections = page(found, how)
     figure = book.home / "figure.png"
     draw(found, figure)
-    write_atomic(book.home / PAGE, markdown(sections))
+    pictured = with_figure(sections, figure)
+    write_atomic(book.home / PAGE, markdown(pictured))
     write_atomic(book.home / "table.tex", latex(found))
-    write_atomic(book.home / "table.html", html(with_figure(sections, figure)))
+    write_atomic(book.home / "table.html", html(pictured))
     write_json(book.home / DATA, table_json(book, found, how))
     return sections
 

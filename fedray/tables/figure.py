@@ -90,7 +90,7 @@ def draw_curves(axes: Axes, found: Outcome, key: str) -> None:
         if there:
             _line(axes, there, colour, plan.rows[row].label)
         if plan.paper is not None:
-            said = [(x, plan.paper.of(row, column)) for column, x in numbers.items()]
+            said = [(x, plan.paper_of(row, column)) for column, x in numbers.items()]
             points = [(x, entry[0]) for x, entry in said if entry is not None]
             axes.plot([x for x, _ in points], [y for _, y in points], "D--", mfc="w", color=colour)
     if min(numbers.values()) > 0 and max(numbers.values()) >= WIDE * min(numbers.values()):
@@ -129,7 +129,7 @@ def _values(axes: Axes, found: Outcome, column: str) -> None:
             label = "" if said else f"mean, {100 * plan.confidence:g} % interval"
             said = True
             _point(axes, height, list(values.values()), interval, _colour(found, row), label)
-        paper = None if plan.paper is None else plan.paper.of(row, column)
+        paper = plan.paper_of(row, column)
         if paper is not None:
             mean, spread = paper
             axes.errorbar(

@@ -42,7 +42,7 @@ def with_figure(sections: Sequence[Section], figure: Path | None) -> list[Sectio
     """The page with the table's figure, a PNG, below the first table; as it is without one."""
     if figure is None or not figure.exists() or len(sections) < 2:
         return list(sections)
-    picture = Picture("the table as a figure", figure.read_bytes(), "png")
+    picture = Picture("the table as a figure", figure.read_bytes(), "png", figure.name)
     head, main, *rest = sections
     return [head, main, Section("", pictures=[picture]), *rest]
 
@@ -82,10 +82,9 @@ def cell_text(found: Outcome, row: str, column: str | None, metric: Metric) -> s
     return spread_of(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
 
 
-def paper_text(found: Outcome, row: str, column: str) -> str:
-    """The paper's number of a cell."""
-    paper = found.plan.paper
-    entry = None if paper is None else paper.of(row, column)
+def paper_text(found: Outcome, row: str, column: str | None) -> str:
+    """The paper's number of a cell, or of a row's mean."""
+    entry = found.plan.paper_of(row, column)
     if entry is None:
         return NOTHING
     mean, spread = entry
@@ -117,22 +116,21 @@ def _plain(name: str) -> str:
 
 
 def main_cells(found: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows of the table itself, the paper's numbers beside ours."""
-    plan = found.plan
-    columns, several = list(plan.columns), len(plan.columns) > 1
-    papers = plan.paper is not None and metric is found.metrics[0]
-    header = [""]
+    """The header and the rows of the table itself, the paper's numbers beside ours.
+
+    Where the paper has none of a column, there is no place for them.
+    """
+    plan, first = found.plan, metric is found.metrics[0]
+    several = len(plan.columns) > 1
+    columns = [*plan.columns, *([None] if several else [])]
+    header, rows = [""], [[row_text(found, row)] for row in plan.rows]
     for column in columns:
-        header += [column if several else "ours", *(["paper"] if papers else [])]
-    header += [MEAN] if several else []
-    rows = []
-    for row in plan.rows:
-        cells = [row_text(found, row)]
-        for column in columns:
+        header.append((column or MEAN) if several else "ours")
+        papers = first and any(plan.paper_of(row, column) for row in plan.rows)
+        header += ["paper"] if papers else []
+        for row, cells in zip(plan.rows, rows, strict=True):
             cells.append(cell_text(found, row, column, metric))
             cells += [paper_text(found, row, column)] if papers else []
-        cells += [cell_text(found, row, None, metric)] if several else []
-        rows.append(cells)
     return header, rows
 
 
@@ -141,10 +139,12 @@ def caption(found: Outcome, metric: Metric) -> str:
     plan = found.plan
     seeds = plan.report.seeds
     where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
-    which = "best round" if plan.at == "best" else "last round"
+    chosen = f"configuration and best round chosen on {where}"
+    if plan.at == "final":
+        chosen = f"of the last round; configuration chosen on {where}"
     text = (
         f"{name_of(metric)}: mean over seeds {', '.join(map(str, seeds))} ± half of its "
-        f"{100 * plan.confidence:g} % t interval; configuration and {which} chosen on {where}"
+        f"{100 * plan.confidence:g} % t interval; {chosen}"
     )
     if plan.paper is not None and metric is found.metrics[0]:
         text += f"; paper: {plan.paper.source}"

@@ -14,7 +14,7 @@ from fedray.config import Experiment, FileName, Frozen, Seed, Tree, flatten, par
 from fedray.errors import UserError, nearest, shown
 from fedray.records import VALIDATION
 from fedray.sweep.spec import Axis, Config, parse_axis
-from fedray.tables.claims import ALL, Claim, parse_claims
+from fedray.tables.claims import ALL, MEAN, Claim, parse_claims
 
 MOST_CONFIGURATIONS = 10_000
 """Of one cell."""
@@ -64,8 +64,8 @@ class PaperNumbers(Frozen):
     source: str = Field(max_length=300)
     """The paper, its version and the table."""
     numbers: Tree
-    """By row, by column: a mean, or [mean, spread]; `"*"` is any other column, and what a row has
-    without columns is that of all."""
+    """By row, by column: a mean, or [mean, spread]; `"*"` is any other column, `mean` the paper's
+    own mean over columns, and what a row has without columns is that of all."""
 
     def check(self, rows: Sequence[str], where: str) -> None:
         """Refuse what is no number, or of a row that is not there.
@@ -89,10 +89,12 @@ class PaperNumbers(Frozen):
                     )
 
     def of(self, row: str, column: str) -> tuple[float, float | None] | None:
-        """A cell's mean and spread; None where the paper has none."""
+        """A cell's mean and spread, or those of the mean over columns; None where there is none."""
         found = self.numbers.get(row)
         if isinstance(found, Mapping):
-            found = found.get(column, found.get(OTHERS))
+            found = found.get(column, None if column == MEAN else found.get(OTHERS))
+        elif column == MEAN:
+            return None
         if found is None:
             return None
         mean, spread = found if isinstance(found, list) else (found, None)
@@ -195,6 +197,17 @@ class TablePlan(Frozen):
         """The metric by which a row's configurations and rounds are chosen."""
         name = self.rows[row].metrics.get(self.choose) or self.choose
         return name if self.select == "test" else f"{VALIDATION}{name}"
+
+    def paper_of(self, row: str, column: str | None) -> tuple[float, float | None] | None:
+        """The paper's mean and spread of a cell, or of the mean over columns, which is column None.
+
+        A table of one column has the paper's mean there, if it has nothing nearer. None: the paper
+        has no such number.
+        """
+        if self.paper is None:
+            return None
+        found = self.paper.of(row, MEAN if column is None else column)
+        return self.paper.of(row, MEAN) if found is None and len(self.columns) == 1 else found
 
     def parsed_claims(self) -> list[Claim]:
         """The inequalities."""

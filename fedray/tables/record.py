@@ -114,6 +114,7 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
         "scale": plan.scale,
         "answers": plan.answers,
         "made": asdict(how),
+        "paper_means": {row: one for row in plan.rows if (one := plan.paper_of(row, None))},
         "units": {metric.name: metric.unit for metric in found.metrics},
         "cells": [_cell(book, found, cell) for cell in found.cells.values()],
         "claims": [_claim(each) for each in found.claims],
@@ -194,9 +195,6 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
             "by_seed": _by_seed(found.by_seed(side, metric.name)),
             **({} if interval is None else _interval(interval)),
         }
-    paper = None
-    if plan.paper is not None:
-        paper = plan.paper.of(place.row, place.column)
     keys, measured = {run.key for run in cell.runs}, book.measured_runs(cell.runs).values()
     dropped = zip(standing.dropped, cell.dropped, strict=True)
     return {
@@ -208,7 +206,7 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
         "dropped": [{**asdict(each), "reason": reason} for each, reason in dropped],
         "edges": [asdict(edge) for edge in standing.edges],
         "metrics": metrics,
-        "paper": paper,
+        "paper": plan.paper_of(place.row, place.column),
         "seeds": [
             {
                 "seed": each.seed,

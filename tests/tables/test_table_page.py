@@ -17,8 +17,8 @@ from pretended_runs import end
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import RunFolder
-from fedray.report.latex import escaped
-from fedray.report.section import markdown
+from fedray.report.latex import escaped, latex_table
+from fedray.report.section import has_words, markdown
 from fedray.runtime.assembly import read_images
 from fedray.tables import command
 from fedray.tables.book import Book
@@ -34,7 +34,7 @@ from fedray.tables.command import (
 from fedray.tables.figure import draw, draw_curves
 from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
-from fedray.tables.page import NOTHING, main_cells
+from fedray.tables.page import MEAN, NOTHING, main_cells
 from fedray.tables.plan import Place
 from fedray.tables.spec import plan_table
 
@@ -73,7 +73,8 @@ def written(play, here):
     book = play(curve, **CHANGES)
     found = outcome(book)
     (here / "out").mkdir()
-    return book, found, markdown(write_page(book, found))
+    write_page(book, found)
+    return book, found, (here / "out" / "table.md").read_text()
 
 
 @pytest.mark.parametrize("curve_key", [None, "lr"])
@@ -114,7 +115,6 @@ def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
 
 def test_the_page_says_it_all(written, here):
     _, _, text = written
-    assert text == (here / "out" / "table.md").read_text()
     assert "|  | Dir(0.1) | paper | Dir(1) | paper | mean |" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| Mine") and "70" in line)
     ours = r"\d\d\.\d ± \d+\.\d"
@@ -128,6 +128,75 @@ def test_the_page_says_it_all(written, here):
     assert "`the command`" in text
     assert "runs (0 of them were there already)" in text
     assert "†" not in text
+
+
+def test_the_papers_mean_stands_beside_ours(play, here):
+    said = {"mine": {"Dir(0.1)": 70, "mean": [60.5, 0.2]}, "base": {"*": 40.0}, "null": 30.0}
+    for given, shown, of_null in (
+        (said, ["", "Dir(0.1)", "paper", "Dir(1)", "paper", MEAN, "paper"], {2: "30", 4: "30"}),
+        ({"mine": {"mean": 61}}, ["", "Dir(0.1)", "Dir(1)", MEAN, "paper"], {4: NOTHING}),
+    ):
+        book = play(curve, **{**CHANGES, "paper": {"source": "a paper", "numbers": given}})
+        found = outcome(book)
+        header, (mine, base, null) = main_cells(found, found.metrics[0])
+        assert header == shown
+        assert {index: null[index] for index in of_null} == of_null
+        assert (mine[-1], null[-1]) == ("60.5 ± 0.2" if given is said else "61", NOTHING)
+        assert base[-1] == NOTHING  # what is of any other column is not of the mean
+    (here / "out").mkdir()
+    write_page(book, found)
+    tree = json.loads((here / "out" / "table.json").read_text())
+    assert tree["paper_means"] == {"mine": [61.0, None]}
+
+
+def test_a_table_of_one_column_has_the_papers_mean_there(play):
+    paper = {"source": "a paper", "numbers": {"mine": {"mean": 61}}}
+    changes = {**CHANGES, "columns": None, "claims": ["mine > base"], "paper": paper}
+    found = outcome(play(curve, **changes))
+    header, (mine, *_) = main_cells(found, found.metrics[0])
+    assert (header, mine[2]) == (["", "ours", "paper"], "61")
+
+
+def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, here):
+    (here / "out").mkdir()
+    best = "configuration and best round chosen on validation images"
+    last = "of the last round; configuration chosen on validation images"
+    for at, said in (("best", best), ("final", last)):
+        book = play(curve, **CHANGES, at=at)
+        write_page(book, outcome(book))
+        for name in ("table.md", "table.tex", "table.html"):
+            assert said in (here / "out" / name).read_text(), name
+
+
+def test_the_figure_stands_below_the_first_table_and_only_where_it_is_drawn(written, here):
+    _, _, text = written
+    picture = "![the table as a figure](figure.png)"
+    assert (here / "out" / "figure.png").is_file()
+    before, after = text.split(picture)
+    assert before.count("|:--|") == 1
+    assert after.lstrip().startswith("## Claims")
+
+
+def test_words_are_written_from_the_left_and_numbers_from_the_right(written, here):
+    _, _, text = written
+    sides = [line for line in text.splitlines() if line.startswith("|:--")]
+    assert sides[:3] == [
+        "|:--|--:|--:|--:|--:|--:|",
+        "|:--|--:|--:|:--|:--|",
+        "|:--|:--|--:|--:|--:|:--|",
+    ]
+    page = (here / "out" / "table.html").read_text()
+    assert "<td class=words><strong" in page
+    assert "<td>50.25</td>" in page
+
+
+def test_a_column_without_any_word_or_number_counts_as_numbers():
+    rows = [["a", "–", "failed", "x", "12-20"], ["b", "", "3 ± 1", "2", "lr (lowest)"]]
+    assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, False, False]
+    rows.append(["c", "–", "–", "y", "no"])
+    assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, True, True]
+    lines = latex_table(["", "n", "what"], [["a", "1", "word"]], "", "x")
+    assert "{tabular}{lrl}" in lines
 
 
 def test_numbers_that_were_chosen_on_test_are_marked(play, here):
@@ -182,6 +251,7 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
     assert "failed" in text
     assert "no runs" in text
     assert not (here / "out" / "figure.png").exists()
+    assert "![" not in text
 
 
 def test_a_page_that_is_written_in_between_says_so(here, write):
