@@ -32,7 +32,7 @@ from fedray.pretrain.images import training_pool
 from fedray.pretrain.loop import CHECKPOINT, EPOCHS, EpochRecord, WorkerRank, train
 from fedray.pretrain.scores import zero_shot
 from fedray.pretrain.spec import PretrainConfig, load_config
-from fedray.runtime.devices import device_of_this_process
+from fedray.runtime.devices import check_speed, device_of_this_process
 from fedray.units import time_of
 
 MODEL = "model"
@@ -81,6 +81,8 @@ def _main(args: argparse.Namespace) -> int:
         f"{config.text.epochs} + {config.image.epochs} epochs, seed {config.seed}, in {where}",
         flush=True,
     )
+    if not config.gpus:
+        check_speed(config.precision, torch.device("cpu"))
     new = None if args.resume or args.out else reserve(out)
     out = new or out
     try:

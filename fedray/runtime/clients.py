@@ -39,11 +39,10 @@ from fedray.files import is_full
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
-    emulates_bfloat16,
+    check_speed,
     free_memory,
     is_out_of_memory,
     out_of_memory,
-    say_that_bfloat16_is_slow,
 )
 from fedray.runtime.isolation import PrivateCopies, Surroundings
 from fedray.runtime.models import SampleMaker
@@ -68,8 +67,7 @@ class ClientRuntime:
         self._skeletons: dict[str, Skeleton] = {}
         self._surroundings = Surroundings(device)
         self._settings = (-1, assembly.setting)
-        if assembly.experiment.precision == "bfloat16" and emulates_bfloat16(device):
-            say_that_bfloat16_is_slow()
+        check_speed(assembly.experiment.precision, device)
 
     def exchange(self) -> AbstractContextManager[None]:
         """Around the steps or tests of one exchange, which share what it costs to set back."""

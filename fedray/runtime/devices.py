@@ -82,9 +82,19 @@ def emulates_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("NO AVX", "AVX2")
 
 
+def check_speed(precision: str, device: torch.device) -> None:
+    """Warn, once in a process, of an arithmetic that a device is slow in.
+
+    Args:
+        precision: of the experiment.
+        device: where its steps run.
+    """
+    if precision == "bfloat16" and emulates_bfloat16(device):
+        _say_that_bfloat16_is_slow()
+
+
 @cache
-def say_that_bfloat16_is_slow() -> None:
-    """Warn of it, once in a process."""
+def _say_that_bfloat16_is_slow() -> None:
     log.warning(
         "precision=bfloat16, but this processor has no AVX-512 to compute it with: steps take many "
         "times as long as with precision=float32"

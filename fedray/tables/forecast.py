@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
+import torch
+
+from fedray.runtime.devices import emulates_bfloat16
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Standing, Wanted
 from fedray.tables.book import Book
@@ -135,8 +138,23 @@ def headline(book: Book) -> str:
             f"{len(tuning.seeds)} seed(s) x {tuned} rounds, by {plan.select} images",
             f"  report: {len(report.seeds)} seeds x {book.usual_rounds} rounds",
             _cost(runs_of(book), plan),
+            *_slow(book),
         ]
     )
+
+
+def _slow(book: Book) -> list[str]:
+    """A line where steps would take many times what the table's file says."""
+    plan = book.plan
+    firsts = [cell.wanted(cell.first[0], "report", plan.report.seeds[0]) for cell in book.cells]
+    on_cpu = [each.experiment for each in firsts if each.experiment.gpus == 0]
+    here = torch.device("cpu")
+    if emulates_bfloat16(here) and any(each.precision == "bfloat16" for each in on_cpu):
+        return [
+            "bfloat16 takes many times as long on this processor, which has no AVX-512; "
+            "precision=float32 is faster, but no published run can be taken over then"
+        ]
+    return []
 
 
 def _cost(cells: Sequence[CellRuns], plan: TablePlan) -> str:

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from fedray.core import ClientState
 from fedray.errors import UserError
+from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime
-from fedray.runtime.devices import say_that_bfloat16_is_slow
 
 CPU = torch.device("cpu")
 
@@ -249,7 +249,7 @@ def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
     assemble, monkeypatch, caplog, capability, precision, said
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    say_that_bfloat16_is_slow.cache_clear()
+    devices._say_that_bfloat16_is_slow.cache_clear()
     for _ in range(2):
         ClientRuntime(assemble("local", {"precision": precision}), CPU)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * said

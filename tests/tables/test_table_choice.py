@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from pretended_runs import end, pretend
 
 import fedray
@@ -512,6 +513,19 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     assert local.seconds == pytest.approx(2 * (2 + 3 * 2))
     assert "1 are there; about 1 min of computing left" in " ".join(headline(book).split())
     assert planned_cells(book)[0] == "mine: lr=0.02; lr=0.1; report seeds 0, 1, 2; 1 of 5 there"
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "said"),
+    [("AVX2", "bfloat16", True), ("AVX2", "float32", False), ("AVX512", "bfloat16", False)],
+)
+def test_a_processor_that_is_slow_in_bfloat16_is_named_first(
+    here, write, monkeypatch, capability, precision, said
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    write(set={"precision": precision})
+    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    assert ("bfloat16 takes many times as long" in headline(book)) is said
 
 
 def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
