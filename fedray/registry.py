@@ -213,6 +213,16 @@ def activate(plugins: Iterable[str]) -> None:
     _active = tuple(plugins)
 
 
+def registered_by(plugin: str) -> dict[str, list[str]]:
+    """The names that a plug-in has registered in this process, by kind.
+
+    Args:
+        plugin: its key.
+    """
+    found = {kind: sorted(each.plugged(plugin)) for kind, each in _registries.items()}
+    return {kind: names for kind, names in found.items() if names}
+
+
 def unknown(kind: str, name: str, valid: Collection[str]) -> UserError:
     """That there is nothing of a name, which name is near, and how one's own is found."""
     own = "If it is your own, give its file with --plugin."

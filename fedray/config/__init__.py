@@ -43,7 +43,12 @@ from fedray.config.files import (
     read_experiment,
     read_mapping,
 )
-from fedray.config.plugged import read_plugins, with_plugins, with_read_plugins
+from fedray.config.plugged import (
+    read_plugins,
+    with_plugins,
+    with_read_plugins,
+    with_used_plugins,
+)
 from fedray.config.resolution import (
     MissingRoot,
     completed,
@@ -125,4 +130,5 @@ __all__ = [
     "validate",
     "with_plugins",
     "with_read_plugins",
+    "with_used_plugins",
 ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS
 from fedray.config.listed import KEY, listed
 from fedray.config.typed import Frozen, Tree, validate
-from fedray.plugins import Plugin, installed_plugin, read_plugin, use, with_siblings
-from fedray.registry import installed_points, registry
+from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, use, with_siblings
+from fedray.registry import installed_points, registered_by, registry
 
 
 class _Plugins(Frozen):
@@ -70,6 +70,38 @@ def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[st
     tree = with_read_plugins(tree, pairs, more)
     use(read_plugins(tree.get(KEY, ())), check=True)
     return tree
+
+
+def with_used_plugins(experiment: Experiment) -> Experiment:
+    """An experiment without the plug-ins that its numbers do not depend on.
+
+    Used is a plug-in that registers something that the experiment names, or a metric, which every
+    run measures; or that registers nothing, and which no other imports: it is there for its
+    effects. So is what these import.
+
+    Args:
+        experiment: resolved; its plug-ins are in use.
+    """
+    plugins = experiment.plugins
+    named = set(_texts(experiment.model_dump(mode="json", exclude={KEY, "name"})))
+    roots = [plugin for plugin in plugins if _is_used(plugin, named, plugins)]
+    return experiment.model_copy(update={KEY: tuple(needed(roots, plugins))})
+
+
+def _is_used(plugin: Plugin, named: Collection[str], plugins: Sequence[Plugin]) -> bool:
+    registered = registered_by(plugin.key)
+    if not registered:
+        return not any(plugin in needed([other], plugins) for other in plugins if other != plugin)
+    return "metric" in registered or any(set(names) & set(named) for names in registered.values())
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    """The texts among the values of a tree."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping | list):
+        for each in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _texts(each)
 
 
 def completed_by_installed(experiment: Experiment) -> Experiment:

@@ -74,6 +74,17 @@ class HyperParameters(Frozen):
         """Named sets of dotted overrides, chosen by `algorithm.preset`."""
         return {}
 
+    def local_steps(self, epochs: int) -> int:
+        """How many steps a client's optimisers take in a round for each batch of its images.
+
+        A method that does not take one in every epoch says so: a table's page says of its rows
+        what differs.
+
+        Args:
+            epochs: the experiment's `local_epochs`.
+        """
+        return epochs
+
 
 @dataclass(frozen=True)
 class LocalContext:

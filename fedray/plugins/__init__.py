@@ -14,6 +14,7 @@ from fedray.plugins.reading import (
     check_module_name,
     check_names,
     located,
+    needed,
     read_plugin,
     with_siblings,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "installed_plugin",
     "is_installed",
     "located",
+    "needed",
     "plugin_of",
     "read_plugin",
     "use",

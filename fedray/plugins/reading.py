@@ -202,6 +202,15 @@ def with_siblings(read: Iterable[Plugin], given: Iterable[Plugin] = ()) -> list[
     return list(found.values())
 
 
+def needed(roots: Iterable[Plugin], plugins: Sequence[Plugin]) -> list[Plugin]:
+    """Those of the plug-ins that are among the roots, or that one of these imports, in order."""
+    found = list(roots)
+    for plugin in found:  # which grows
+        names = {name for text in plugin.files.values() for name in _imported(text)}
+        found += [other for other in plugins if other.name in names and other not in found]
+    return [plugin for plugin in plugins if plugin in found]
+
+
 def check_names(plugins: Iterable[Plugin]) -> None:
     """Refuse plug-ins of which two have a file in common that differs, or that are too large.
 

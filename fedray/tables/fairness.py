@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedray.config import flatten
-from fedray.report.runs import NOT_COMPARED
-from fedray.sweep.spec import show_value, words
+from fedray.sweep.spec import words
 from fedray.tables.agenda import Dropped
 from fedray.tables.looks import looks
 from fedray.tables.measured import commits_of_runs
 from fedray.tables.plan import Place, TablePlan
+from fedray.tables.settings import differing, searched_unlike, unlike_steps
 
 if TYPE_CHECKING:
     from fedray.tables.book import Book
@@ -31,7 +30,9 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_failures(cells),
         *_dropped(cells),
         *_unlike(cells, plan),
-        *_differing(book),
+        *differing(book),
+        *searched_unlike(book),
+        *unlike_steps(book),
         *_versions(book, cells),
         *_taken(book, cells),
     ]
@@ -145,48 +146,6 @@ def _unlike(cells: Mapping[Place, CellResult], plan: TablePlan) -> Iterator[str]
             yield f"{column}: rows have different images or labels"
         elif seeds:
             yield f"{column}: rows have different partitions, seed {', '.join(seeds)}"
-
-
-def _differing(book: Book) -> Iterator[str]:
-    """Keys in which the rows of a column differ, besides the method's own and what was tuned."""
-    found: dict[str, list[str]] = {}
-    for column in book.plan.columns:
-        configs = {
-            cell.place.row: _comparable(book, cell.place)
-            for cell in book.cells
-            if cell.place.column == column
-        }
-        for key in dict.fromkeys(key for config in configs.values() for key in config):
-            values = {row: config.get(key) for row, config in configs.items()}
-            above = f"{key.rpartition('.')[0]}.name"  # of another component: other parameters
-            names = {config.get(above) for config in configs.values()}
-            if len(set(map(repr, values.values()))) > 1 and (key == above or len(names) == 1):
-                found.setdefault(f"{key} ({_grouped(values)})", []).append(column)
-    for what in found:
-        yield f"Rows differ in {what}"
-
-
-def _grouped(values: Mapping[str, Any]) -> str:
-    """Who has which value, the most common one last: "base: 4; else 16"."""
-    rows: dict[str, list[str]] = defaultdict(list)
-    for row, value in values.items():
-        rows[show_value(value)].append(row)
-    *rest, usual = sorted(rows, key=lambda value: len(rows[value]))
-    return "; ".join([*(f"{', '.join(rows[value])}: {value}" for value in rest), f"else {usual}"])
-
-
-def _comparable(book: Book, place: Place) -> dict[str, Any]:
-    """A cell's experiment without its method's own keys and what is tuned."""
-    row = book.plan.rows[place.row]
-    cell = next(cell for cell in book.cells if cell.place == place)
-    seed = book.plan.report.seeds[0]
-    tree = cell.wanted(cell.first[0], "report", seed).experiment.tree()
-    tuned = {key for axis in row.axes for key in axis.keys}
-    return {
-        key: value
-        for key, value in flatten(tree).items()
-        if key not in NOT_COMPARED and key not in tuned and not key.startswith("algorithm.")
-    }
 
 
 def _versions(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool
 
-from fedray.config import Experiment, FileName, Frozen, Seed, Tree, flatten, parents_first
+from fedray.config import (
+    Experiment,
+    FileName,
+    Frozen,
+    Seed,
+    Tree,
+    flatten,
+    parents_first,
+    with_used_plugins,
+)
 from fedray.errors import UserError, nearest, shown
 from fedray.records import VALIDATION
 from fedray.sweep.spec import Axis, Config, parse_axis
@@ -219,6 +228,7 @@ class TablePlan(Frozen):
         The table's keys, the row's algorithm, the column's keys, the report's rounds, the row's
         keys, the command line's, the tuning's rounds and the configuration's are laid on each other
         in this order: a row that sets its rounds reports them, and tunes as long as all others.
+        Of the table's plug-ins it has those that it uses: another row's makes it no other run.
 
         Raises:
             UserError: when it is out of bounds or contradicts itself.
@@ -237,7 +247,7 @@ class TablePlan(Frozen):
             *_pairs(self.given),
             *_rounds(self.tuning.rounds if phase == "tuning" else None),
         ]
-        return from_tree(base, [*pairs, *_pairs(config), ("seed", seed)])
+        return with_used_plugins(from_tree(base, [*pairs, *_pairs(config), ("seed", seed)]))
 
     def _defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
         """What a table sets where the experiment does not: validation images, and one worker.

@@ -130,6 +130,26 @@ def test_a_new_row_is_compared_with_published_ones(published, write):
     assert {run.place.row for run in done} == {"new"}
 
 
+DOUBTFUL = {"rows": {"doubtful": {"algorithm": "doubtful"}, **ROWS}}
+
+
+def test_a_row_of_a_plugin_is_compared_with_published_ones_and_published(
+    published, write, plugin, here
+):
+    write(**CHANGES | DOUBTFUL)
+    book = begun("--from", "out", "--plugin", "mine.py", "--out", "second")
+    assert {run.place.row for run in pretend(book, curve)} == {"doubtful"}
+    book.write()
+    write_page(book, outcome(book))
+    (here / "elsewhere").mkdir()
+    plugin = plugin.rename(here / "elsewhere" / "mine.py")
+    words = ("--from", "second", "--plugin", str(plugin))
+    assert begun(*words, "--out", "third").is_complete
+    plugin.write_text(plugin.read_text() + "    # another method now\n")
+    again = begun(*words, "--out", "fourth")
+    assert {run.place.row for run in pretend(again, curve)} == {"doubtful"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -314,3 +314,67 @@ def test_rows_that_tried_more_are_said_to(play):
 
     found = outcome(play(curve, **{**ALONE, "rows": rows}, report=SEEDS))
     assert any("different numbers of configurations" in note for note in found.notes)
+
+
+def unlike(play, base: dict, **changes) -> list[str]:
+    """The notes on what the row `base` is run with that the others are not."""
+    rows = {**ROWS, "base": {"algorithm": "fedavg", **base}}
+    curve = numbers(null=[0.1] * 4, **CLEAR)
+    notes = outcome(play(curve, **{**ALONE, "rows": rows, "report": SEEDS, **changes})).notes
+    return [note for note in notes if note.startswith("Rows ") and "tried" not in note]
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ({}, []),
+        ({"space": {"lr": None}}, ["base: held at 0.05; else 0.1, 0.2"]),
+        ({"space": {"lr": {"grid": [0.1, 0.4]}}}, ["base: 0.1, 0.4; else 0.1, 0.2"]),
+        ({"space": {"batch_size": {"grid": [4]}}}, ["base: 4; else held at 16"]),
+        ({"algorithm": "fedprox", "space": {"algorithm.mu": {"grid": [0.1]}}}, []),
+    ],
+)
+def test_what_rows_do_not_search_alike_is_said_once_for_each_key(play, base, said):
+    space = {"space": {"lr": {"grid": [0.1, 0.2]}}, "tuning": {"seeds": [0], "extend": False}}
+    columns = {"a": {"data.samples": 200}, "b": {"data.samples": 300}}
+    notes = unlike(play, base, **space, columns=columns)
+    key = "batch_size" if "batch_size" in str(base) else "lr"
+    assert notes == [f"Rows do not search {key} alike ({each})" for each in said]
+
+
+def test_keys_that_are_searched_jointly_are_said_each(play):
+    joint = {"lr, batch_size": {"grid": [[0.1, 4], [0.2, 8]]}}
+    tuning = {"seeds": [0], "extend": False}
+    notes = unlike(
+        play, {"space": {"lr": None, **joint}}, space={"lr": {"grid": [0.1]}}, tuning=tuning
+    )
+    assert notes == [
+        "Rows do not search lr alike (base: 0.1, 0.2; else 0.1)",
+        "Rows do not search batch_size alike (base: 4, 8; else held at 16)",
+    ]
+
+
+def test_a_range_that_other_rows_do_not_search_is_said(play):
+    tuning = {"seeds": [0], "search": "random", "configurations": 2}
+    space = {"lr": {"loguniform": [0.01, 0.1]}}
+    notes = unlike(play, {"space": {"lr": None}}, space=space, tuning=tuning)
+    assert notes == [
+        "Rows do not search lr alike (base: held at 0.05; else loguniform 0.01 to 0.1)"
+    ]
+
+
+STEPS = "Rows take different numbers of local steps for a batch in a round"
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ({"set": {"local_epochs": 3}}, [f"{STEPS} (base: 3; else 1)"]),
+        ({"algorithm": {"name": "pfedme", "inner_steps": 4}}, [f"{STEPS} (base: 4; else 1)"]),
+        ({"algorithm": "fedpac"}, [f"{STEPS} (base: 2; else 1)"]),
+        ({"algorithm": {"name": "fedpac", "head_epochs": 0}}, []),
+    ],
+)
+def test_rows_whose_clients_take_more_steps_are_said_to(play, base, said):
+    notes = unlike(play, base)
+    assert [note for note in notes if note.startswith("Rows take")] == said

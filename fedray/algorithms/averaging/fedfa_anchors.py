@@ -97,6 +97,10 @@ class FedFAAnchors(FedAvg):
         """What the sum of batch means is divided by: all batches (official code: the mean of a
         rare class is too short), or those that hold the class."""
 
+        def local_steps(self, epochs: int) -> int:
+            """One of the model and one of the calibration."""
+            return epochs * (2 if self.calibration_lr else 1)
+
     hp: HParams
 
     # --- server ----------------------------------------------------------------------------------

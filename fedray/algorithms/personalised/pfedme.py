@@ -84,6 +84,10 @@ class PFedMe(FedAvg):
                 )
             return self
 
+        def local_steps(self, epochs: int) -> int:
+            """K on each batch, of the personal model."""
+            return epochs * self.inner_steps
+
     hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
