@@ -221,6 +221,20 @@ def unknown(kind: str, name: str, valid: Collection[str]) -> UserError:
     return UserError(f"there is no {kind} '{name[:LONGEST_NAME]}'.{nearest(name, valid)} {own}")
 
 
+def plugged(plugins: Iterable[str]) -> dict[str, set[str]]:
+    """The names that plug-ins have registered, by kind; without kinds of which there is none.
+
+    Args:
+        plugins: their keys.
+    """
+    keys = list(plugins)
+    found = {
+        kind: {name for key in keys for name in each.plugged(key)}
+        for kind, each in _registries.items()
+    }
+    return {kind: names for kind, names in found.items() if names}
+
+
 def _kinds(kinds: str) -> list[Registry[Any]]:
     """The registries of one kind, or of several, "model group or architecture"."""
     return [_registries[kind] for kind in kinds.split(" or ") if kind in _registries]

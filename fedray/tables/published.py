@@ -17,12 +17,15 @@ from typing import Any, Literal
 from fedray.config import Experiment, Frozen, Tree, validate
 from fedray.errors import UserError, named
 from fedray.records import Metric
+from fedray.registry import plugged
 from fedray.tables.measured import Measured, Numbers
 from fedray.tables.plan import Phase, TablePlan
 
 DATA = "table.json"
 FORMAT = 1
 RUNS = "runs"
+METHOD = "algorithm"
+"""The registry of methods."""
 
 
 class PublishedRun(Frozen):
@@ -158,5 +161,20 @@ class Published:
 def name_of(experiment: Experiment) -> str:
     """What a run is called on any machine, by all that determines its numbers."""
     root = experiment.data.root
+    if not _needs_plugins(experiment):
+        experiment = experiment.model_copy(update={"plugins": ()})
     what = json.dumps([experiment.identity(), None if root is None else Path(root).name])
     return hashlib.sha256(what.encode()).hexdigest()[:24]
+
+
+def _needs_plugins(experiment: Experiment) -> bool:
+    """Whether an experiment's numbers may depend on its plug-ins.
+
+    All rows of a table have the plug-ins of one. Where these register methods and nothing else,
+    they are nothing to a row of another method.
+    """
+    registered = plugged(plugin.key for plugin in experiment.plugins)
+    if registered.keys() != {METHOD}:
+        return True
+    words = json.dumps(experiment.tree()["algorithm"])
+    return any(json.dumps(name) in words for name in registered[METHOD])

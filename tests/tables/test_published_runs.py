@@ -90,6 +90,22 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     assert numbers(third) == numbers(book)
 
 
+def test_a_method_of_a_plug_in_is_compared_with_published_rows(published, plugin, here, write):
+    """Whose text counts for its own row alone, unless it has more than methods."""
+    write(**CHANGES | {"rows": {**ROWS, "doubtful": None}})
+    book = begun("--from", "out", "--plugin", "mine.py", "--out", "second")
+    assert {run.place.row for run in pretend(book, curve)} == {"doubtful"}
+    book.write()
+    write_page(book, outcome(book))
+    plugin.write_text(plugin.read_text() + "# edited\n")
+    left = pretend(begun("--from", "second", "--plugin", "mine.py", "--out", "third"), curve)
+    assert {run.place.row for run in left} == {"doubtful"}
+    model = "\n\n@architecture('mine_net')\ndef net(channels, image_size):\n    return None\n"
+    plugin.write_text("from fedray.models import architecture\n" + plugin.read_text() + model)
+    left = pretend(begun("--from", "out", "--plugin", "mine.py", "--out", "fourth"), curve)
+    assert {run.place.row for run in left} == {"mine", "base", "doubtful"}
+
+
 def test_a_new_row_is_compared_with_published_ones(published, write):
     write(**CHANGES | {"rows": {"new": {"algorithm": {"name": "fedproto", "lambda": 9}}, **ROWS}})
     done = pretend(begun("--from", "out"), curve)
