@@ -195,7 +195,7 @@ def not_asked(plan: TablePlan) -> list[str]:
     asked = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():
         if row.control:
-            asked |= {name, row.of, row.over}
+            asked |= {each for each in (name, row.of, row.over) if each}
     left = [name for name in plan.rows if name not in asked]
     return [wrapped(f"no claim is about: {', '.join(left)}")] if left else []
 

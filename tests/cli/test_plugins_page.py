@@ -12,9 +12,11 @@ from pages import DOCS, blocks
 import fedray
 from fedray.__main__ import main as listings
 from fedray.cli.run import main as run
+from fedray.config import dump_yaml, parse_yaml, read_mapping
 from fedray.plugins import use
 from fedray.records import RunFolder
 from fedray.sweep.spec import check_configurations, plan_sweep
+from fedray.tables.command import main as table
 
 PAGE = DOCS / "plugins.md"
 SMALL = ["rounds=1", "local_epochs=1", "data.clients=3", "workers=1"]
@@ -36,6 +38,30 @@ def small(words: list[str], number: int) -> list[str]:
     partition = [] if any("partition" in word for word in words) else ["data.partition=iid"]
     serial = ["--executor", "serial", "--no-track", "--out", f"run{number}"]
     return [*words, *SMALL, *samples, *partition, *serial]
+
+
+def test_the_way_to_a_paper_s_table_is_one(monkeypatch, capsys):
+    """Every table of it is planned; what is added to the shipped one is laid on its copy."""
+    own, added = (parse_yaml(text, PAGE) for text in blocks(PAGE, "yaml")[2:])
+    Path("mine_table.yaml").write_text(dump_yaml(own))
+    assert listings(["new", "method", "mine"]) == 0
+    assert listings(["cp", "table", "fedtsp_table1", "ours.yaml"]) == 0
+    ours = read_mapping(Path("ours.yaml"))
+    rows = {**added["rows"], **ours["rows"]}
+    tree = {**ours, "rows": rows, "claims": [*added["claims"], *ours["claims"]]}
+    Path("ours.yaml").write_text(dump_yaml(tree))
+    Path("cifar100").mkdir()
+    monkeypatch.setenv("FEDRAY_DATA", str(Path.cwd()))
+    Path("docs").symlink_to(DOCS)
+    commands = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
+    said = []
+    for command in commands:
+        words = shlex.split(command.partition("fedray table ")[2])
+        assert table([*dict.fromkeys([*words, "--plan"])]) == 0, command
+        said.append(" ".join(capsys.readouterr().out.split()))
+    assert "27 runs, up to 44 if grids are continued" in PAGE.read_text()
+    assert "27 runs, up to 44 if grids are continued" in said[0]
+    assert " are there; " in said[-1]
 
 
 @pytest.mark.slow
