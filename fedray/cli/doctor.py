@@ -135,13 +135,17 @@ def devices() -> Iterator[Finding]:
     """CPUs, memory and GPUs."""
     try:
         import psutil
+        import torch
 
-        from fedray.runtime.devices import accelerator, count
+        from fedray.runtime.devices import accelerator, count, emulates_bfloat16
     except Exception as error:  # a library that does not load can raise anything
         yield Finding("PyTorch", "missing", named(error), "install torch anew; see pytorch.org")
         return
     memory = size_of(psutil.virtual_memory().available)
     yield Finding("CPUs", "ok", f"{os.cpu_count()}, {memory} of memory free")
+    if emulates_bfloat16(torch.device("cpu")):
+        found = "no AVX-512: precision=bfloat16 takes many times as long as float32 on CPUs"
+        yield Finding("bfloat16", "note", found, "set precision=float32 where runs use CPUs")
     kind = accelerator()
     if kind is not None:
         yield Finding("GPUs", "ok", f"{count(kind)} of kind {kind}; used with gpus=1 and more")

@@ -38,7 +38,13 @@ from fedray.federation import Reply, ScoreReply
 from fedray.files import is_full
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import free_memory, is_out_of_memory, out_of_memory
+from fedray.runtime.devices import (
+    emulates_bfloat16,
+    free_memory,
+    is_out_of_memory,
+    out_of_memory,
+    say_that_bfloat16_is_slow,
+)
 from fedray.runtime.isolation import PrivateCopies, Surroundings
 from fedray.runtime.models import SampleMaker
 from fedray.runtime.watched import watched
@@ -62,6 +68,8 @@ class ClientRuntime:
         self._skeletons: dict[str, Skeleton] = {}
         self._surroundings = Surroundings(device)
         self._settings = (-1, assembly.setting)
+        if assembly.experiment.precision == "bfloat16" and emulates_bfloat16(device):
+            say_that_bfloat16_is_slow()
 
     def exchange(self) -> AbstractContextManager[None]:
         """Around the steps or tests of one exchange, which share what it costs to set back."""

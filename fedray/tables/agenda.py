@@ -139,11 +139,12 @@ class Cell:
         if self._leader is not None:
             return self._following(self._leader.standing(lookup), lookup)
         if not self.is_tuned:
-            return self._reported(Standing("report", [], None, [], []), self.first[:1], lookup)
+            return self._reported(Standing("report", [], None, [], []), self.first[:1], [], lookup)
         at = self._tuned(lookup)
         if at.phase != "report":
             return at
-        return self._reported(at, [each.config for each in ranked(at.tried)], lookup)
+        choices = [each.config for each in ranked(at.tried)]
+        return self._reported(at, choices, at.tried, lookup)
 
     def _following(self, leader: Standing, lookup: Lookup) -> Standing:
         """Where the cell stands that takes over what another one reports.
@@ -154,8 +155,8 @@ class Cell:
             return Standing(leader.phase, [], None, [], leader.wanted)
         known = [leader.chosen, *(each.config for each in leader.dropped)]
         others = [each.config for each in ranked(leader.tried) if each.config not in known]
-        at = Standing("report", [], None, [], [])
-        return self._reported(at, [leader.chosen, *others], lookup)
+        at = Standing("report", [], None, leader.edges, [])
+        return self._reported(at, [leader.chosen, *others], leader.tried, lookup)
 
     def _tuned(self, lookup: Lookup) -> Standing:
         """The search: what was tried, and the runs that are left of it."""
@@ -174,7 +175,9 @@ class Cell:
             )
         return Standing("report" if ranked(tried) else "failed", tried, None, edges, [])
 
-    def _reported(self, at: Standing, choices: Sequence[Config], lookup: Lookup) -> Standing:
+    def _reported(
+        self, at: Standing, choices: Sequence[Config], tried: Sequence[Tried], lookup: Lookup
+    ) -> Standing:
         """The report of the first choice that diverges on no seed; of the first, where all do.
 
         All seeds of a choice are run before it is given up, so that what is said of it does not
@@ -188,18 +191,18 @@ class Cell:
             lost = [r.seed for r, end in zip(runs, ends, strict=True) if end and end.diverged]
             if left or not lost:
                 phase: Literal["report", "over"] = "report" if left else "over"
-                edges = self._edges(at, config) if dropped else at.edges
+                edges = self._edges(tried, config) if dropped else at.edges
                 return Standing(phase, at.tried, config, edges, left, dropped)
             dropped.append(Dropped(config, lost))
         return replace(at, phase="over", chosen=choices[0], dropped=dropped[1:], diverged=True)
 
-    def _edges(self, at: Standing, chosen: Config) -> list[Edge]:
+    def _edges(self, tried: Sequence[Tried], chosen: Config) -> list[Edge]:
         """Where a choice lies at an edge that was not the first one."""
-        worse = [
-            each if each.config == chosen else replace(each, objective=None) for each in at.tried
-        ]
-        _, edges = continued(worse, self._axes, len(worse), self._is_valid, extend=False)
-        return [replace(edge, why="late") for edge in edges]
+        worse = [each if each.config == chosen else replace(each, objective=None) for each in tried]
+        _, edges = continued(
+            worse, self._axes, len(worse), self._is_valid, extend=self.plan.tuning.extend
+        )
+        return [replace(e, why="late") if e.why == "budget" else e for e in edges]
 
     def to_come(self, standing: Standing) -> int:
         """How many runs come at least after those that are wanted now."""

@@ -11,7 +11,7 @@ failed, and what was spent on them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -154,6 +154,17 @@ class Book:
                 self._measured[key, row] = found  # else a tuning run, which may be reported yet
             return found
         return None
+
+    def measured_runs(self, runs: Iterable[Wanted]) -> dict[str, Measured]:
+        """What those of the runs came to that came through, by key: a run that rows share once.
+
+        It counts where one row has its numbers, though another misses one of its own.
+        """
+        found: dict[str, Measured] = {}
+        for run in runs:
+            if run.key not in found and isinstance(end := self.came_to(run), Measured):
+                found[run.key] = end
+        return found
 
     def lookup(self, wanted: Wanted) -> Ended | None:
         """How a run ended."""

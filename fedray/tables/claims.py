@@ -61,6 +61,10 @@ class Side:
         return self.row if self.column in (None, ALL) else f"{self.row} @ {self.column}"
 
 
+Test = tuple[Side, Side, float, str, str]
+"""The sides, the margin, and a metric of each side."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """left > right + margin, of a metric.
@@ -84,6 +88,11 @@ class Claim:
     text: str
 
     @property
+    def test(self) -> Test:
+        """The same of two claims that one test decides in the same way."""
+        return self.better, self.worse, self.margin, self.metric, self.than
+
+    @property
     def question(self) -> str:
         """The inequality with its columns; where it is about two metrics, with these."""
         sign = "-" if self.margin < 0 else "+"
@@ -98,11 +107,14 @@ def parse_claims(
 ) -> list[Claim]:
     """The claims of a file, one that is asked of each column as several.
 
+    A claim that is written twice is one, with the first source: as two it would count twice in the
+    correction.
+
     Raises:
-        UserError: for an inequality that is none, or names a row, column or metric that is not
-            there.
+        UserError: for an inequality that is none, names a row, column or metric that is not there,
+            compares one column with the mean over all, or is the opposite of another.
     """
-    found: list[Claim] = []
+    found: dict[Test, Claim] = {}
     for entry in entries:
         tree = {"claim": entry} if isinstance(entry, str) else entry
         if not isinstance(tree, Mapping):
@@ -110,8 +122,21 @@ def parse_claims(
         given = validate(ClaimEntry, tree, "claims")
         claim = _parsed(given, rows, columns, metrics)
         asked = columns if given.on == EACH else [given.on]
-        found += [_at(claim, None if at == MEAN else at, columns) for at in asked]
-    return list(dict.fromkeys(found))
+        for each in (_at(claim, None if at == MEAN else at, columns) for at in asked):
+            _check_opposite(each, found)
+            found.setdefault(each.test, each)
+    return list(found.values())
+
+
+def _check_opposite(claim: Claim, known: Mapping[Test, Claim]) -> None:
+    """Refuse a > b beside b > a: one test decides both."""
+    better, worse, margin, metric, than = claim.test
+    other = known.get((worse, better, -margin, than, metric))
+    if other is not None:
+        raise UserError(
+            f"claims: {shown(other.text)} and {shown(claim.text)} are opposites, which one test "
+            "decides; leave one out"
+        )
 
 
 def rows_in(claim: str) -> set[str]:
@@ -182,6 +207,11 @@ def _at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
         side if side.column is not None else Side(side.row, column)
         for side in (claim.better, claim.worse)
     )
+    if (better.column is None) != (worse.column is None):
+        raise UserError(
+            f"claims: {shown(claim.text)} compares one column with a mean over all columns; name a "
+            "column on both sides, or on none"
+        )
     return replace(claim, better=better, worse=worse)
 
 

@@ -49,7 +49,7 @@ from fedray.sweep.command import (
 )
 from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
 from fedray.tables.book import FILE, Book
-from fedray.tables.forecast import headline, planned_cells
+from fedray.tables.forecast import headline, not_asked, planned_cells
 from fedray.tables.outcome import Outcome, outcome
 from fedray.tables.plan import Place, TablePlan
 from fedray.tables.published import DATA, Published
@@ -122,7 +122,7 @@ def carry_out(args: argparse.Namespace) -> int:
     check_stored(book)
     print(headline(book), flush=True)
     if args.plan:
-        print("\n".join(planned_cells(book)))
+        print("\n".join([*planned_cells(book), *not_asked(book.plan)]))
         return 0
     make_folder(book.store)
     new = None if args.resume or args.out else reserve(book.home)

@@ -10,14 +10,13 @@ from fedray.config import flatten
 from fedray.report.runs import NOT_COMPARED
 from fedray.sweep.spec import show_value, words
 from fedray.tables.agenda import Dropped
+from fedray.tables.looks import looks
+from fedray.tables.measured import commits_of_runs
 from fedray.tables.plan import Place, TablePlan
 
 if TYPE_CHECKING:
     from fedray.tables.book import Book
     from fedray.tables.outcome import CellResult
-
-LOOKED = "The verdicts of"
-"""Begins the note on an earlier look, which stays when the table is made again."""
 
 
 def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
@@ -28,12 +27,12 @@ def notes_of(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
         *_choice(plan),
         *_metrics(plan),
         *_effort(plan, cells),
-        *_edges(cells),
+        *_edges(cells, plan),
         *_failures(cells),
         *_dropped(cells),
         *_unlike(cells, plan),
         *_differing(book),
-        *_versions(cells),
+        *_versions(book, cells),
         *_taken(book, cells),
     ]
 
@@ -84,19 +83,21 @@ def _in(plan: TablePlan, column: str) -> str:
     return f"In {column} rows" if len(plan.columns) > 1 else "Rows"
 
 
-def _edges(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+def _edges(cells: Mapping[Place, CellResult], plan: TablePlan) -> Iterator[str]:
+    """Choices at an edge; one that a cell takes over is said of the cell that made it."""
     why = {
         "budget": "the budget is spent",
         "bound": "no experiment can have the next value",
         "off": "tuning.extend is false",
-        "late": "the grid was continued for a choice that diverged later",
+        "late": "grids are continued for the first choice alone, which diverged later",
+        "joint": "keys that vary together are not continued",
     }
     for place, cell in cells.items():
+        leader = plan.leader(place)
+        if leader != place and cells[leader].standing.chosen == cell.standing.chosen:
+            continue
         for edge in cell.standing.edges:
-            yield (
-                f"{place}: the choice {edge.key}={edge.value:g} is the {edge.end} that was tried "
-                f"({why[edge.why]})"
-            )
+            yield f"{place}: the choice {edge} ({why[edge.why]})"
 
 
 def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
@@ -188,30 +189,19 @@ def _comparable(book: Book, place: Place) -> dict[str, Any]:
     }
 
 
-def _versions(cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    commits = {
-        each.measured.versions.get("git", "?")
-        for cell in cells.values()
-        for each in cell.seeds
-        if each.measured is not None
-    }
+def _versions(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    runs = [run for cell in cells.values() for run in cell.runs]
+    commits = commits_of_runs(book.measured_runs(runs).values())
     if len(commits) > 1:
-        yield f"Runs are of {len(commits)} versions of the code: {', '.join(sorted(commits))}"
+        yield f"Runs are of {len(commits)} versions of the code: {', '.join(commits)}"
 
 
 def _taken(book: Book, cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    """Where runs were not made here but taken from a published table, and what that means."""
-    keys = {run.key for cell in cells.values() for run in cell.runs}
+    """Where runs were not made here but taken from a published table; earlier looks at this one."""
+    keys, own = {run.key for cell in cells.values() for run in cell.runs}, []
     for source in book.published:
         taken = sum(book.taken.get(key) is source for key in keys)
         if taken:
             yield f"{taken} of {len(keys)} runs are those of {source.source} ({source.made})"
-        added = [seed for seed in book.plan.report.seeds if seed not in source.seeds]
-        if taken and added and source.table == book.plan.table:
-            numbers = ", ".join(map(str, added))
-            yield (
-                f"{LOOKED} {source.source} were known when seeds were added ({numbers}), which the "
-                "correction does not know of"
-            )
-        if taken and source.table == book.plan.table:
-            yield from source.notes_that_begin(LOOKED)
+            own += [source] if source.table == book.plan.table else []
+    yield from looks(book.plan, own)

@@ -11,7 +11,7 @@ from fedray.sweep.spec import words
 from fedray.tables.agenda import Cell, Standing, Wanted
 from fedray.tables.book import Book
 from fedray.tables.plan import Place, TablePlan
-from fedray.tables.search import has_edges
+from fedray.tables.search import can_go_on
 
 WIDTH = 80
 
@@ -88,7 +88,7 @@ def _runs(
 def _beyond(cell: Cell, standing: Standing) -> int:
     """How many more tuning runs there are at most."""
     tuning = cell.plan.tuning
-    numbers = [axis for axis in cell.plan.rows[cell.place.row].axes if has_edges(axis)]
+    numbers = [axis for axis in cell.plan.rows[cell.place.row].axes if can_go_on(axis)]
     own = cell.is_tuned and cell.plan.leader(cell.place) == cell.place
     if not own or not numbers or not tuning.extend or standing.phase != "tuning":
         return 0
@@ -170,6 +170,16 @@ def planned_cells(book: Book) -> list[str]:
         there = f"; {each.there} of {len(each.known) + each.unknown} there" if each.there else ""
         lines.append(wrapped(f"{cell.place}: {what}; report seeds {seeds}{there}"))
     return lines
+
+
+def not_asked(plan: TablePlan) -> list[str]:
+    """A line that names the rows which cost runs and decide nothing; no line where all do."""
+    asked = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
+    for name, row in plan.rows.items():
+        if row.control:
+            asked |= {name, row.of, row.over}
+    left = [name for name in plan.rows if name not in asked]
+    return [wrapped(f"no claim is about: {', '.join(left)}")] if left else []
 
 
 def wrapped(line: str) -> str:

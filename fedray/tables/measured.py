@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -41,6 +41,11 @@ class Measured(Numbers):
 
     metrics: list[Metric]
     """What the values mean."""
+
+
+def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
+    """The commits of the code that made runs, sorted; "unknown" of what was no checkout."""
+    return sorted({run.versions.get("git", "unknown") for run in runs})
 
 
 def measured(folder: Path, plan: TablePlan, row: str) -> Measured:

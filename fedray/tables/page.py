@@ -331,7 +331,7 @@ def _chosen(found: Outcome, made: Made) -> Section:
         rounds = sorted({each.measured.round for each in cell.seeds if each.measured})
         leader, added = plan.leader(place), sum(each.added for each in standing.tried)
         tried = f"{len(standing.tried) or 1}" + (f", {added} beyond its grid" if added else "")
-        edges = ", ".join(f"{edge.key.rsplit('.', 1)[-1]} ({edge.end})" for edge in standing.edges)
+        edges = ", ".join(f"{edge.name} ({edge.end})" for edge in standing.edges)
         chosen = NOTHING
         if standing.chosen is not None:
             chosen = words(standing.chosen) or "as given"
@@ -361,13 +361,15 @@ def _notes(found: Outcome) -> Section:
 
 def _made(found: Outcome, made: Made) -> Section:
     hours, traffic = made.seconds / 3600, made.bytes
+    commits = ", ".join(made.commits)
+    written = "" if commits in ("", made.commit) else f"; this page {made.commit}"
     items = [
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them were there already), "
         f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
         f"report seeds {', '.join(map(str, found.plan.report.seeds))}; tuning seeds "
         f"{', '.join(map(str, found.plan.tuning.seeds))}",
-        f"commit {made.commit}; {made.versions}",
+        f"commit {commits or made.commit}{written}; {made.versions}",
         f"machine: {made.machine}",
         f"made {made.when}",
     ]

@@ -53,6 +53,9 @@ class Reporting(Frozen):
     """Seeds that are reported."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a run; None: the experiment's."""
+    looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
+    """Seeds whose verdicts were known when the others were added, once for each time: a second look
+    at the data, which the correction does not know of and the page says."""
 
 
 class PaperNumbers(Frozen):

@@ -107,7 +107,8 @@ class Published:
     def made(self) -> str:
         """How it was made, in words."""
         made = self.tree["made"]
-        return f"made {made['when']}, commit {made['commit']}, {made['machine']}"
+        commits = ", ".join(commits_in(self.tree))
+        return f"made {made['when']}, commit {commits}, {made['machine']}"
 
     @cached_property
     def table(self) -> str:
@@ -153,6 +154,17 @@ class Published:
         means = [(name, self.metric[one]) for name, one in there.items()]
         metrics = [Metric(name, of.unit, of.direction, of.on) for name, of in means]
         return Measured(**found, metrics=metrics)
+
+
+def commits_in(tree: Tree) -> list[str]:
+    """The commits of a table.json's runs; of an older one as far as it has them, or its page's."""
+    made = tree["made"]
+    if "commits" in made:
+        return list(made["commits"])
+    runs = [run.get("numbers") or {} for run in tree.get(RUNS, ())]
+    reported = [each for cell in tree.get("cells", ()) for each in cell["seeds"]]
+    found = {run["versions"].get("git", "unknown") for run in runs + reported if "versions" in run}
+    return sorted(found) or [made["commit"]]
 
 
 def name_of(experiment: Experiment) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -13,12 +13,11 @@ from fedray.config import Tree
 from fedray.records import Metric, versions
 from fedray.report.statistics import Interval
 from fedray.sweep.ledger import DIVERGED
-from fedray.tables.agenda import Wanted
 from fedray.tables.book import Book
 from fedray.tables.claims import Side
 from fedray.tables.comparing import Comparison
 from fedray.tables.controls import ControlRead
-from fedray.tables.measured import Measured
+from fedray.tables.measured import Measured, commits_of_runs
 from fedray.tables.outcome import CellResult, Decided, Outcome
 from fedray.tables.plan import Phase
 from fedray.tables.published import FORMAT, RUNS, PublishedRun
@@ -33,6 +32,7 @@ class Made:
     Attributes:
         command: that makes it again.
         commit: of the code that wrote the page.
+        commits: of the code that made the runs, those of tuning too.
         versions: of the packages that count most.
         machine: what it was made on.
         when: local time.
@@ -46,6 +46,7 @@ class Made:
 
     command: str
     commit: str
+    commits: Sequence[str]
     versions: str
     machine: str
     when: str
@@ -63,12 +64,13 @@ class Made:
 
 def made(book: Book, found: Outcome) -> Made:
     """How the book's table was made."""
-    runs = {run.key: run for cell in found.cells.values() for run in cell.runs}
-    keys, measured = set(runs), _measured(book, runs.values())
+    runs = [run for cell in found.cells.values() for run in cell.runs]
+    keys, measured = {run.key for run in runs}, book.measured_runs(runs).values()
     packages = versions()
     return Made(
         command=book.command,
         commit=packages.get("git", "unknown"),
+        commits=commits_of_runs(measured),
         versions=", ".join(f"{name} {packages[name]}" for name in SHOWN if name in packages),
         machine=machine(),
         when=datetime.now().isoformat(timespec="minutes"),
@@ -87,12 +89,6 @@ def _rounds(book: Book, phase: Phase) -> str:
     experiments = [cell.wanted(cell.first[0], phase, seeds[0]).experiment for cell in book.cells]
     rounds = {experiment.rounds for experiment in experiments}
     return "-".join(map(str, sorted({min(rounds), max(rounds)})))
-
-
-def _measured(book: Book, runs: Iterable[Wanted]) -> list[Measured]:
-    """What those of the runs came to that came through, here or where they were taken from."""
-    ends = [book.came_to(run) for run in runs]
-    return [end for end in ends if isinstance(end, Measured)]
 
 
 def _lost_seconds(book: Book, keys: Iterable[str]) -> float:
@@ -199,7 +195,7 @@ def _cell(book: Book, found: Outcome, cell: CellResult) -> Tree:
             "by_seed": _by_seed(found.by_seed(side, metric.name)),
             **({} if interval is None else _interval(interval)),
         }
-    keys, measured = [run.key for run in cell.runs], _measured(book, cell.runs)
+    keys, measured = {run.key for run in cell.runs}, book.measured_runs(cell.runs).values()
     dropped = zip(standing.dropped, cell.dropped, strict=True)
     return {
         "row": place.row,

@@ -2,6 +2,8 @@
 
 A choice at the edge of a grid says that the grid ended too early. It is continued there, with the
 factor (or, where a value is not positive, the step) of its last two values, while the budget lasts.
+Keys that vary together are not continued: each value by its own factor need not be a setting that
+anyone would list. Their edges are said.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from fedray.streams import Streams
 from fedray.sweep.spec import Axis, Config, grid
 
 Search = Literal["grid", "random"]
+End = Literal["lowest", "highest", "first", "last"]
+Why = Literal["budget", "bound", "off", "late", "joint"]
+DECIMALS = 12
+"""Of an objective. Sums of the same numbers in another order differ by less."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +46,30 @@ class Edge:
     """A choice at the end of what was tried on an axis.
 
     Attributes:
-        key: the axis.
-        value: the chosen value.
-        end: which end it is.
+        key: the axis; keys that vary together are separated by commas.
+        value: the chosen value; of keys that vary together, a list with one for each.
+        end: which end it is; first or last in the list, of keys that vary together.
         why: why the grid does not go on there: "budget" or "bound", "off" where continuing is
-            switched off, or "late" where a better choice diverged only when it was reported.
+            switched off, "late" where a better choice diverged only when it was reported, "joint"
+            where keys vary together.
     """
 
     key: str
-    value: float
-    end: Literal["lowest", "highest"]
-    why: Literal["budget", "bound", "off", "late"]
+    value: Any
+    end: End
+    why: Why
+
+    def __str__(self) -> str:
+        if self.end in ("lowest", "highest"):
+            return f"{self.key}={self.value:g} is the {self.end} that was tried"
+        pairs = zip(self.key.split(","), self.value, strict=True)
+        shown = " ".join(f"{key.strip()}={value:g}" for key, value in pairs)
+        return f"{shown} is the {self.end} of its list"
+
+    @property
+    def name(self) -> str:
+        """The axis without its keys' prefixes: "lr", "lambda_start, lambda_end"."""
+        return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
 
 
 def configurations(axes: Sequence[Axis], search: Search, budget: int, seed: int) -> list[Config]:
@@ -101,8 +120,13 @@ def rounded(value: float) -> float:
 
 def ranked(tried: Sequence[Tried]) -> list[Tried]:
     """The configurations, the best first, equal ones as they were tried; without what failed."""
-    worth = [each for each in tried if each.objective is not None]
-    return sorted(worth, key=lambda each: -(each.objective or 0.0))
+    worth = [(each, each.objective) for each in tried if each.objective is not None]
+    return [each for each, value in sorted(worth, key=lambda pair: -without_noise(pair[1]))]
+
+
+def without_noise(objective: float) -> float:
+    """An objective without what only the order of its sums has added."""
+    return round(objective, DECIMALS)
 
 
 def best_of(tried: Sequence[Tried]) -> Tried | None:
@@ -133,10 +157,13 @@ def continued(
     known = [each.config for each in tried]
     for axis in axes if best is not None else ():
         assert best is not None
-        found = _beyond(best.config, axis, known)
-        if found is None:
+        end = _end(best.config, axis, known)
+        if end is None:
             continue
-        end, beyond = found
+        if end in ("first", "last"):
+            edges.append(Edge(axis.key, [best.config[key] for key in axis.keys], end, "joint"))
+            continue
+        beyond = _beyond(best.config, axis, known, end)
         value = best.config[axis.key]
         if not extend:
             edges.append(Edge(axis.key, value, end, "off"))
@@ -149,19 +176,34 @@ def continued(
     return wanted, edges
 
 
-def _beyond(
-    best: Config, axis: Axis, known: Sequence[Config]
-) -> tuple[Literal["lowest", "highest"], Config] | None:
-    """The configuration beyond the best one on an axis, if it is at an end there."""
-    if not has_edges(axis):
-        return None
-    line = sorted({c[axis.key] for c in known if _equal_besides(c, best, axis.key)})
-    value = best[axis.key]
-    if len(line) < 2 or value not in (line[0], line[-1]):
-        return None
-    end: Literal["lowest", "highest"] = "lowest" if value == line[0] else "highest"
+def _end(best: Config, axis: Axis, known: Sequence[Config]) -> End | None:
+    """At which end of an axis the best configuration is; None: at none."""
+    if can_go_on(axis):
+        line, value = _line(best, axis.key, known), best[axis.key]
+        if len(line) < 2 or value not in (line[0], line[-1]):
+            return None
+        return "lowest" if value == line[0] else "highest"
+    if _is_ordered(axis):
+        values = [best[key] for key in axis.keys]
+        if values in (axis.values[0], axis.values[-1]):
+            return "first" if values == axis.values[0] else "last"
+    return None
+
+
+def _beyond(best: Config, axis: Axis, known: Sequence[Config], end: End) -> Config:
+    """The configuration beyond the best one, which is at this end of an axis."""
+    line = _line(best, axis.key, known)
     before = line[1] if end == "lowest" else line[-2]
-    return end, {**best, axis.key: next_value(before, value)}
+    return {**best, axis.key: next_value(before, best[axis.key])}
+
+
+def _line(best: Config, key: str, known: Sequence[Config]) -> list[Any]:
+    """The values of an axis that were tried with the best one's others, ascending.
+
+    Where that is the best one alone, as another axis was continued to it: those tried with any.
+    """
+    line = {config[key] for config in known if _equal_besides(config, best, key)}
+    return sorted(line if len(line) > 1 else {config[key] for config in known})
 
 
 def next_value(before: float, last: float) -> float:
@@ -176,9 +218,20 @@ def next_value(before: float, last: float) -> float:
     return rounded(value)
 
 
-def has_edges(axis: Axis) -> bool:
-    """Whether an axis is a grid of numbers, which can be continued."""
+def can_go_on(axis: Axis) -> bool:
+    """Whether an axis is a grid of one key's numbers, which can be continued."""
     return axis.distribution == "grid" and len(axis.keys) == 1 and all(map(_is_number, axis.values))
+
+
+def _is_ordered(axis: Axis) -> bool:
+    """Whether an axis is a grid of keys that vary together, each one's numbers in order."""
+    if axis.distribution != "grid" or len(axis.keys) == 1 or len(axis.values) == 1:
+        return False
+    columns = [list(column) for column in zip(*axis.values, strict=True)]
+    return all(
+        all(map(_is_number, column)) and sorted(column) in (column, column[::-1])
+        for column in columns
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -31,6 +31,7 @@ from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
 from fedray.tables.claims import ALL, EACH, MEAN, Claim, parse_claims, rows_in
+from fedray.tables.looks import check_looks, within_seeds
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
 
 SCALES = ("laptop", "desktop", "paper")
@@ -130,7 +131,7 @@ class Table(Frozen):
     tuning: Tree = Field(default_factory=dict)
     """`seeds`, `configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
     report: Tree = Field(default_factory=dict)
-    """`seeds`, `rounds`: see `Reporting`."""
+    """`seeds`, `rounds`, `looked_at`: see `Reporting`."""
     claims: list[Any] = Field(default_factory=list)
     """Inequalities between cells, see `fedray.tables.claims`; empty: each method of `rows` is
     better than each baseline."""
@@ -275,11 +276,13 @@ def _phases(
 ) -> tuple[Tuning, Reporting]:
     """What is spent on tuning and on the report, of columns that stay what they are."""
     tuning = _laid(Tuning, table.tuning, scale.tuning, given.get("tuning", {}), f"{where}.tuning")
-    report = _laid(
-        Reporting, table.report, scale.report, given.get("report", {}), f"{where}.report"
-    )
+    asked = given.get("report", {})
+    report = _laid(Reporting, table.report, scale.report, asked, f"{where}.report")
     check_seeds(tuning.seeds, f"{where}.tuning")
     check_seeds(report.seeds, f"{where}.report")
+    if "seeds" in asked and "looked_at" not in asked:
+        report = within_seeds(report)
+    check_looks(report, where)
     _check_columns(columns, given.get("set", {}), report, where)
     if tuning.at is not None and tuning.at not in columns:
         raise UserError(

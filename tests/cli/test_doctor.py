@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from fedray.__main__ import main
 from fedray.cli import doctor
-from fedray.cli.doctor import Finding, folders, ray_cluster, tracker
+from fedray.cli.doctor import Finding, devices, folders, ray_cluster, tracker
 
 
 @pytest.fixture
@@ -57,6 +58,12 @@ def test_what_is_wrong_is_said(healthy, monkeypatch, variable, value, check, sta
     monkeypatch.setenv(variable, value)
     found = [each for each in check() if each.state == state]
     assert any(said in each.found and each.cure for each in found)
+
+
+@pytest.mark.parametrize(("capability", "notes"), [("AVX2", 1), ("AVX512", 0), ("DEFAULT", 0)])
+def test_a_processor_without_bfloat16_is_noted(monkeypatch, capability, notes):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert len([each for each in devices() if each.what == "bfloat16"]) == notes
 
 
 def test_a_requirement_that_is_not_met(monkeypatch):

@@ -230,7 +230,7 @@ def test_show_of_nothing(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("fedtsp_digits", "run"), ("fedtsp_lambda", "sweep"), ("digits", "table")]
+    ("name", "word"), [("fedtsp_digits", "run"), ("scalability", "sweep"), ("digits", "table")]
 )
 def test_a_copy_is_the_file_and_never_replaces_one(name, word, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -246,6 +246,23 @@ def test_a_copy_is_the_file_and_never_replaces_one(name, word, tmp_path, monkeyp
     assert "the folder mine.yaml cannot be written" in capsys.readouterr().err
 
 
+def test_the_kind_says_which_of_two_files_of_a_name_is_copied(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["cp", "fedtsp_lambda"]) == 2
+    assert (
+        "several; write fedray cp sweep fedtsp_lambda or fedray cp table fedtsp_lambda"
+        in capsys.readouterr().err
+    )
+    for word in ("sweep", "table"):
+        assert main(["cp", word, "fedtsp_lambda", f"{word}.yaml"]) == 0
+        assert f"run it: fedray {word} {word}.yaml" in capsys.readouterr().out
+        assert Path(f"{word}.yaml").read_text() == files(f"{word}s")["fedtsp_lambda"].read_text()
+
+
 def test_a_copy_of_nothing(capsys):
     assert main(["cp", "fedtsp_digit"]) == 2
     assert "no experiment, sweep or table 'fedtsp_digit'. Did you mean" in capsys.readouterr().err
+    assert main(["cp", "table", "scalability"]) == 2
+    assert "there is no table 'scalability'" in capsys.readouterr().err
+    assert main(["cp", "table", "digits", "here", "there"]) == 2
+    assert "'there' is one word too many" in capsys.readouterr().err

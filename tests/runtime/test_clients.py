@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from fedray.core import ClientState
 from fedray.errors import UserError
 from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.devices import say_that_bfloat16_is_slow
 
 CPU = torch.device("cpu")
 
@@ -238,3 +239,18 @@ def test_what_a_step_reads_or_its_class_declares_as_a_cache_is_no_change(assembl
     for client in range(2):
         assert runtime.step("client_update", 1, client, None, None)[0].failure is None
     assert algorithm.table == {"made": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision", "said"),
+    [("AVX2", "bfloat16", 1), ("AVX2", "float32", 0), ("AVX512", "bfloat16", 0)],
+)
+def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
+    assemble, monkeypatch, caplog, capability, precision, said
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    say_that_bfloat16_is_slow.cache_clear()
+    for _ in range(2):
+        ClientRuntime(assemble("local", {"precision": precision}), CPU)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * said
+    assert all("precision=float32" in record.message for record in caplog.records)

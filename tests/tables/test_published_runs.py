@@ -11,6 +11,7 @@ from pretended_runs import end, pretend
 from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import begin_or_resume, main, parser, write_page
+from fedray.tables.forecast import runs_of
 from fedray.tables.outcome import outcome
 from fedray.tables.plan import Place
 from fedray.tables.published import name_of
@@ -53,6 +54,8 @@ def numbers(book: Book) -> dict:
 def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, write):
     write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
     book = begun("--from", "out")
+    left = [len(each.known) + each.unknown - each.there for each in runs_of(book)]
+    assert left == [1, 1]  # that base needs its second choice again is seen when the first is over
     done = pretend(book, curve)
     assert [(run.place.row, run.phase, run.seed) for run in done] == [
         ("mine", "report", 2),
@@ -85,6 +88,40 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     looked = [note for note in outcome(third).notes if note.startswith("The verdicts of out were")]
     assert len(looked) == 1
     assert numbers(third) == numbers(book)
+
+
+def looks(book: Book) -> list[str]:
+    notes = outcome(book).notes
+    found = [note.partition(", which the correction")[0] for note in notes if "verdicts of" in note]
+    return [note.removeprefix("The verdicts of ") for note in found]
+
+
+def test_an_earlier_look_that_the_file_says_is_said_below_the_table(play):
+    report = {"seeds": [0, 1, 2, 3], "looked_at": [[0], [0, 1]]}
+    assert looks(play(curve, **CHANGES | {"report": report})) == [
+        "seed 0 were known when seeds were added (1)",
+        "seeds 0, 1 were known when seeds were added (2, 3)",
+    ]
+
+
+def test_a_look_that_the_older_page_and_the_file_say_is_said_once(published, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1, 2, 3], "looked_at": [[0, 1]]}})
+    book = begun("--from", "out", "--out", "second")
+    pretend(book, curve)
+    assert looks(book) == ["out were known when seeds were added (2, 3)"]
+    book.write()
+    write_page(book, outcome(book))
+    again = begun("--from", "second", "report.seeds=[0,1,2,3,4]")
+    pretend(again, curve)
+    assert looks(again) == [
+        "second were known when seeds were added (4)",
+        "out were known when seeds were added (2, 3)",
+    ]
+
+
+def test_a_look_makes_no_other_run(published, write):
+    write(**CHANGES | {"report": {"seeds": [0, 1], "looked_at": [[0]]}})
+    assert begun("--from", "out").is_complete
 
 
 def test_a_new_row_is_compared_with_published_ones(published, write):

@@ -16,6 +16,7 @@ from fedray.tables.agenda import Dropped, Wanted
 from fedray.tables.book import Book
 from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
+from fedray.tables.page import page
 from fedray.tables.plan import Place
 from fedray.tables.record import made, table_json
 from fedray.tables.search import Edge
@@ -126,6 +127,18 @@ def test_a_bound_of_the_experiment_ends_a_grid(play):
     space = {"participation": {"grid": [0.5, 1.0]}}
     book = play(more, space=space, tuning={"configurations": 9})
     assert standing(book).edges == [Edge("participation", 1.0, "highest", "bound")]
+
+
+def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
+    joint = "local_epochs, batch_size"
+    space = {joint: {"grid": [[1, 16], [2, 8], [4, 4]]}}
+    book = play(lambda wanted: [(0, 0), (wanted.experiment.local_epochs / 9, 0)], space=space)
+    assert standing(book).edges == [Edge(joint, [4, 4], "last", "joint")]
+    found = outcome(book)
+    said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
+    assert any(note.startswith(said) for note in found.notes)
+    table = next(each for each in page(found, made(book, found)) if each.title == "What was chosen")
+    assert "local_epochs, batch_size (last)" in table.rows[0]
 
 
 # --- the same run ---------------------------------------------------------------------------------
@@ -362,7 +375,29 @@ def test_a_later_choice_at_an_edge_is_named(play):
     lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
     book = play(fragile(*lost), **THREE)
     assert standing(book).edges == [Edge("lr", 0.01, "lowest", "late")]
-    assert any("continued for a choice that diverged later" in n for n in outcome(book).notes)
+    why = "grids are continued for the first choice alone, which diverged later"
+    assert f"mine: the choice lr=0.01 is the lowest that was tried ({why})" in outcome(book).notes
+
+
+def test_a_later_choice_is_not_called_late_where_no_grid_is_continued(play):
+    lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
+    book = play(fragile(*lost), **THREE, tuning={"configurations": 3, "extend": False})
+    assert standing(book).edges == [Edge("lr", 0.01, "lowest", "off")]
+
+
+def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_made(play):
+    """And those of another choice, which a cell goes on with by itself, where it is reported."""
+    rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
+    changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
+    book = play(fragile(), **changes)
+    edge = Edge("lr", 0.5, "highest", "budget")
+    assert [at.edges for _, at in book.standings()] == [[edge], [edge]]
+    assert [note for note in outcome(book).notes if "choice" in note] == [
+        "mine: the choice lr=0.5 is the highest that was tried (the budget is spent)"
+    ]
+    book = play(fragile(("null", 0.5, 0), ("null", 0.1, 0)), **changes)
+    assert standing(book, Place("null", "all")).edges == [Edge("lr", 0.01, "lowest", "late")]
+    assert any("null: the choice lr=0.01 is the lowest" in note for note in outcome(book).notes)
 
 
 def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
@@ -488,6 +523,24 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     assert "about 2.5 h of one core, says the file" in out
     assert "\nlocal: lr=0.02; lr=0.1; report seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
+
+
+def test_a_plan_names_the_rows_that_no_claim_and_no_control_is_about(here, write, capsys):
+    from fedray.tables.command import main
+
+    rows = {
+        "mine": "fedproto",
+        "null": {"algorithm": "fedprox", "control": "that prototypes help", "over": "fedtgp"},
+        "fedtgp": None,
+        "fedavg": None,
+        "fedbabu": None,
+    }
+    write(rows=rows, claims=["local > mine"])
+    assert main(["tiny", "--plan"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no claim is about: fedavg, fedbabu"
+    write(rows=rows)
+    assert main(["tiny", "--plan"]) == 0
+    assert "no claim is about" not in capsys.readouterr().out
 
 
 def test_a_plan_fits_eighty_columns(here, write):

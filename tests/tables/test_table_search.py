@@ -93,6 +93,40 @@ def test_a_corner_of_a_grid_goes_on_along_both_axes():
     assert edges == [Edge("local_epochs", 2, "highest", "budget")]
 
 
+def test_an_axis_that_no_other_value_was_tried_on_beside_the_choice_is_at_an_edge_all_the_same():
+    """lr was continued to 0.4, with the highest number of epochs alone."""
+    two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2]})
+    grid = [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2), (0.4, 2)]
+    results = [Tried({"lr": lr, "local_epochs": n}, -abs(lr - 0.4) + n) for lr, n in grid]
+    assert continued(results, two, 6, lambda config: config["lr"] < 0.5) == (
+        [{"lr": 0.4, "local_epochs": 4}],
+        [Edge("lr", 0.4, "highest", "bound")],
+    )
+    _, edges = continued(results, two, 5, always)
+    assert Edge("local_epochs", 2, "highest", "budget") in edges
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "end"),
+    [
+        ([[20, 2], [2, 0.2]], 0, "first"),
+        ([[20, 2], [2, 0.2]], 1, "last"),
+        ([[20, 2], [5, 1], [2, 0.2]], 1, None),
+        ([[1, 2], [3, 1], [2, 3]], 2, None),  # in no order
+        ([["sgd", 0.1], ["adam", 0.01]], 1, None),
+        ([[20, 2]], 0, None),
+    ],
+)
+def test_keys_that_vary_together_are_at_an_edge_at_the_ends_of_their_list(values, best, end):
+    joint = axes(**{"algorithm.start, algorithm.end": {"grid": values}})
+    found = [
+        Tried(config, float(number == best))
+        for number, config in enumerate(configurations(joint, "grid", 9, 0))
+    ]
+    edge = Edge("algorithm.start, algorithm.end", values[best], end, "joint")
+    assert continued(found, joint, 9, always) == ([], [edge] if end else [])
+
+
 def test_what_failed_is_no_choice_and_names_have_no_edges():
     names = axes(optimizer={"grid": ["sgd", "adam"]})
     found = [Tried({"optimizer": "sgd"}, None), Tried({"optimizer": "adam"}, 0.1)]
@@ -104,6 +138,14 @@ def test_what_failed_is_no_choice_and_names_have_no_edges():
 
 def test_of_equals_the_first_is_chosen():
     assert best_of(tried((0.01, 0.5), (0.03, 0.5))).config == {"lr": 0.01}
+
+
+@pytest.mark.parametrize("least", [0.3, 0.1 + 0.2], ids=["0.3 first", "0.1 + 0.2 first"])
+def test_sums_in_another_order_are_equals(least):
+    more = {0.3: 0.1 + 0.2}.get(least, 0.3)
+    assert least != more
+    assert best_of(tried((0.01, least), (0.03, more))).config == {"lr": 0.01}
+    assert best_of(tried((0.01, 0.3), (0.03, 0.3 + 1e-9))).config == {"lr": 0.03}
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,10 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which is not"),
         ({"tuning": {"seeds": []}}, r"table tiny\.tuning: seeds=\[\]"),
         ({"report": {"seeds": [1, 1]}}, r"table tiny\.report: seeds=\[1, 1\]"),
+        ({"report": {"looked_at": [[]]}}, r"tiny\.report\.looked_at: \[\] is to be some of the"),
+        ({"report": {"looked_at": [[0, 7]]}}, r"looked_at: \[0, 7\] is to be some of the report's"),
+        ({"report": {"seeds": [0, 1], "looked_at": [[1, 0]]}}, r"looked_at: \[1, 0\].*not all"),
+        ({"report": {"looked_at": [0]}}, r"table tiny\.report\.looked_at"),
         ({"tuning": {"configuration": 3}}, r"unknown key 'configuration' in table tiny\.tuning"),
         ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),
         ({"space": {"lr": {"uniform": [0, 1]}}}, r"search: grid needs lists"),
@@ -435,6 +439,20 @@ def test_what_the_command_line_may_not_set(write, words, message):
         plan_table("tiny", words)
 
 
+@pytest.mark.parametrize(
+    ("seeds", "looks"),
+    [
+        ("[0,1,2,3,4]", [[0], [0, 1]]),
+        ("[1,2]", [[1]]),
+        ("[0,1]", [[0]]),
+        ("[5,6]", []),
+    ],
+)
+def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, looks):
+    write(report={"seeds": [0, 1, 2], "looked_at": [[0], [0, 1]]})
+    assert plan_table("tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
+
+
 def test_scales_are_checked_even_where_another_is_asked_for(write):
     write(scales={"laptop": {}, "paper": {"report": {"seeds": [-1]}}})
     with pytest.raises(UserError, match="report: seeds="):
@@ -469,8 +487,64 @@ def test_less_is_more_the_other_way_round():
 def test_a_claim_of_each_column_is_as_many_claims():
     found = parse_claims([{"claim": "a > b", "on": "each"}], ["a", "b"], ["x", "y"], ["m"])
     assert [claim.better.column for claim in found] == ["x", "y"]
-    twice = parse_claims(["a > b", "a > b"], ["a", "b"], ["x", "y"], ["m"])
-    assert len(twice) == 1
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["a > b", {"claim": "a > b", "source": "again"}],
+        ["a > b + 1", "b < a - 1"],
+        [{"claim": "a > b", "metric": "m"}, "b < a"],
+        ["a @ x > b @ x", "a @ y > b @ y", {"claim": "a > b", "on": "each"}],
+        [{"claim": "a > b", "on": "x"}, "a @ x > b @ x"],
+        ["a: m > n - 2", "a: n < m + 2"],
+    ],
+)
+def test_a_claim_that_is_written_twice_is_one_with_the_first_source(entries):
+    entries = [{"source": str(n), **as_entry(each)} for n, each in enumerate(entries)]
+    found = parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])
+    alone = parse_claims(entries[: len(found)], ["a", "b"], ["x", "y"], ["m", "n"])
+    assert found == alone
+
+
+def as_entry(claim):
+    return {"claim": claim} if isinstance(claim, str) else claim
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["a > b", "b > a"],
+        ["a > b + 1", "b > a - 1"],
+        ["b @ y > a @ y", {"claim": "a > b", "on": "each"}],
+        ["a: m > n", "a: n > m"],
+    ],
+)
+def test_opposite_claims_are_refused(entries):
+    with pytest.raises(UserError, match=r"are opposites, which one test decides; leave one out"):
+        parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])
+
+
+def test_claims_that_differ_stay_as_many():
+    entries = [
+        "a > b",
+        "a > b + 1",
+        "b > a - 2",
+        {"claim": "a > b", "metric": "n"},
+        "a @ x > b @ y",
+    ]
+    entries += ["a @ y > b @ x"]
+    assert len(parse_claims(entries, ["a", "b"], ["x", "y"], ["m", "n"])) == 6
+
+
+@pytest.mark.parametrize("claim", ["a @ x > b", "a < b @ y + 2"])
+def test_a_column_is_not_compared_with_a_mean_over_columns(claim):
+    with pytest.raises(UserError, match=r"compares one column with a mean over all columns; name"):
+        parse_claims([claim], ["a", "b"], ["x", "y"], ["m"])
+    (at,) = parse_claims([{"claim": claim, "on": "x"}], ["a", "b"], ["x", "y"], ["m"])
+    assert {side.row: side.column for side in (at.better, at.worse)}["a"] == "x"
+    (only,) = parse_claims([claim.replace("y", "x")], ["a", "b"], ["x"], ["m"])
+    assert (only.better.column, only.worse.column) == ("x", "x")
 
 
 # --- what is shipped ------------------------------------------------------------------------------

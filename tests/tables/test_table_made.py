@@ -1,0 +1,81 @@
+"""How a table was made: which code made its runs, and what they cost, each counted once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pretended_runs
+import pytest
+
+from fedray.report.section import markdown
+from fedray.tables.command import write_page
+from fedray.tables.outcome import outcome
+from fedray.tables.published import commits_in
+
+SECONDS, BYTES = 3.0, 3 * 40
+"""Of a pretended run: round 0 and two more."""
+
+
+def curve(wanted):
+    return [(0.0, 0.0), (0.5, 0.4), (0.6, 0.5 + wanted.seed / 1000)]
+
+
+@pytest.fixture
+def by_phase(monkeypatch):
+    """Tuning runs are of an older commit than reported ones."""
+    whole = pretended_runs.result_of
+
+    def result_of(wanted, *args):
+        run = whole(wanted, *args)
+        commit = {"tuning": "older", "report": "newer"}[wanted.phase]
+        return replace(run, info=replace(run.info, versions={"git": commit}))
+
+    monkeypatch.setattr(pretended_runs, "result_of", result_of)
+
+
+def made(book, here) -> tuple[dict, str]:
+    (here / "out").mkdir(exist_ok=True)
+    text = markdown(write_page(book, outcome(book)))
+    return json.loads((here / "out" / "table.json").read_text()), text
+
+
+def test_the_commits_are_those_of_the_runs_tuning_included(by_phase, play, here):
+    tree, text = made(play(curve), here)
+    assert "- Runs are of 2 versions of the code: newer, older." in text
+    assert "- commit newer, older; this page " in text
+    assert tree["made"]["commits"] == commits_in(tree) == ["newer", "older"]
+    del tree["made"]["commits"]  # as an older fedray wrote it
+    assert commits_in(tree) == ["newer", "older"]
+    del tree["runs"]
+    assert commits_in(tree) == ["newer"]
+    assert commits_in({"made": {"commit": "page"}}) == ["page"]
+
+
+def test_a_run_that_is_tuned_with_and_reported_counts_once(play, here):
+    space = {"lr": {"grid": [0.1, 0.2]}}
+    changes = {"tuning": {"seeds": [0], "configurations": 2}, "report": {"seeds": [0]}}
+    book = play(curve, space=space, **changes)
+    tree, _ = made(book, here)
+    assert tree["made"]["runs"] == len(book.trials) == 4
+    assert tree["made"]["seconds"] == 4 * SECONDS
+    assert [(cell["seconds"], cell["bytes"]) for cell in tree["cells"]] == [
+        (2 * SECONDS, 2 * BYTES)
+    ] * 2
+
+
+def test_a_run_that_rows_share_counts_once_though_one_of_them_misses_a_number(play, here):
+    rows = {
+        "mine": {"algorithm": "fedproto"},
+        "again": {
+            "algorithm": "fedproto",
+            "metrics": {"local_accuracy_weighted": "local_macro_f1"},
+        },
+    }
+    metrics = ["local_accuracy", "local_accuracy_weighted"]
+    book = play(curve, rows=rows, baselines=[], metrics=metrics)
+    tree, _ = made(book, here)
+    assert tree["cells"][1]["phase"] == "failed"
+    assert tree["made"]["runs"] == len(book.trials)
+    assert tree["made"]["seconds"] == len(book.trials) * SECONDS
+    assert tree["made"]["bytes"] == len(book.trials) * BYTES
