@@ -113,7 +113,7 @@ def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
     ]
     controls = [_control(table, each) for table in tables for each in table["controls"]]
     if controls:
-        header = ["table", "control", "method minus control", "does the method's gain need it?"]
+        header = ["table", "control", "method minus control", "reading"]
         parts += ["**Controls**", *_table(header, controls)]
     if tables:
         parts += ["**How they were made**", "\n".join(map(_made, tables))]
@@ -155,7 +155,9 @@ def _made(table: Tree) -> str:
 
 
 def _commits(table: Tree) -> list[str]:
-    """Those of the runs that it reports, where they are known; else that of the page."""
+    """Those of its runs; of an older page those of the reported ones, else its own."""
+    if table["made"].get("commits"):
+        return [str(commit) for commit in table["made"]["commits"]]
     runs = [run for cell in table.get("cells", ()) for run in cell["seeds"]]
     found = {run["versions"]["git"] for run in runs if "git" in run.get("versions", ())}
     return sorted(found) or [str(table["made"]["commit"])]

@@ -62,7 +62,10 @@ def test_a_line_says_how_a_table_was_made_and_by_which_code():
     assert f"{start} abc\n" in summary([a_table()], {})
     runs = [{"versions": {"git": one}} for one in ("f2", "e1", "f2")] + [{"reason": "lost"}]
     cells = [{"seeds": runs, "dropped": []}]
-    assert f"{start}s e1, f2\n" in summary([a_table(cells=cells)], {})
+    found = a_table(cells=cells)
+    assert f"{start}s e1, f2\n" in summary([found], {})
+    found["made"]["commits"] = ["d0", "e1", "f2"]  # those of tuning too
+    assert f"{start}s d0, e1, f2\n" in summary([found], {})
 
 
 def test_the_papers_tables_that_were_not_run_are_named(tmp_path):
