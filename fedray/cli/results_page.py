@@ -1,27 +1,37 @@
-"""The summary of docs/results.md: what became of the claims of the tables that were run.
+"""The summary of docs/results.md: what the tables that were run say, and which were not run.
 
 A table that was run lies in docs/results/NAME/, as `fedray docs --take FOLDER` copied it from the
-folder of its invocation.
+folder of its invocation; its claims are on its own page.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedray.config import Tree
+from fedray.config import Tree, read_mapping
 from fedray.errors import UserError
 from fedray.files import write_atomic
+from fedray.report.section import markdown_table
 from fedray.tables.published import DATA
 
 RESULTS = "docs/results.md"
 FOLDER = "docs/results"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
-TAKEN = ("table.md", "table.tex", "figure.png")
+TAKEN = ("table.md", "table.tex")
+FIGURE = "figure.png"
+TABLES = "tune/tables"
+OF_PAPERS = ("dp2fl_", "fedglcl_", "fedmgp_", "fedtsp_")
+"""How the tables of the four papers begin."""
+ABSOLUTE = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\"`|()]+/)+(?=[^\s/])")
+"""The folders of a path on one machine, up to the file's name."""
+FAILED = ("seeds", "dropped")
+"""What of a cell says why runs failed."""
 DECIDED = ("holds", "refuted")
 OPEN = ("undecided", "not asked")
 
@@ -29,17 +39,39 @@ OPEN = ("undecided", "not asked")
 def take(folder: Path, root: Path) -> Path:
     """Copy the page of a table's invocation into the checkout; returns where to.
 
+    Why runs failed names files of the machine that ran them: their folders are cut off.
+
     Raises:
         UserError: when the folder holds no table.
     """
     found = _read(folder / DATA)
     to = root / FOLDER / str(found["table"])
     to.mkdir(parents=True, exist_ok=True)
+    short = _without_folders(found)
     for name in TAKEN:
         if (folder / name).is_file():
-            shutil.copyfile(folder / name, to / name)
-    write_atomic(to / DATA, json.dumps(found, separators=(",", ":")) + "\n")
+            write_atomic(to / name, short((folder / name).read_text(encoding="utf-8")))
+    if (folder / FIGURE).is_file():
+        shutil.copyfile(folder / FIGURE, to / FIGURE)
+    write_atomic(to / DATA, short(json.dumps(found, separators=(",", ":"))) + "\n")
     return to
+
+
+def _without_folders(table: Tree) -> Callable[[str], str]:
+    """What cuts the folders of one machine from a text's reasons of failed runs."""
+    runs = [
+        *table.get("runs", ()),
+        *(each for cell in table.get("cells", ()) for key in FAILED for each in cell.get(key, ())),
+    ]
+    reasons = {run["reason"] for run in runs if run.get("reason")}
+    quoted = {json.dumps(reason)[1:-1] for reason in reasons}  # as table.json writes them
+
+    def short(text: str) -> str:
+        for reason in sorted(reasons | quoted, key=len, reverse=True):
+            text = text.replace(reason, ABSOLUTE.sub("", reason))
+        return text
+
+    return short
 
 
 def results_page(root: Path, text: str) -> str:
@@ -47,7 +79,7 @@ def results_page(root: Path, text: str) -> str:
     if BEGIN not in text or END not in text:
         return text
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    return f"{before}{BEGIN}\n\n{summary(taken(root))}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{summary(taken(root), not_run(root))}\n{END}{after}"
 
 
 def taken(root: Path) -> list[Tree]:
@@ -55,69 +87,91 @@ def taken(root: Path) -> list[Tree]:
     return [_read(path) for path in sorted((root / FOLDER).glob(f"*/{DATA}"))]
 
 
-def summary(tables: Sequence[Tree]) -> str:
-    """How many claims are decided, a line for each table, then each table's verdicts."""
+def not_run(root: Path) -> dict[str, str]:
+    """The papers' tables that are shipped and were not run, each with its question."""
+    there = {str(table["table"]) for table in taken(root)}
+    return {
+        path.stem: str(read_mapping(path).get("answers", ""))
+        for path in sorted((root / TABLES).glob("*.yaml"))
+        if path.stem.startswith(OF_PAPERS) and path.stem not in there
+    }
+
+
+def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
+    """What is decided, the controls, how each table was made, and which were not run.
+
+    Args:
+        tables: those that were run.
+        others: the questions of those that were not, by name.
+    """
     verdicts = Counter(each["verdict"] for table in tables for each in table["claims"])
     asked, decided = verdicts.total(), sum(verdicts[one] for one in DECIDED)
     parts = [
         f"**{decided} of {asked} claims decided** ({verdicts['holds']} hold, "
         f"{verdicts['refuted']} refuted) in {len(tables)} tables.",
-        "",
-        "| table | question | holds | refuted | undecided | controls |",
-        "|---|---|---|---|---|---|",
-        *(_line(table) for table in tables),
-        "",
+        *_table(["table", "question", "holds", "refuted", "undecided"], map(_counts, tables)),
     ]
-    for table in tables:
-        parts += _verdicts(table)
-    return "\n".join(parts).rstrip() + "\n"
+    controls = [_control(table, each) for table in tables for each in table["controls"]]
+    if controls:
+        header = ["table", "control", "method minus control", "reading"]
+        parts += ["**Controls**", *_table(header, controls)]
+    if tables:
+        parts += ["**How they were made**", "\n".join(map(_made, tables))]
+    if others:
+        items = (f"- `{name}`: {question}" for name, question in others.items())
+        parts += ["**Not run at desktop scale**", "\n".join(items)]
+    return "\n\n".join(parts) + "\n"
 
 
-def _line(table: Tree) -> str:
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return ["\n".join(markdown_table(header, rows))]
+
+
+def _link(table: Tree) -> str:
+    return f"[{table['table']}](results/{table['table']}/table.md)"
+
+
+def _counts(table: Tree) -> list[str]:
     verdicts = Counter(each["verdict"] for each in table["claims"])
-    controls = "; ".join(f"{each['control']}: {each['reading']}" for each in table["controls"])
-    cells = [
-        f"[{table['table']}](results/{table['table']}/table.md)",
-        table["answers"],
-        *(str(verdicts[one]) for one in DECIDED),
-        str(sum(verdicts[one] for one in OPEN)),
-        controls or "not asked",
-    ]
-    return f"| {' | '.join(cells)} |"
+    open_ones = sum(verdicts[one] for one in OPEN)
+    counts = [*(verdicts[one] for one in DECIDED), open_ones]
+    return [_link(table), table["answers"], *map(str, counts)]
 
 
-def _verdicts(table: Tree) -> list[str]:
-    made, plan = table["made"], table["plan"]
-    seeds = ", ".join(map(str, plan["report"]["seeds"]))
-    return [
-        f"**[{table['table']}](results/{table['table']}/table.md)**: `{made['command']}`, "
-        f"seeds {seeds}, {made['runs']} runs, {made['seconds'] / 3600:.1f} h of computing, commit "
-        f"{made['commit']}, {made['machine']}.",
-        "",
-        "| claim | difference | verdict |",
-        "|---|---|---|",
-        *(_verdict(table, each) for each in table["claims"]),
-        "",
-    ]
+def _control(table: Tree, each: Tree) -> list[str]:
+    found = f"{each['control']} for {each['of']}"
+    return [_link(table), found, _difference(table, each), each["reading"]]
 
 
-def _verdict(table: Tree, claim: Tree) -> str:
-    verdict = claim["verdict"]
-    if verdict == "undecided" and claim["seeds_needed"]:
-        verdict = f"undecided; {claim['seeds_needed']} seeds would decide"
-    metric, first = claim["metric"], table["plan"]["metrics"][0]
-    about = f" ({metric})" if metric not in (first, *claim["claim"].split()) else ""
-    return f"| {claim['claim']}{about} | {_difference(table, claim)} | {verdict} |"
+def _made(table: Tree) -> str:
+    """A line: command, seeds, runs, time, and the commits of the code that ran them."""
+    made, seeds = table["made"], ", ".join(map(str, table["plan"]["report"]["seeds"]))
+    commits = _commits(table)
+    return (
+        f"- {_link(table)}: `{made['command']}`, seeds {seeds}, {made['runs']} runs, "
+        f"{made['seconds'] / 3600:.1f} h on {made['machine']}, "
+        f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
+    )
 
 
-def _difference(table: Tree, claim: Tree) -> str:
-    """The mean difference with its interval."""
-    if "mean" not in claim:
+def _commits(table: Tree) -> list[str]:
+    """Those of its runs; of an older page those of the reported ones, else its own."""
+    if table["made"].get("commits"):
+        return [str(commit) for commit in table["made"]["commits"]]
+    runs = [run for cell in table.get("cells", ()) for run in cell["seeds"]]
+    found = {run["versions"]["git"] for run in runs if "git" in run.get("versions", ())}
+    return sorted(found) or [str(table["made"]["commit"])]
+
+
+def _difference(table: Tree, each: Tree) -> str:
+    """The mean difference with its interval, of the table's first metric."""
+    if "mean" not in each:
         return "no runs"
-    form = "+.1f" if table["units"][claim["metric"]] == "share" else "+.4g"
-    text = format(claim["mean"], form)
-    if "low" in claim:
-        text += f" [{claim['low']:{form}}, {claim['high']:{form}}]"
+    is_share = table["units"][table["plan"]["metrics"][0]] == "share"
+    form = "+.1f" if is_share else "+.4g"
+    text = format(each["mean"], form)
+    if "low" in each:
+        text += f" [{each['low']:{form}}, {each['high']:{form}}]"
     return text
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 NUMBER = re.compile(r"[*`(]*[-+−±]?\d")
 """How a cell with a number begins."""
-NEITHER = ("", "–", "failed")
-"""Cells that are neither a number nor a word: there is none."""
+NEITHER = re.compile(r"$|–|failed")
+"""How one begins that is neither a number nor a word: there is none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def has_words(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool
     """Which columns are written from the left: the first, and those of more words than numbers."""
     found = [True]
     for column in range(1, len(header)):
-        cells = [row[column] for row in rows if row[column] not in NEITHER]
+        cells = [row[column] for row in rows if NEITHER.match(row[column]) is None]
         found.append(2 * sum(NUMBER.match(cell) is None for cell in cells) > len(cells))
     return found
 

@@ -141,7 +141,7 @@ def caption(found: Outcome, metric: Metric) -> str:
     where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
     chosen = f"configuration and best round chosen on {where}"
     if plan.at == "final":
-        chosen = f"of the last round; configuration chosen on {where}"
+        chosen = f"numbers of the last round, configuration chosen on {where}"
     text = (
         f"{name_of(metric)}: mean over seeds {', '.join(map(str, seeds))} ± half of its "
         f"{100 * plan.confidence:g} % t interval; {chosen}"

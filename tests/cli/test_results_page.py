@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli.results_page import BEGIN, END, results_page, summary, take, taken
+from fedray.cli.results_page import BEGIN, END, not_run, results_page, summary, take, taken
 from fedray.errors import UserError
 
-CLAIM = {
-    "claim": "mine > base",
-    "metric": "local_accuracy",
-    "verdict": "holds",
-    "seeds_needed": None,
+CLAIM = {"claim": "mine > base", "metric": "local_accuracy", "verdict": "holds"}
+CONTROL = {
+    "control": "random",
+    "of": "mine",
+    "reading": "explains it away",
     "mean": 2.04,
-    "low": 1.0,
+    "low": -1.0,
     "high": 3.1,
 }
 
 
-def a_table(name="tiny", **claim):
+def a_table(name="tiny", verdict="holds", unit="share", **more):
     return {
         "table": name,
         "answers": "does mine lead?",
@@ -30,38 +30,87 @@ def a_table(name="tiny", **claim):
             "commit": "abc",
             "machine": "x86_64, 2 cores",
         },
-        "units": {"local_accuracy": "share", "local_macro_f1": "share"},
-        "claims": [CLAIM, {**CLAIM, **claim}],
-        "controls": [{"control": "random", "reading": "explains it away"}],
+        "units": {"local_accuracy": unit},
+        "claims": [CLAIM, {**CLAIM, "verdict": verdict}],
+        "controls": [CONTROL],
         "plan": {"metrics": ["local_accuracy"], "report": {"seeds": [0, 1]}},
+        **more,
     }
 
 
 def test_a_claim_counts_as_decided_when_it_holds_or_is_refuted():
-    tables = [a_table(verdict="undecided", seeds_needed=9), a_table("other", verdict="refuted")]
-    text = summary(tables)
+    text = summary([a_table(verdict="undecided"), a_table("other", verdict="refuted")], {})
     assert "**3 of 4 claims decided** (2 hold, 1 refuted) in 2 tables." in text
-    assert "| 1 | 0 | 1 | random: explains it away |" in text
-    assert "undecided; 9 seeds would decide" in text
+    assert "| [tiny](results/tiny/table.md) | does mine lead? | 1 | 0 | 1 |" in text
+    assert "mine > base" not in text  # claims are on the tables' own pages
 
 
-def test_a_difference_has_its_interval_and_its_command():
-    text = summary([a_table()])
-    assert "| mine > base | +2.0 [+1.0, +3.1] | holds |" in text
-    text = summary([a_table(metric="local_macro_f1")])
-    assert "| mine > base (local_macro_f1) | +2.0 [+1.0, +3.1] | holds |" in text
-    assert "`python -m fedray.table tiny`, seeds 0, 1, 30 runs, 1.5 h of computing" in text
+def test_a_control_has_its_difference_and_its_reading():
+    start = "| [tiny](results/tiny/table.md) | random for mine | "
+    assert f"{start}+2.0 [-1.0, +3.1] | explains it away |" in summary([a_table()], {})
+    assert f"{start}+2.04 [-1, +3.1] | explains it away |" in summary([a_table(unit="")], {})
+    none = {key: value for key, value in CONTROL.items() if key not in ("mean", "low", "high")}
+    assert f"{start}no runs | explains it away |" in summary([a_table(controls=[none])], {})
+    assert "Controls" not in summary([a_table(controls=[])], {})
+
+
+def test_a_line_says_how_a_table_was_made_and_by_which_code():
+    start = (
+        "- [tiny](results/tiny/table.md): `python -m fedray.table tiny`, seeds 0, 1, 30 runs, "
+        "1.5 h on x86_64, 2 cores, commit"
+    )
+    assert f"{start} abc\n" in summary([a_table()], {})
+    runs = [{"versions": {"git": one}} for one in ("f2", "e1", "f2")] + [{"reason": "lost"}]
+    cells = [{"seeds": runs, "dropped": []}]
+    found = a_table(cells=cells)
+    assert f"{start}s e1, f2\n" in summary([found], {})
+    found["made"]["commits"] = ["d0", "e1", "f2"]  # those of tuning too
+    assert f"{start}s d0, e1, f2\n" in summary([found], {})
+
+
+def test_the_papers_tables_that_were_not_run_are_named(tmp_path):
+    folder = tmp_path / "tune/tables"
+    folder.mkdir(parents=True)
+    for name in ("fedtsp_table1", "fedtsp_table2", "digits"):
+        (folder / f"{name}.yaml").write_text(f"answers: {name}, and why?\n")
+    (tmp_path / "docs/results/fedtsp_table1").mkdir(parents=True)
+    (tmp_path / "docs/results/fedtsp_table1/table.json").write_text(
+        json.dumps(a_table("fedtsp_table1"))
+    )
+    assert not_run(tmp_path) == {"fedtsp_table2": "fedtsp_table2, and why?"}
+    text = results_page(tmp_path, f"{BEGIN}\n{END}")
+    assert "**Not run at desktop scale**\n\n- `fedtsp_table2`: fedtsp_table2, and why?\n" in text
 
 
 def test_what_is_taken_is_read_again(tmp_path):
     made = tmp_path / "made"
     made.mkdir()
     (made / "table.json").write_text(json.dumps(a_table()))
-    (made / "table.md").write_text("# tiny\n")
+    (made / "table.md").write_text("# tiny\n\n![the table as a figure](figure.png)\n")
+    (made / "figure.png").write_bytes(b"\x89PNG\r\n")
     to = take(made, tmp_path)
     assert to == tmp_path / "docs/results/tiny"
-    assert (to / "table.md").read_text() == "# tiny\n"
+    assert (to / "table.md").read_text() == (made / "table.md").read_text()
+    assert (to / "figure.png").read_bytes() == b"\x89PNG\r\n"
     assert taken(tmp_path) == [a_table()]
+
+
+def test_folders_of_the_machine_are_cut_from_why_runs_failed(tmp_path):
+    here = 'nan in "loss" (traceback in /tmp/my/runs/0a1b/error.txt, line 3; and/or /data/x.npz)'
+    short = 'nan in "loss" (traceback in error.txt, line 3; and/or x.npz)'
+    cells = [{"seeds": [{"reason": None}], "dropped": [{"reason": here}]}]
+    kept = "--plugin /home/me/mine.py"
+    table = a_table(cells=cells, runs=[{"reason": f"it diverged: {here}"}], notes=[f"mine: {here}"])
+    table["made"]["command"] += f" {kept}"
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    (tmp_path / "table.md").write_text(f"- mine: {here}.\n- command: {kept}\n")
+    to = take(tmp_path, tmp_path)
+    assert (to / "table.md").read_text() == f"- mine: {short}.\n- command: {kept}\n"
+    (found,) = taken(tmp_path)
+    assert found["cells"][0] == {"seeds": [{"reason": None}], "dropped": [{"reason": short}]}
+    assert found["runs"] == [{"reason": f"it diverged: {short}"}]
+    assert found["notes"] == [f"mine: {short}"]
+    assert found["made"] == table["made"]
 
 
 def test_a_folder_without_a_table_is_refused(tmp_path):

@@ -47,7 +47,7 @@ CHANGES = {
     "rows": ROWS,
     "baselines": [],
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
-    "claims": [{"claim": "mine > base", "source": "Table 1"}, "mine @ Dir(1) < base"],
+    "claims": [{"claim": "mine > base", "source": "Table 1"}, "mine @ Dir(1) < base @ Dir(1)"],
     "report": {"seeds": [0, 1, 2]},
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5], "*": 50.25}}},
 }
@@ -160,7 +160,7 @@ def test_a_table_of_one_column_has_the_papers_mean_there(play):
 def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, here):
     (here / "out").mkdir()
     best = "configuration and best round chosen on validation images"
-    last = "of the last round; configuration chosen on validation images"
+    last = "numbers of the last round, configuration chosen on validation images"
     for at, said in (("best", best), ("final", last)):
         book = play(curve, **CHANGES, at=at)
         write_page(book, outcome(book))
@@ -191,7 +191,7 @@ def test_words_are_written_from_the_left_and_numbers_from_the_right(written, her
 
 
 def test_a_column_without_any_word_or_number_counts_as_numbers():
-    rows = [["a", "–", "failed", "x", "12-20"], ["b", "", "3 ± 1", "2", "lr (lowest)"]]
+    rows = [["a", "– over b", "failed", "x", "12-20"], ["b", "", "3 ± 1", "2", "lr (lowest)"]]
     assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, False, False]
     rows.append(["c", "–", "–", "y", "no"])
     assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, True, True]
