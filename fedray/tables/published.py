@@ -108,7 +108,7 @@ class Published:
         """How it was made, in words."""
         made = self.tree["made"]
         commits = ", ".join(commits_in(self.tree))
-        return f"made {made['when']}, commit {commits}, {made['machine']}"
+        return f"made {made['when']}, {made['machine']}, commit {commits}"
 
     @cached_property
     def table(self) -> str:

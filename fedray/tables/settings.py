@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedray.config import Experiment, flatten, parameters
+from fedray.plugins import use
 from fedray.report.runs import NOT_COMPARED
 from fedray.sweep.spec import Axis, show_value
 from fedray.tables.plan import Place, TablePlan
@@ -79,7 +80,7 @@ def _comparable(experiment: Experiment) -> dict[str, Any]:
     return {
         key: value
         for key, value in flatten(experiment.tree()).items()
-        if key not in NOT_COMPARED and not key.startswith(OWN)
+        if key not in (*NOT_COMPARED, "plugins") and not key.startswith(OWN)
     }
 
 
@@ -98,6 +99,7 @@ def _words(axis: Axis, key: str) -> str:
 def _steps(experiment: Experiment) -> int:
     from fedray.core import HyperParameters
 
+    use(experiment.plugins)  # the process may be at another run's
     hparams = parameters(experiment.algorithm, "algorithm", "algorithm")
     assert isinstance(hparams, HyperParameters)
     return hparams.local_steps(experiment.local_epochs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_table_files import FILES, SETS
 
-from fedray.config import read_mapping
+from fedray.config import parameters, read_mapping
 from fedray.tables.agenda import Cell
 from fedray.tables.plan import Place, TablePlan
 from fedray.tables.spec import plan_table
@@ -30,8 +30,8 @@ def steps(plan: TablePlan, row: str) -> tuple[int, int, int]:
     """Rounds, gradient steps for each batch of a round, and the batch."""
     cell = Cell(plan, Place(row, next(iter(plan.columns))))
     run = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment
-    inner = run.algorithm.params.get("inner_steps", 1)
-    return run.rounds, run.local_epochs * inner, run.batch_size
+    method = parameters(run.algorithm, "algorithm", "algorithm")
+    return run.rounds, method.local_steps(run.local_epochs), run.batch_size
 
 
 @pytest.mark.parametrize("path", PROMPTS, ids=lambda path: path.stem)

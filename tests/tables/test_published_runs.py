@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pretended_runs import end, pretend
 
+from fedray.plugins import use
 from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import begin_or_resume, main, parser, write_page
@@ -139,6 +140,8 @@ def test_a_row_of_a_plugin_is_compared_with_published_ones_and_published(
     write(**CHANGES | DOUBTFUL)
     book = begun("--from", "out", "--plugin", "mine.py", "--out", "second")
     assert {run.place.row for run in pretend(book, curve)} == {"doubtful"}
+    use(())  # as after a run of another row
+    assert not [note for note in outcome(book).notes if note.startswith("Rows ")]
     book.write()
     write_page(book, outcome(book))
     (here / "elsewhere").mkdir()
