@@ -47,7 +47,7 @@ CHANGES = {
     "rows": ROWS,
     "baselines": [],
     "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
-    "claims": [{"claim": "mine > base", "source": "Table 1"}, "mine @ Dir(1) < base"],
+    "claims": [{"claim": "mine > base", "source": "Table 1"}, "mine @ Dir(1) < base @ Dir(1)"],
     "report": {"seeds": [0, 1, 2]},
     "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5], "*": 50.25}}},
 }
