@@ -18,7 +18,7 @@ from fedray.config import Tree, read_mapping
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.report.section import markdown_table
-from fedray.tables.published import DATA
+from fedray.tables.published import DATA, commits_in
 
 RESULTS = "docs/results.md"
 FOLDER = "docs/results"
@@ -146,21 +146,12 @@ def _control(table: Tree, each: Tree) -> list[str]:
 def _made(table: Tree) -> str:
     """A line: command, seeds, runs, time, and the commits of the code that ran them."""
     made, seeds = table["made"], ", ".join(map(str, table["plan"]["report"]["seeds"]))
-    commits = _commits(table)
+    commits = commits_in(table)
     return (
         f"- {_link(table)}: `{made['command']}`, seeds {seeds}, {made['runs']} runs, "
         f"{made['seconds'] / 3600:.1f} h on {made['machine']}, "
         f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
     )
-
-
-def _commits(table: Tree) -> list[str]:
-    """Those of its runs; of an older page those of the reported ones, else its own."""
-    if table["made"].get("commits"):
-        return [str(commit) for commit in table["made"]["commits"]]
-    runs = [run for cell in table.get("cells", ()) for run in cell["seeds"]]
-    found = {run["versions"]["git"] for run in runs if "git" in run.get("versions", ())}
-    return sorted(found) or [str(table["made"]["commit"])]
 
 
 def _difference(table: Tree, each: Tree) -> str:
