@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from fedray.records import Metric
 from fedray.report.section import Picture, Section
@@ -14,10 +15,11 @@ from fedray.tables.claims import Claim, Side
 from fedray.tables.comparing import Comparison
 from fedray.tables.controls import ControlRead
 from fedray.tables.fairness import dropped_text
+from fedray.tables.measured import Measured
 from fedray.tables.outcome import Decided, Outcome
 from fedray.tables.plan import Place
 from fedray.tables.record import Made
-from fedray.units import size_of
+from fedray.units import size_of, time_of
 
 MARK = "†"
 """Of numbers that were chosen on test images."""
@@ -343,6 +345,7 @@ def _chosen(found: Outcome, made: Made) -> Section:
                 tried if leader == place else f"as {leader}",
                 edges or "no",
                 "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
+                _cost_of_a_run([each.measured for each in cell.seeds if each.measured]),
             ]
         )
     tuning = plan.tuning
@@ -350,9 +353,19 @@ def _chosen(found: Outcome, made: Made) -> Section:
         f"Every row, in every column: at most {tuning.configurations} configurations by "
         f"{tuning.search} search, {len(tuning.seeds)} tuning seed(s) "
         f"({', '.join(map(str, tuning.seeds))}), {made.rounds('tuning')} rounds; then "
-        f"{len(plan.report.seeds)} report seeds, {made.rounds('report')} rounds."
+        f"{len(plan.report.seeds)} report seeds, {made.rounds('report')} rounds. What a reported "
+        "run took, and sent and received, is a mean over seeds."
     )
-    return Section("What was chosen", [text], ["", "chosen", "tried", "at an edge", "round"], rows)
+    header = ["", "chosen", "tried", "at an edge", "round", "a run"]
+    return Section("What was chosen", [text], header, rows)
+
+
+def _cost_of_a_run(measured: Sequence[Measured]) -> str:
+    """The mean of runs: "2 min 24 s, 35.5 MB"."""
+    if not measured:
+        return NOTHING
+    seconds = fmean(each.seconds for each in measured)
+    return f"{time_of(seconds)}, {size_of(fmean(each.bytes for each in measured))}"
 
 
 def _notes(found: Outcome) -> Section:

@@ -142,6 +142,16 @@ def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
 
+def test_what_was_chosen_says_what_a_reported_run_took(play):
+    def longer_by_the_seed(wanted):
+        return [(0.5, 0.5)] * (2 + 2 * (wanted.seed == 1) + 40 * (wanted.phase == "tuning"))
+
+    book = play(longer_by_the_seed, report={"seeds": [0, 1]})
+    found = outcome(book)
+    table = next(each for each in page(found, made(book, found)) if each.title == "What was chosen")
+    assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
+
+
 # --- the same run ---------------------------------------------------------------------------------
 
 
