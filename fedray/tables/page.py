@@ -190,7 +190,7 @@ def needed_text(needed: int | None, comparison: Comparison) -> str:
     interval = comparison.interval
     if interval is None or interval.n < 2:
         return "needs two seeds at least"
-    return f"no {MOST_SEEDS} seeds would decide"
+    return f"{MOST_SEEDS} seeds would not decide"
 
 
 def verdict_text(each: Decided) -> str:
