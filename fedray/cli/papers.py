@@ -255,7 +255,7 @@ def page() -> str:
         "resolves all commands.",
         "",
         "- **laptop**: minutes on two cores; some need a small data set, such as office_caltech10.",
-        "- **desktop**, of tables alone: one to five hours of a core; nearly all need data",
+        "- **desktop**, of tables alone: one to seven hours of a core; nearly all need data",
         "  sets, and `--plan` says how long.",
         "- **paper**: the paper's setting, for GPUs.",
         "",
