@@ -69,8 +69,9 @@ class FedGH(HeadSharing):
 
         server_epochs: Epochs = 100
         """Passes over the uploaded mean features per round (FedTSP's code: 100; paper: 1)."""
-        server_batch_size: int = Field(100, ge=1, le=10**6)
-        """Uploaded mean features per server step (FedTSP's code: the clients'; paper: 1)."""
+        server_batch_size: int | None = Field(None, ge=1, le=10**6)
+        """Uploaded mean features per server step; null: the clients' batch size (FedTSP's code).
+        Paper: 1."""
         server_lr: LearningRate = 0.01
         """SGD learning rate of the server (FedTSP's supplementary: 0.01)."""
 
@@ -90,7 +91,7 @@ class FedGH(HeadSharing):
             server,
             "fedgh_batches",
             epochs=self.hp.server_epochs,
-            batch_size=self.hp.server_batch_size,
+            batch_size=self.hp.server_batch_size or self.setting.training.batch_size,
         ):
             optimizer.zero_grad()
             header_loss(head, vectors, labels).backward()  # type: ignore[no-untyped-call]

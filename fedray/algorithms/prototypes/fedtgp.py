@@ -71,8 +71,8 @@ class FedTGP(PrototypeSharing):
         """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; original: 10."""
         server_epochs: Epochs = 100
         """Passes over the uploaded prototypes per round (official code: 100)."""
-        server_batch_size: int = Field(100, ge=1, le=10**6)
-        """Uploaded prototypes per server step."""
+        server_batch_size: int | None = Field(None, ge=1, le=10**6)
+        """Uploaded prototypes per server step; null: the clients' batch size (official code)."""
         server_lr: LearningRate = 0.01
         """SGD learning rate of the server (official code: the clients')."""
         margin: Margin = "nearest"
@@ -138,7 +138,7 @@ class FedTGP(PrototypeSharing):
             server,
             "fedtgp_batches",
             epochs=self.hp.server_epochs,
-            batch_size=self.hp.server_batch_size,
+            batch_size=self.hp.server_batch_size or self.setting.training.batch_size,
         ):
             logits = margin_logits(vectors, labels, generate(weights), margin)
             optimizer.zero_grad()
