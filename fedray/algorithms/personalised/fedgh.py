@@ -12,7 +12,11 @@ Deviations:
       over them once, one at a time: `server_epochs=1 server_batch_size=1`.
     - In the authors' repository the step after each upload is that of a client's optimiser, so that
       the head on the server never moves; here it does, as the paper says and FedTSP's code does.
-    - Mean features are made in evaluation mode.
+    - Mean features are made in evaluation mode, of all training images; HtFLlib and its fork by
+      FedTSP's authors leave out the last incomplete batch.
+    - The server's batches have the clients' batch size, as in HtFLlib and in that fork. With 100
+      uploads a step where clients have batches of 10 (`server_batch_size=100`), accuracies on
+      digits were 6 to 11 points lower.
 
 Buffers: those of the extractors are personal; heads have none.
 """
