@@ -9,6 +9,7 @@ release.py  what clients released under differential privacy
 folder.py   the run's folder and its files
 writer.py   writes them while a run is going
 claim.py    keeps others out of the folder, and proves that it can be written
+names.py    the names that fedray gives; no other entry of a run's folder is removed
 sealed.py   JSON that carries its own checksum
 versions.py versions of what makes the numbers
 """
@@ -32,6 +33,7 @@ from fedray.records.metric import (
     find_metric,
     undeclared,
 )
+from fedray.records.names import check_state_file, own_entries, refuse_links
 from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
 from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary, data_name
@@ -68,14 +70,17 @@ __all__ = [
     "Traffic",
     "VALIDATION",
     "best_round",
+    "check_state_file",
     "checksum",
     "data_name",
     "chosen_by",
     "counterpart",
     "find_metric",
     "find_runs",
+    "own_entries",
     "parse_json",
     "prove_writable",
+    "refuse_links",
     "rounds_checksum",
     "sealed",
     "undeclared",

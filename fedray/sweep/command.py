@@ -40,7 +40,7 @@ from fedray.files import (
     unused_removed,
     write_atomic,
 )
-from fedray.records import RunFolder, prove_writable
+from fedray.records import RunFolder, prove_writable, refuse_links
 from fedray.runtime.fetching import fetch_missing
 from fedray.runtime.mirror import mirrored
 from fedray.runtime.whose import check_free, check_same
@@ -264,11 +264,13 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     """Keep every other process out of an invocation's folder.
 
     Raises:
-        UserError: when another process has it, or it cannot be written.
+        UserError: when another process has it, when it cannot be written, or when a link leads
+            out of it.
     """
     lock = FileLock(home / LOCK)
     try:
         home.mkdir(parents=True, exist_ok=True)
+        refuse_links(home, home.iterdir())
         lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a command that is still running") from None
