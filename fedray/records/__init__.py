@@ -37,7 +37,7 @@ from fedray.records.names import check_state_file, own_entries, refuse_links
 from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
 from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary, data_name
-from fedray.records.sealed import checksum, parse_json, sealed, unsealed
+from fedray.records.sealed import checksum, parse_json, read_checked, read_json, sealed, unsealed
 from fedray.records.traffic import Traffic
 from fedray.records.versions import MADE_BY, versions
 from fedray.records.writer import RunWriter
@@ -80,6 +80,8 @@ __all__ = [
     "own_entries",
     "parse_json",
     "prove_writable",
+    "read_checked",
+    "read_json",
     "refuse_links",
     "rounds_checksum",
     "sealed",

@@ -20,7 +20,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, RunFolder
+from fedray.records import BEST, RunFolder, sealed
 from fedray.sweep.ledger import DIVERGED, Trial, read_state, write_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
@@ -309,7 +309,7 @@ class Book:
         self.home.mkdir(parents=True, exist_ok=True)
         for number, published in enumerate(self.published):
             if not (kept := self.home / kept_name(number)).exists():
-                write_json(kept, published.tree)
+                write_json(kept, sealed(published.tree))
         write_state(self.home / FILE, tree)
 
     @classmethod

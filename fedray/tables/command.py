@@ -33,7 +33,7 @@ from fedray.files import (
     write_json,
 )
 from fedray.plugins import Plugin
-from fedray.records import RunFolder
+from fedray.records import RunFolder, sealed
 from fedray.report.section import Section
 from fedray.runtime.fetching import fetch_missing
 from fedray.runtime.mirror import mirrored
@@ -396,7 +396,7 @@ def write_page(book: Book, found: Outcome) -> list[Section]:
     write_atomic(book.home / PAGE, markdown(pictured))
     write_atomic(book.home / "table.tex", latex(found))
     write_atomic(book.home / "table.html", html(pictured))
-    write_json(book.home / DATA, table_json(book, found, how))
+    write_json(book.home / DATA, sealed(table_json(book, found, how)))
     return sections
 
 

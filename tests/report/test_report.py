@@ -17,7 +17,7 @@ from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
-from fedray.records import Direction, Metric, Round
+from fedray.records import Direction, Metric, Round, sealed
 from fedray.report import Row, figure_sweep, figures, group, load, warnings_of
 from fedray.report.cells import cell, in_megabytes
 from fedray.report.command import main
@@ -432,7 +432,7 @@ def test_a_table_stands_for_the_runs_that_it_reports(tmp_path, monkeypatch, caps
     cells = [{"seeds": seeds}, {"seeds": [{"run": "b", "reason": None}]}]
     folder = tmp_path / "tables" / "mine" / "1"
     folder.mkdir(parents=True)
-    (folder / "table.json").write_text(json.dumps({"cells": cells}))
+    (folder / "table.json").write_text(json.dumps(sealed({"cells": cells})))
     assert main([str(folder), "--at", "final"]) == 0
     printed = capsys.readouterr().out
     assert "50.0" in printed
@@ -462,7 +462,7 @@ def test_what_the_user_can_mend_is_one_sentence(
     (tmp_path / "empty").mkdir()
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / "table.json").write_text(
-        '{"cells": [{"seeds": [{"run": "k", "reason": null}]}]}'
+        json.dumps(sealed({"cells": [{"seeds": [{"run": "k", "reason": None}]}]}))
     )
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
