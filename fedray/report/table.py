@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fedray.files import write_atomic, write_rows
+from fedray.markdown import escape_html
 from fedray.records import BEST, Metric
 from fedray.report.cells import NOTHING, cell, in_megabytes, pretty, short
 from fedray.report.compared import ALPHA, Compared, Row
@@ -122,15 +123,15 @@ def print_table(found: Compared, console: Console | None = None) -> None:
 
 def write_markdown(found: Compared, path: Path) -> None:
     """The tables and the comparisons for a page."""
-    warnings = [f"**Warning:** {warning}." for warning in found.warnings]
+    warnings = [escape_html(f"**Warning:** {warning}.") for warning in found.warnings]
     parts = [_in_markdown(section) for section in sections(found)]
     write_atomic(path, "\n\n".join([*parts, *warnings]) + "\n")
 
 
 def _in_markdown(section: Section) -> str:
-    title = [f"## {section.title}"] if section.title else []
+    title = [f"## {escape_html(section.title)}"] if section.title else []
     table = "\n".join(markdown_table(section.header, section.rows))
-    return "\n\n".join([*title, table, *section.below])
+    return "\n\n".join([*title, table, *map(escape_html, section.below)])
 
 
 def write_latex(found: Compared, path: Path) -> None:

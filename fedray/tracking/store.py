@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from fedray.errors import UserError
+from fedray.markdown import escape_html
 from fedray.masking import mask
 from fedray.tracking.describe import (
     MAX_TAG,
@@ -247,7 +248,7 @@ class Store:
     def _experiment(self, client: Any, location: str | None) -> str:
         tags = {KIND_TAG: MODEL_TRAINING, VIEW_TAG: view_state()}
         if self.question:
-            tags[NOTE_TAG] = self.question
+            tags[NOTE_TAG] = escape_html(self.question)
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             try:
@@ -398,11 +399,12 @@ class Store:
 
         Args:
             run: the run.
-            note: Markdown; `artifact:NAME` becomes the address of a file that is kept with it.
+            note: Markdown, whose HTML is shown and not interpreted; `artifact:NAME` becomes the
+                address of a file that is kept with it.
         """
         before = run.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={run.run_id}&path=\1"
-        text = OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, note)
+        text = OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note))
         if note and text != before and (not before or before.startswith(OURS.strip())):
             self._client.set_tag(run.run_id, NOTE_TAG, shorten(text, MAX_TAG))
             run.tags[NOTE_TAG] = text

@@ -428,6 +428,7 @@ def test_a_description_shows_the_runs_figure_and_leaves_other_words_alone(uri: s
     run_id, note = described("5 of 5 rounds ![who](artifact:partition.png)")
     assert "4 of 5" not in note
     assert f"5 of 5 rounds ![who](get-artifact?run_uuid={run_id}&path=partition.png)" in note
+    assert "**FedX&lt;script>**" in described("**FedX<script>**")[1]
     Held(uri).client.set_tag(run_id, "mlflow.note.content", "mine")
     assert described("anew")[1] == "mine"
 
