@@ -162,9 +162,8 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         fetch_missing(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
-        if args.experiment is None:
-            args.experiment = str(RunFolder(out).config)
-        experiment = resolve(args.experiment, args.set, args.plugin)
+        named, config = args.experiment, str(RunFolder(out).config)
+        experiment = resolve(named or config, args.set, args.plugin, trusted=named is not None)
         check_folder(out, experiment)
         check_same(out)
         RunFolder(out).check_plugins(experiment.plugins)
