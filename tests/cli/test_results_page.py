@@ -112,6 +112,25 @@ def test_every_published_table_is_whole():
     assert len(paths) >= 11
 
 
+def test_every_published_page_says_which_choices_its_verdicts_are_about():
+    for path in Path(__file__).parents[2].glob("docs/results/*/table.md"):
+        seeds = check_table(path.with_suffix(".json"))["plan"]["tuning"]["seeds"]
+        named = ", ".join(map(str, seeds))
+        assert (
+            f"chosen on tuning seed{'s' * (len(seeds) > 1)} {named}; they leave" in path.read_text()
+        )
+
+
+def test_pages_made_with_validation_images_that_others_trained_on_say_so():
+    for path in Path(__file__).parents[2].glob("docs/results/dp2fl_*/table.md"):
+        (note,) = (
+            note
+            for note in check_table(path.with_suffix(".json"))["notes"]
+            if note.startswith("Made before `dominant_class` kept training images")
+        )
+        assert f"- {note}.\n" in path.read_text()
+
+
 def test_folders_of_the_machine_are_cut_from_why_runs_failed(tmp_path):
     here = 'nan in "loss" (traceback in /tmp/my/runs/0a1b/error.txt, line 3; and/or /data/x.npz)'
     short = 'nan in "loss" (traceback in error.txt, line 3; and/or x.npz)'
