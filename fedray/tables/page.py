@@ -250,8 +250,8 @@ def _of_choices(found: Outcome) -> str:
     seeds = plan.tuning.seeds
     named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     return (
-        f" The verdicts are about the configurations that were chosen on tuning {named}; they leave "
-        "out the luck of that choice."
+        f" The verdicts are about the configurations that were chosen on tuning {named}; they "
+        "leave out the luck of that choice."
     )
 
 
