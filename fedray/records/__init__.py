@@ -23,7 +23,7 @@ from fedray.records.choice import (
     chosen_by,
     counterpart,
 )
-from fedray.records.claim import FolderClaim, prove_writable
+from fedray.records.claim import FolderClaim, is_claimed, prove_writable
 from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, find_runs
 from fedray.records.metric import (
     HEADLINE,
@@ -77,6 +77,7 @@ __all__ = [
     "counterpart",
     "find_metric",
     "find_runs",
+    "is_claimed",
     "own_entries",
     "parse_json",
     "prove_writable",

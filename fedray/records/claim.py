@@ -74,6 +74,19 @@ class FolderClaim:
             raise NotADirectoryError(None, "it is a file, not a folder")
 
 
+def is_claimed(folder: RunFolder) -> bool:
+    """Return True if a process of this machine is running in the folder."""
+    if not folder.lock.is_file():
+        return False
+    try:
+        with FileLock(folder.lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder that only others may write
+        return False
+
+
 def prove_writable(folder: RunFolder) -> None:
     """Refuse a run's folder that cannot be written; nothing is left behind.
 

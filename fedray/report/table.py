@@ -98,15 +98,14 @@ def _differences(found: Compared, groups: Sequence[Group]) -> Section:
         n = "0" if row.difference is None else str(row.difference.n)
         p = NOTHING if row.p is None else f"{row.p:.2g}"
         rows.append([row.member.label, n, sign + cell(row.difference, metric), p, row.reading])
-    count = sum(row[3] != NOTHING for row in rows)
     below = (
         f"{pretty(metric)}, {how_chosen(groups, found.at)}: difference to {base.label}, paired by "
-        "seed"
+        "seed, mean ± standard deviation"
     )
-    if count:
+    if any(row[3] != NOTHING for row in rows):
         below += (
-            f"; p of the two-sided t-test, corrected for {count} comparison(s) by Holm; within the "
-            f"spread where it is above {ALPHA:g}"
+            f"; p of the two-sided t-test, corrected for {len(rows)} comparison(s) by Holm; within "
+            f"the spread where it is above {ALPHA:g}"
         )
     return Section(
         "", (), ["method", "n", "difference", "p (Holm)", "reading"], rows, [f"{below}."]

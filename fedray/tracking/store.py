@@ -208,6 +208,8 @@ class Store:
         self.uri = uri
         self.experiment = experiment
         self.question = question
+        self.keys_with_twins: set[str] = set()
+        """Keys of which `find` has seen several runs."""
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._client: Any = None
@@ -266,7 +268,7 @@ class Store:
         return str(found.experiment_id)
 
     def find(self, key: str, *, everywhere: bool = False) -> str | None:
-        """The id of the run with this key, or None.
+        """Return the id of the run with this key, or None; of several, the one that has most.
 
         Args:
             key: the run's key.
@@ -275,13 +277,13 @@ class Store:
         twins = self._all_with(key, everywhere)
         if len(twins) < 2:
             return twins[0] if twins else None
-        fullest = max(twins, key=self._fullness)
-        self._delete(set(twins) - {fullest})
-        return fullest
+        self.keys_with_twins.add(key)
+        return max(twins, key=self._fullness)
 
     def delete_twins(self, run: OpenRun, key: str) -> None:
         """Delete other runs of this key, of requests that were carried out after we gave up."""
-        self._delete(set(self._all_with(key)) - {run.run_id})
+        for twin in set(self._all_with(key)) - {run.run_id}:
+            self._client.delete_run(twin)
 
     def _all_with(self, key: str, everywhere: bool = False) -> list[str]:
         self.connect()
@@ -303,10 +305,6 @@ class Store:
             max_results=1,
         )
         return len(rounds or ()), len(children)
-
-    def _delete(self, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            self._client.delete_run(run_id)
 
     def open(self, spec: RunSpec, *, reopen: bool, everywhere: bool = False) -> OpenRun:
         """Find the run or create it; params and tags that are missing are added.

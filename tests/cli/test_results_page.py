@@ -115,10 +115,8 @@ def test_every_published_table_is_whole():
 def test_every_published_page_says_which_choices_its_verdicts_are_about():
     for path in Path(__file__).parents[2].glob("docs/results/*/table.md"):
         seeds = check_table(path.with_suffix(".json"))["plan"]["tuning"]["seeds"]
-        named = ", ".join(map(str, seeds))
-        assert (
-            f"chosen on tuning seed{'s' * (len(seeds) > 1)} {named}; they leave" in path.read_text()
-        )
+        named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        assert f"configurations that were chosen on tuning {named}; they leave" in path.read_text()
 
 
 def test_pages_made_with_validation_images_that_others_trained_on_say_so():
