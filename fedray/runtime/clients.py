@@ -133,7 +133,8 @@ class ClientRuntime:
         """Run a step on copies of what it is given; check all that it gives."""
         algorithm, private = self.assembly.algorithm, PrivateCopies()
         context.optimizer_state.update(private.of(state.optimizer))
-        uplink, after = getattr(algorithm, name)(
+        uplink, after = self.call(
+            name,
             context,
             ClientState(private.of(state.model), private.of(state.memory)),
             None if down is None else down.map(lambda _, tensor: private.copy(tensor)),
@@ -149,6 +150,10 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)
+
+    def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
+        """Call the method's step `name`; returns the upload, or None, and the next state."""
+        return getattr(self.assembly.algorithm, name)(client, state, down)
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
