@@ -17,6 +17,7 @@ from fedray.plugins.reading import (
     located,
     needed,
     read_plugin,
+    unshipped,
     with_siblings,
 )
 from fedray.plugins.trust import trust, trust_all
@@ -34,6 +35,7 @@ __all__ = [
     "read_plugin",
     "trust",
     "trust_all",
+    "unshipped",
     "use",
     "with_siblings",
 ]

@@ -40,6 +40,7 @@ from fedray.files import (
     unused_removed,
     write_atomic,
 )
+from fedray.plugins import unshipped
 from fedray.records import RunFolder, prove_writable, refuse_links
 from fedray.runtime.fetching import fetch_missing
 from fedray.runtime.mirror import mirrored
@@ -115,6 +116,8 @@ def carry_out(args: argparse.Namespace) -> int:
     configs = check_configurations(ledger.plan)
     print(headline(ledger), flush=True)
     plan = ledger.plan
+    if elsewhere := unshipped(read_plugins(plan.base.get("plugins", ()))):
+        print(elsewhere, flush=True)
     asked = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
     prove_writable(RunFolder(ledger.home))
     concurrent = connect_cluster(

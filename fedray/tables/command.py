@@ -32,7 +32,7 @@ from fedray.files import (
     write_atomic,
     write_json,
 )
-from fedray.plugins import Plugin
+from fedray.plugins import Plugin, unshipped
 from fedray.records import RunFolder, sealed
 from fedray.report.section import Section
 from fedray.runtime.fetching import fetch_missing
@@ -121,6 +121,8 @@ def carry_out(args: argparse.Namespace) -> int:
     fetch_missing(book.store)
     check_stored(book)
     print(headline(book), flush=True)
+    if elsewhere := unshipped(plugins_of(book.plan)):
+        print(elsewhere, flush=True)
     if args.plan:
         print("\n".join([*planned_cells(book), *not_asked(book.plan)]))
         return 0

@@ -150,6 +150,18 @@ def test_the_users_own_run_is_never_asked_about(tmp_path, plugin, new_process):
     fedray.load(out).models()
 
 
+def test_a_run_says_at_its_start_what_it_imports_from_elsewhere(tmp_path, monkeypatch, capsys):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "scores.py").write_text("x = 1\n")
+    (tmp_path / "mine.py").write_text("import scores\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    words = ["fedavg_digits", *QUICK, "--plugin", "mine.py", *SERIAL, "--out", "own"]
+    assert run.main(words) == 0
+    said = capsys.readouterr().out
+    note, first_round = said.index("note: the plug-ins import scores ("), said.index("round 0/1")
+    assert note < first_round
+
+
 def test_a_run_of_an_experiment_that_names_a_file_is_never_asked_about(tmp_path, plugin):
     own = tmp_path / "own.yaml"
     own.write_text(f"extends: fedavg_digits\nplugins: [{plugin}]\n")
