@@ -249,8 +249,8 @@ class FaultConfig(Frozen):
     """How many deaths a run survives: of workers under the same client's step, and of its server.
     A node that is lost, or a process that cannot be reached, is no death."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
-    """Seconds to wait for a worker that has no room, or cannot be reached; then on with the others,
-    or, where there are none, the run ends."""
+    """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends. While
+    another worker is ready, the run goes on with that one, at its begin after at most 30 seconds."""
 
 
 class JoinConfig(Frozen):
@@ -359,7 +359,8 @@ class Experiment(Frozen):
     rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
     """T, communication rounds."""
     participation: float = Field(1.0, gt=0, le=1)
-    """Share of clients that take part in a round, drawn uniformly without replacement."""
+    """Share of clients that take part in a round, drawn uniformly without replacement. Their number
+    is rounded, a half to the even number (0.5 of 5 clients: 2, of 7: 4), and at least 1."""
     local_epochs: Epochs = 5
     """E_c, passes over a client's training images per round."""
     batch_size: int = Field(100, ge=1, le=1_000_000)
