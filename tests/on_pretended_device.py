@@ -1,71 +1,35 @@
-"""Every registered method on a pretended accelerator: what it computes there is what the CPU does.
+"""The pretended accelerator, and devices whose memory runs out.
 
-The clients' images change in the last round (`data.evolution`), before which the run is resumed.
-
-A method that forgets `.to(device)` fails here, where no GPU is. `test_devices.py` runs this file in
-a process of its own: autograd knows the devices that there were when it first went backward.
+`fedray check` runs every method on it (`runtime/test_conformance.py`). `test_devices.py` runs this
+file in a process of its own: autograd knows the devices that were there at the first backward pass.
 """
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from pretended_device import MixedDevicesError, Pretended, device
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.checkpoint import CheckpointStore
-from fedray.core import algorithms, contract
-from fedray.core.state import leaves
+from fedray.core import algorithms
 from fedray.errors import ClientError, ServerError, UserError
 from fedray.runtime import devices
 from fedray.runtime.cache import shared
+from fedray.runtime.pretended_device import MixedDevicesError, device
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 
-METHODS = algorithms.names()
 PRETENDED = {"gpus": 1.0, "server_gpus": 0.5}
 CPU = torch.device("cpu")
-CHEAP: dict[str, dict[str, object]] = {
-    "fedconcat": {"algorithm.clusters": 2, "algorithm.cluster_rounds": 1, "rounds": 3},
-    "fedtsp": {"algorithm.server_epochs": 1},
-    "fedtgp": {"algorithm.server_epochs": 2},
-    "fedgen": {"algorithm.server_epochs": 2},
-    "fedgh": {"algorithm.server_epochs": 2},
-    "alignfed": {"algorithm.target_steps": 2},
-    "fedtsp_global": {"algorithm.server_epochs": 1},
-}
-"""Of methods whose defaults take long, or more rounds."""
 
 
 @pytest.fixture
 def pretended(monkeypatch):
     """A machine with the pretended accelerator and no other."""
     monkeypatch.setattr(devices, "KINDS", (device().type,))
-    monkeypatch.setattr(contract, "PLAIN", (*contract.PLAIN, Pretended))
     with sdpa_kernel(SDPBackend.MATH):  # the one way to attend that both devices have
         yield devices.pick_device(1)
     shared.clear()  # its tensors have no memory of their own to be counted
-
-
-def small(method: str) -> dict[str, object]:
-    """A run of seconds: every part of the method, few images, others in the last round."""
-    wants = algorithms.get(method)
-    changes: dict[str, object] = {"data.samples": 60, "data.clients": 2, "batch_size": 32}
-    last = CHEAP.get(method, {}).get("rounds", 2)
-    changes["data.evolution.phases"] = [{"round": last, "partition": {"name": "iid"}}]
-    if not wants.requires.prompts:
-        changes["model.group"] = "cnn2"
-    if wants.requires.head:
-        changes["finetune_epochs"] = 1
-    if wants.requires.validation:
-        changes["data.validation_fraction"] = 0.2
-    for name in ("length", "inner_steps"):
-        if name in wants.HParams.model_fields:
-            changes[f"algorithm.{name}"] = 2
-    return {**changes, **CHEAP.get(method, {})}
 
 
 def rounds(experiment, out, where):
@@ -73,41 +37,7 @@ def rounds(experiment, out, where):
     return Session(experiment, out, lambda assembly: SerialExecutor(assembly, where)).rounds()
 
 
-def numbers(out):
-    """What the rounds measured, and all tensors of the last checkpoint."""
-    result = json.loads((out / "result.json").read_text())
-    found = CheckpointStore(out, result["identity"]).load()
-    tree = {"server": found.snapshot.server}
-    for client, state in found.clients.items():
-        tree[str(client)] = {"model": state.model, "memory": state.memory}
-    measured = {
-        f"{record['round']} {name} {client}": value
-        for record in result["rounds"]
-        for name, given in record["metrics"].items()
-        for client, value in (given if isinstance(given, dict) else {"": given}).items()
-    }
-    return measured, {".".join(path): tensor for path, tensor in leaves(tree)}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_computes_there_what_the_cpu_does(assemble, tmp_path, pretended, method):
-    experiment = assemble(method, small(method)).experiment
-    there = assemble(method, {**small(method), **PRETENDED}).experiment
-    list(rounds(experiment, tmp_path / "cpu", CPU))
-    begun = rounds(there, tmp_path / "there", pretended)
-    assert [next(begun).round, next(begun).round] == [0, 1]
-    begun.close()
-    resumed = [done.round for done in rounds(there, tmp_path / "there", pretended)]
-    assert resumed == list(range(2, there.rounds + 1))
-    metrics, tensors = numbers(tmp_path / "cpu")
-    metrics_there, tensors_there = numbers(tmp_path / "there")
-    assert metrics_there == metrics
-    assert tensors.keys() == tensors_there.keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(tensors_there[name], tensor), name
-
-
-# --- the test of the test ------------------------------------------------------------------------
+# --- methods that forget the device -------------------------------------------------------------
 
 
 class OnTheCpu(FedAvg):

@@ -60,7 +60,6 @@ def empty_client(assembly: Assembly, labels: tuple[int, ...] = ()) -> Client:
         round=1,
         setting=assembly.setting,
         train=samples,
-        test=samples,
         architecture=PROMPTED,
         skeleton=Skeleton(model),
         initial=lambda: initial_prompts(assembly),

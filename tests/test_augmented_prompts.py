@@ -19,11 +19,11 @@ ONE = {"rounds": 1, "data.clients": 2}
     [("promptfl", ImageFeatures), ("fedotp", PatchFeatures), ("fedmgp", Pixels)],
 )
 def test_training_reads_pixels_and_tests_read_what_was_kept(assemble, method, kept):
-    client = ClientRuntime(assemble(method, VIEWS), CPU).client(0, 1)
-    assert client.train.kind is Pixels
-    assert client.test.kind is kept
-    as_it_is = ClientRuntime(assemble(method), CPU).client(0, 1)
-    assert as_it_is.train.kind is as_it_is.test.kind is kept
+    augmented = ClientRuntime(assemble(method, VIEWS), CPU)
+    assert augmented.client(0, 1).train.kind is Pixels
+    assert augmented.held_out(0, 1).test.kind is kept
+    plain = ClientRuntime(assemble(method), CPU)
+    assert plain.client(0, 1).train.kind is plain.held_out(0, 1).test.kind is kept
 
 
 def test_other_views_train_other_prompts_and_the_same_views_the_same(run):

@@ -113,6 +113,9 @@ WORDS: Mapping[str, Word] = MappingProxyType(
         ),
         "predict": Word(RESULTS, "use a run's models on images", "fedray.cli.predict"),
         "new": Word(OWN, "write a method, model, source or project to edit", "fedray.cli.new"),
+        "check": Word(
+            OWN, "check that a method keeps the laws", "fedray.cli.check", names=("registered",)
+        ),
         "data": Word(OWN, "look at images of your own, before a run does", "fedray.cli.data"),
         "generate": Word(
             OWN, "ask a language model for class descriptions", "fedray.language.generate"

@@ -137,6 +137,23 @@ class EvalSet(NamedTuple):
     classes: range
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """The images that a client's model is measured on; only evaluation holds them.
+
+    Attributes:
+        test: the client's own test images.
+        eval_sets: test images that all clients share, by name.
+        validation: the client's own validation images; None where nobody has any.
+        validation_sets: all clients' validation images that stand for `eval_sets`, by name.
+    """
+
+    test: Samples
+    eval_sets: Mapping[str, EvalSet] = field(default_factory=dict)
+    validation: Samples | None = None
+    validation_sets: Mapping[str, EvalSet] = field(default_factory=dict)
+
+
 class Skeleton:
     """An empty model of one architecture that weights are loaded into, client after client.
 
@@ -211,15 +228,13 @@ class Client:
         round: the round, from 1; 0 is before the first.
         setting: what both sides know.
         train: the images it learns from.
-        test: the images it keeps for its own test.
         architecture: the name of its model.
         skeleton: an empty model of that architecture; shared, never kept.
         initial: makes the initial weights.
         device: where steps run.
         reports: numbers that the method reports; they arrive as "client/<name>", as means.
-        eval_sets: what all clients' models are tested on besides, by name.
-        validation: the images it neither learns from nor is tested on; None where nobody has any.
-        validation_sets: what stands for `eval_sets` among all clients' validation images.
+        validation: the client's validation images, for methods whose `requires.validation` is
+            set; None for all other methods. Test images are never here: see `HeldOut`.
         train_losses: mean loss of the last epoch of each local training of this step.
         optimizer_state: what the optimiser has kept, by the parameter's name; stays empty unless
             `optimizer.keep` is set.
@@ -230,15 +245,12 @@ class Client:
     round: int
     setting: Setting
     train: Samples
-    test: Samples
     architecture: str
     skeleton: Skeleton
     initial: Callable[[], Tensors]
     device: torch.device
     reports: dict[str, float] = field(default_factory=dict)
-    eval_sets: Mapping[str, EvalSet] = field(default_factory=dict)
     validation: Samples | None = None
-    validation_sets: Mapping[str, EvalSet] = field(default_factory=dict)
     train_losses: list[float] = field(default_factory=list)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
     method: str = "the method"

@@ -175,8 +175,8 @@ def _place(payload: Payload, field: Declared) -> str:
     return f"{type(payload).__name__}.{field.name}"
 
 
-PLAIN = (Tensor, nn.Parameter)
-"""Classes of tensors that travel; a test may add that of a device that it pretends."""
+PLAIN: tuple[type[Tensor], ...] = (Tensor, nn.Parameter)
+"""Classes of tensors that travel; `fedray check` adds that of its pretended device."""
 
 
 def _check_tensor(place: str, value: Any) -> None:

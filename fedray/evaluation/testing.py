@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import torch
 
@@ -15,6 +15,7 @@ from fedray.core import (
     Client,
     ClientState,
     EvalSet,
+    HeldOut,
     LocalContext,
     LocalTraining,
     Samples,
@@ -25,18 +26,31 @@ from fedray.evaluation.protocols import ClassSubset, FineTuned
 from fedray.evaluation.score import Score, TopK, overlap, within_top
 from fedray.models import head_tensors
 
-Test: TypeAlias = Callable[[Algorithm, Client, ClientState, Any], tuple[Score, ...]]
+
+class Test(Protocol):
+    """A test of one client's model; the method's code sees all arguments but the last."""
+
+    def __call__(
+        self,
+        algorithm: Algorithm,
+        client: Client,
+        state: ClientState,
+        down: Any,
+        held_out: HeldOut,
+        /,
+    ) -> tuple[Score, ...]:
+        """Return the scores of the client's model, or of several models."""
 
 
 def own_test(
-    algorithm: Algorithm, client: Client, state: ClientState, down: Any
+    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: HeldOut
 ) -> tuple[Score, ...]:
-    """The client's model, as it starts its next round, on its own test split."""
-    return (score(algorithm, algorithm.begin(client, state, down)),)
+    """Test the client's model as it starts its next round."""
+    return (score(algorithm, algorithm.begin(client, state, down), held_out),)
 
 
 def fine_tuned(
-    algorithm: Algorithm, client: Client, state: ClientState, down: Any
+    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: HeldOut
 ) -> tuple[Score, ...]:
     """Fine-tune after the last round and test; nothing of it is kept.
 
@@ -46,13 +60,13 @@ def fine_tuned(
     Paper: FedTSP supplementary C.4, the -FT rows.
     """
     local = algorithm.begin(client, state, down)
-    before = score(algorithm, local)
+    before = score(algorithm, local, held_out)
     if isinstance(algorithm, FineTuned):
         turns = algorithm.fine_tune(local)
     else:
         assert isinstance(algorithm, LocalTraining)
         turns = fine_tune_head(algorithm, local)
-    return (before, *(score(algorithm, tuned) for tuned in turns))
+    return (before, *(score(algorithm, tuned, held_out) for tuned in turns))
 
 
 TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": fine_tuned})
@@ -75,17 +89,13 @@ def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[Lo
 
 
 @torch.no_grad()
-def score(algorithm: Algorithm, local: LocalContext) -> Score:
-    """Test a model on the client's own test split, and validation images, in evaluation mode.
-
-    With evaluation sets for all clients, on these too.
-    """
-    client = local.client
-    found = _with_sets(algorithm, local, client.test, client.eval_sets)
-    if client.validation is None:
-        return found
-    held = _with_sets(algorithm, local, client.validation, client.validation_sets)
-    return replace(found, validation=held)
+def score(algorithm: Algorithm, local: LocalContext, held_out: HeldOut) -> Score:
+    """Test a model on everything that is held out for its client, in evaluation mode."""
+    tested = _with_sets(algorithm, local, held_out.test, held_out.eval_sets)
+    if held_out.validation is None:
+        return tested
+    validated = _with_sets(algorithm, local, held_out.validation, held_out.validation_sets)
+    return replace(tested, validation=validated)
 
 
 def _with_sets(

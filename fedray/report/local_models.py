@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedray.command import CommandLine, run_command
-from fedray.core import LocalContext, Samples
+from fedray.core import HeldOut, LocalContext, Samples
 from fedray.data import FederatedData
 from fedray.errors import UserError
 from fedray.evaluation.score import Score, pooled
@@ -168,9 +167,8 @@ def _all_tests(data: FederatedData, folder: Path) -> np.ndarray:
 
 
 def _on(local: LocalContext, samples: Samples, assembly: Assembly) -> Score:
-    """The score of a model on images that are not its client's."""
-    client = replace(local.client, test=samples, eval_sets={}, validation=None)
-    return score(assembly.algorithm, replace(local, client=client))
+    """Return the score of a model on images that are not its client's."""
+    return score(assembly.algorithm, local, HeldOut(samples))
 
 
 if __name__ == "__main__":

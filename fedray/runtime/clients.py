@@ -20,6 +20,7 @@ from fedray.core import (
     Client,
     ClientState,
     EvalSet,
+    HeldOut,
     Payload,
     Setting,
     Skeleton,
@@ -132,7 +133,8 @@ class ClientRuntime:
         """Run a step on copies of what it is given; check all that it gives."""
         algorithm, private = self.assembly.algorithm, PrivateCopies()
         context.optimizer_state.update(private.of(state.optimizer))
-        uplink, after = getattr(algorithm, name)(
+        uplink, after = self.call(
+            name,
             context,
             ClientState(private.of(state.model), private.of(state.memory)),
             None if down is None else down.map(lambda _, tensor: private.copy(tensor)),
@@ -148,6 +150,10 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)
+
+    def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
+        """Call the method's step `name`; returns the upload, or None, and the next state."""
+        return getattr(self.assembly.algorithm, name)(client, state, down)
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
@@ -166,7 +172,8 @@ class ClientRuntime:
                 given = self._given(context, state)
                 copied = ClientState(private.of(given.model), private.of(given.memory))
                 sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-                scores = TESTS[name](self.assembly.algorithm, context, copied, sent)
+                held_out = self.held_out(client, round_)
+                scores = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
                 drew = self._surroundings.random_states() != before
                 return ScoreReply(scores, lasting=not looked and not drew)
         except UserError:
@@ -193,23 +200,31 @@ class ClientRuntime:
         return state if state is not None else self.assembly.algorithm.init_client(context)
 
     def client(self, client: int, round_: int) -> Client:
-        """The client as a step sees it."""
+        """Return the client as a step sees it: without the images that it is measured on."""
         models, data = self.assembly.models, self.assembly.data.at(round_)
         architecture = models.architectures[client]
+        validation = data.validation if self.assembly.algorithm.requires.validation else None
         return Client(
             id=client,
             round=round_,
             setting=self._setting(round_),
             train=self._training_samples(data.train[client]),
-            test=self._samples(data.test[client]),
             architecture=architecture,
             skeleton=self._skeleton(architecture),
             initial=partial(models.initial, architecture, client),
             device=self.device,
-            validation=None if data.validation is None else self._samples(data.validation[client]),
-            eval_sets=self._shared(data.eval_sets),
-            validation_sets=self._shared(data.validation_sets),
+            validation=None if validation is None else self._samples(validation[client]),
             method=self.assembly.algorithm.name,
+        )
+
+    def held_out(self, client: int, round_: int) -> HeldOut:
+        """Return the images that a client's model is measured on."""
+        data = self.assembly.data.at(round_)
+        return HeldOut(
+            test=self._samples(data.test[client]),
+            eval_sets=self._shared(data.eval_sets),
+            validation=None if data.validation is None else self._samples(data.validation[client]),
+            validation_sets=self._shared(data.validation_sets),
         )
 
     def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, EvalSet]:

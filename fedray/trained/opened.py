@@ -88,14 +88,7 @@ class TrainedModels:
         context, algorithm = self._client(client), self.assembly.algorithm
         tested = self._kept[client]
         state = tested.state or algorithm.init_client(context)
-        local = algorithm.begin(context, state, tested.down)
-        if local.model is not context.skeleton.model:
-            raise UserError(
-                f"{self.folder}: in round {self.facts.round} {algorithm.name} classifies features "
-                "that its clients have kept of their own images, so its models cannot be given "
-                "others"
-            )
-        return local
+        return algorithm.begin(context, state, tested.down)
 
     def _client(self, client: int) -> Client:
         """The client without images, with an empty model of its own."""
@@ -107,7 +100,6 @@ class TrainedModels:
             round=self.facts.round,
             setting=self.assembly.setting,
             train=none,
-            test=none,
             architecture=architecture,
             skeleton=Skeleton(models.empty(architecture, self.device)),
             initial=partial(models.initial, architecture, client),

@@ -19,7 +19,7 @@ from fedray.algorithms.averaging.fedconcat import (
     assign,
     cluster,
     concatenated_head,
-    on_features,
+    with_encoders,
 )
 from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
@@ -165,8 +165,7 @@ def test_encoders_travel_once_and_then_classifiers_alone(done):
         assert result.up.params["weights"] == 4 * small
     assert all(model == {} for model in done.models.values())
     for memory in done.memories.values():
-        assert set(memory) == {"features"}
-        assert set(memory["features"]) == {"train", "test"}
+        assert set(memory) == {"encoders", "features"}
 
 
 def test_what_clients_keep_are_the_features_of_the_frozen_encoders(done):
@@ -177,15 +176,14 @@ def test_what_clients_keep_are_the_features_of_the_frozen_encoders(done):
     for g in (0, 1):
         model = client.load(done.servers[2]["clusters"][str(g)]).eval()
         expected = model(Pixels.of(images)).features
-        kept = features["train"][:, 16 * g : 16 * (g + 1)]
+        kept = features[:, 16 * g : 16 * (g + 1)]
         torch.testing.assert_close(kept, expected)
-    assert features["test"].shape == (len(client.test), 32)
 
 
 def test_the_score_is_that_of_the_concatenated_model(done):
     runtime, state = ClientRuntime(done.assembly, CPU), done.servers[-1]
     client = runtime.client(0, 5)
-    images, labels = client.test.tensors(CPU)
+    images, labels = runtime.held_out(0, 5).test.tensors(CPU)
     features = [
         client.load(state["clusters"][g]).eval()(Pixels.of(images)).features.detach()
         for g in ("0", "1")
@@ -221,7 +219,7 @@ def test_a_round_of_the_classifier_by_hand(done):
         assert len(batches) == 3
         for index in batches:
             sgd.zero_grad()
-            F.cross_entropy(head(memory["features"]["train"][index]), labels[index]).backward()
+            F.cross_entropy(head(memory["features"][index]), labels[index]).backward()
             sgd.step()
         heads.append(head.weight.detach())
     torch.testing.assert_close(done.servers[4]["head"][WEIGHT], torch.stack(heads).mean(0))
@@ -232,9 +230,9 @@ def test_features_are_never_augmented(run):
     done = run("fedconcat", {**changes, "data.augment": "flip_crop"})
     client = ClientRuntime(done.assembly, CPU).client(0, 3)
     assert client.setting.training.augment != NO_AUGMENTATION
-    reading = on_features(client, done.memories[0]["features"])
+    reading = with_encoders(client, **done.memories[0])
     assert reading.setting.training.augment == NO_AUGMENTATION
-    assert reading.train.kind is reading.test.kind is ImageFeatures
+    assert reading.train.kind is ImageFeatures
     assert 0 <= done.results[-1].metrics["finetuned_accuracy"] <= 1
 
 

@@ -115,6 +115,19 @@ def test_absent_clients_upload_nothing_and_get_the_new_head(run):
     assert not same(done.servers[0]["head"], done.servers[1]["head"])
 
 
+def test_the_server_takes_batches_of_the_clients_size(assemble):
+    def head(**changes):
+        assembly = assemble("fedgh", changes)
+        method, server = assembly.algorithm, assembly.server(CPU)
+        uplinks = {0: uploads(1, 4), 2: uploads(4, 5, 6, seed=1)}
+        return method.server_update(method.init_server(server), uplinks, server)["head"]
+
+    batches = {size: head(**{"algorithm.server_batch_size": size}) for size in (2, 4, 100)}
+    assert same(head(batch_size=2), batches[2])
+    assert same(head(batch_size=4), batches[4])
+    assert not same(batches[2], batches[100])
+
+
 def test_the_papers_single_pass_is_a_setting():
     hparams = FedGH.HParams(server_epochs=1, server_batch_size=1)
     assert (hparams.server_epochs, hparams.server_batch_size, hparams.server_lr) == (1, 1, 0.01)

@@ -58,7 +58,7 @@ def test_clients_predict_with_the_servers_small_model(run):
     assert same(small, done.servers[1]["model"])
     hits = [
         (method.predict(local.model(batch.inputs), local).argmax(1) == batch.labels).float()
-        for batch in client.batches(client.test)
+        for batch in client.batches(runtime.held_out(2, 1).test)
     ]
     assert float(torch.cat(hits).mean()) == pytest.approx(done.results[1].per_client[2])
     # running statistics are means over the clients, too

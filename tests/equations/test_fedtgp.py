@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, log, sqrt
 
 import pytest
@@ -140,6 +141,20 @@ def test_one_epoch_is_one_sgd_step_on_the_uploads():
     ):
         expected = generator[name] - 0.1 * gradient
         torch.testing.assert_close(after["generator"][name], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_server_takes_batches_of_the_clients_size():
+    def vectors(batch_size, **hparams):
+        training = TrainingConfig(batch_size=batch_size)
+        method = FedTGP(
+            FedTGP.HParams(server_epochs=3, **hparams), replace(SETTING, training=training)
+        )
+        return method.server_update(method.init_server(SERVER), UPLINKS, SERVER)["vectors"]
+
+    batches = {size: vectors(50, server_batch_size=size) for size in (2, 3, 100)}
+    assert torch.equal(vectors(2), batches[2])
+    assert torch.equal(vectors(3), batches[3])
+    assert not torch.equal(batches[2], batches[100])
 
 
 def test_all_classes_are_sent_after_the_first_step():

@@ -46,9 +46,7 @@ def step(images: int = 1, lr: float = 0.02, **hparams):
     training = TrainingConfig(epochs=1, batch_size=2, lr=lr)
     setting = Setting(("a",), 2, 1, 1, training, 0)
     data = Samples(np.zeros((images, 2), np.float32), np.zeros(images, np.int64), np.arange(images))
-    client = Client(
-        0, 1, setting, data, data, "point", Skeleton(Point()), dict, torch.device("cpu")
-    )
+    client = Client(0, 1, setting, data, "point", Skeleton(Point()), dict, torch.device("cpu"))
     method = Quadratic(PFedMe.HParams(**hparams), setting)
     sent, state = method.client_update(client, ClientState({}), GlobalModel({"p": W.clone()}, {}))
     assert sent.samples == images

@@ -25,8 +25,9 @@ def test_the_accuracy_is_that_of_the_text_that_is_asked_for(run):
     texts = {"algorithm.template": "a drawing of a {}, by hand"}
     plain, other = run("zero_shot"), run("zero_shot", texts)
     assert plain.results[0].per_client != other.results[0].per_client
-    client = ClientRuntime(other.assembly, CPU).client(0, 1)
-    features, labels = client.test.tensors(CPU)
+    runtime = ClientRuntime(other.assembly, CPU)
+    client = runtime.client(0, 1)
+    features, labels = runtime.held_out(0, 1).test.tensors(CPU)
     model = ZeroShotClip(client.skeleton.model.clip, other.assembly.setting.class_names)
     with torch.no_grad():
         text = model.fixed_texts(texts["algorithm.template"])

@@ -83,6 +83,30 @@ def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, 
     assert after is None
 
 
+VALIDATED = {"data.validation_fraction": 0.2, "evaluation.global_test": True}
+
+
+@pytest.mark.parametrize("images", ["test", "eval_sets", "validation_sets"])
+def test_a_step_has_no_images_that_a_model_is_measured_on(assemble, monkeypatch, images):
+    runtime = ClientRuntime(assemble("local", VALIDATED), CPU)
+
+    def step(client, state, down):
+        return getattr(client, images)
+
+    monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
+    reply, _ = runtime.step("client_update", 1, 0, None, None)
+    assert reply.failure.cause == f"AttributeError: 'Client' object has no attribute '{images}'"
+    assert getattr(runtime.held_out(0, 1), images)
+
+
+def test_a_step_has_validation_images_only_if_the_method_requires_them(assemble):
+    plain = ClientRuntime(assemble("promptfl", VALIDATED), CPU)
+    validating = ClientRuntime(assemble("dp2fl", VALIDATED), CPU)
+    assert plain.client(0, 1).validation is None
+    assert len(plain.held_out(0, 1).validation) > 0
+    assert len(validating.client(0, 1).validation) > 0
+
+
 @pytest.fixture
 def replied(assemble, monkeypatch):
     """`replied(step)` gives the reply of a client whose step is this function."""

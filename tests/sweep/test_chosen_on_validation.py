@@ -50,10 +50,10 @@ SWEEP = {
 def here(tmp_path, monkeypatch):
     """A working directory with the experiment; every test of a client has the planted scores."""
 
-    def score(algorithm, client, state, down):
+    def score(algorithm, client, state, down, held_out):
         lr = client.setting.training.lr
         held = None
-        if client.validation is not None:
+        if held_out.validation is not None:
             held = Score(HELD[lr][client.round], 10)
         return (Score(TEST[lr][client.round], 100, validation=held),)
 

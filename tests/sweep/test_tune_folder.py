@@ -30,6 +30,7 @@ EXPECTED = {
     "fedtsp_ablation",
     "fedtsp_table5",
     "fedtsp_heatmaps",
+    "fedtsp_curves",
     "fedtsp_generalisation",
     "fedtsp_prompt_kinds",
     "fedtsp_prompt_number",

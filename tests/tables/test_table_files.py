@@ -140,8 +140,10 @@ def test_vggs_baselines_have_its_whole_head():
         cell = Cell(plan, place)
         run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
         widths[place.row] = run.experiment.model.feature_dim
-    baselines = dict.fromkeys(("fedavg", "fedprox", "fedbn"), 4096)
-    assert widths == {**baselines, "fedglcl": 640, "orthogonal": 640}
+    ours = {"fedglcl": widths.pop("fedglcl"), "orthogonal": widths.pop("orthogonal")}
+    assert ours == {"fedglcl": 640, "orthogonal": 640}
+    assert widths == dict.fromkeys(widths, 4096)
+    assert len(widths) == 8
 
 
 @pytest.mark.parametrize("path", TABLES.glob("fedtsp_*.yaml"), ids=lambda path: path.stem)

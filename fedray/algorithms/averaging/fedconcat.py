@@ -11,8 +11,8 @@ arXiv:2312.06290.
 Three stages: clients send their label distributions, and K-means makes G clusters of them; then
 `cluster_rounds` rounds of FedAvg inside each cluster; then the G encoders are frozen, sent once to
 all clients, and the remaining rounds train one classifier on their concatenated features, a few
-batches each, averaged without weights. The encoders are frozen, so their features are computed
-once: clients store the features of their images, not the encoders. Where the clients' images
+batches each, averaged without weights. Clients keep the encoders, and the features of their
+training images, which are computed once because the encoders are frozen. Where the clients' images
 change (`data.evolution`) the encoders are sent again; the clusters stay.
 
 Until the encoders have reached a client it predicts with its cluster's model. So before the third
@@ -32,7 +32,7 @@ Buffers: as in FedAvg, inside each cluster; frozen encoders are in evaluation mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
@@ -72,7 +72,11 @@ from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
 from fedray.models import (
     BackboneClassifier,
+    Classifier,
+    ClassifierOutput,
     ImageFeatures,
+    Inputs,
+    Pixels,
     buffer_names,
     head_tensors,
     initialise,
@@ -105,9 +109,9 @@ class Encoders(Payload):
 
 @dataclass(frozen=True)
 class Receipt(Payload):
-    """The encoders have arrived, and so many images have features now."""
+    """The encoders have arrived, and so many training images have features now."""
 
-    reveals = "how many images the client has"
+    reveals = "how many training images the client has"
     images: int = payload_field("statistics", low=1)
 
 
@@ -120,7 +124,7 @@ class ConcatenatedHead(GlobalModel):
 
 @algorithms.add
 class FedConcat(FedAvg):
-    """FedAvg in clusters, then one classifier; clients store the features of their images.
+    """FedAvg in clusters, then one classifier on the features of all clusters' encoders.
 
     The server's state: each cluster's model, `{"clusters": {"0": {...}, ...}}`; `assignment`, the
     cluster of each client [N]; `reached`, who has the encoders [N]; from the third stage on `head`.
@@ -270,17 +274,12 @@ class FedConcat(FedAvg):
     def receive_encoders(
         self, client: Client, state: ClientState, down: Encoders
     ) -> tuple[Receipt, ClientState]:
-        """Compute the features of all the client's images, once; the encoders are not stored."""
-        head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
-        parts: dict[str, list[Tensor]] = {split: [] for split in _splits(client)}
-        for g, weights in down.weights.items():
-            model = client.load({**weights, **down.buffers[g], **head})
-            for split, samples in _splits(client).items():
-                parts[split].append(client.features(model, samples))
-        features = {split: torch.cat(found, dim=1).cpu() for split, found in parts.items()}
-        images = sum(len(found) for found in features.values())
-        memory = {**state.memory, "features": features}
-        return Receipt(images), ClientState(state.model, memory)
+        """Keep the encoders, and compute the features of the client's training images, once."""
+        encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
+        parts = [client.features(model, client.train) for model in loaded(client, encoders)]
+        features = torch.cat(parts, dim=1).cpu()
+        memory = {**state.memory, "encoders": encoders, "features": features}
+        return Receipt(len(features)), ClientState(state.model, memory)
 
     def train_head(
         self, client: Client, state: ClientState, down: ConcatenatedHead
@@ -296,42 +295,66 @@ class FedConcat(FedAvg):
         return self.finish(local, self.train(local))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """The classifier on the kept features, or the cluster's model on images."""
+        """Start the classifier on the encoders' features, or the cluster's model on images."""
         if isinstance(down, ConcatenatedHead):
-            client = on_features(client, state.memory["features"])
+            client = with_encoders(client, state.memory["encoders"], state.memory["features"])
         return super().begin(client, state, down)
 
 
-def on_features(client: Client, features: Mapping[str, Tensor]) -> Client:
-    """A client whose images are their frozen features, and whose model is a head alone.
+class ConcatenatedClassifier(BackboneClassifier):
+    """A head on the features of the clusters' frozen encoders; only the head has parameters.
+
+    Args:
+        client: the client, whose skeleton is the encoders' architecture.
+        encoders: weights and buffers of each cluster's encoder.
+        width: G d, width of the concatenated features.
+    """
+
+    def __init__(
+        self, client: Client, encoders: Mapping[str, Mapping[str, Tensor]], width: int
+    ) -> None:
+        super().__init__(nn.Identity(), width, width, client.setting.num_classes)
+        self._client, self._encoders = client, encoders
+
+    def forward(self, x: Inputs) -> ClassifierOutput:
+        """Compute logits [B, C] of images, or of features [B, G d] that were computed before."""
+        if isinstance(x, Pixels):
+            with torch.no_grad():
+                models = loaded(self._client, self._encoders)
+                x = ImageFeatures(torch.cat([m(x).features.float() for m in models], dim=1))
+        return super().forward(x)
+
+
+def loaded(client: Client, encoders: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Classifier]:
+    """Yield each cluster's encoder, in evaluation mode, in the client's one skeleton.
+
+    The skeleton's head stays as it is: nothing reads its logits.
+    """
+    head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
+    for encoder in encoders.values():
+        yield client.load({**encoder, **head}).eval()
+
+
+def with_encoders(
+    client: Client, encoders: Mapping[str, Mapping[str, Tensor]], features: Tensor
+) -> Client:
+    """Return the client with a model that is a head on all encoders' features.
 
     Args:
         client: the client.
-        features: of its "train" [n, G d], "test" [m, G d] and, if it has some, "validation" images.
+        encoders: weights and buffers of each cluster's encoder.
+        features: of its training images [n, G d], which it trains on in place of the images.
     """
-    width = features["train"].shape[1]
-    head = BackboneClassifier(nn.Identity(), width, width, client.setting.num_classes)
+    width, train = features.shape[1], client.train
+    model = ConcatenatedClassifier(client, encoders, width)
     setting = client.with_schedule(augment=NO_AUGMENTATION).setting
-    kept = {split: _in_place_of(own, features[split]) for split, own in _splits(client).items()}
+    labels, positions = train.all_labels[train.index], np.arange(len(train))
     return replace(
         client,
-        train=kept["train"],
-        test=kept["test"],
-        validation=kept.get("validation"),
+        train=Samples(features.numpy(), labels, positions, ImageFeatures),
         setting=replace(setting, feature_dim=width),
-        skeleton=Skeleton(head.to(client.device)),
+        skeleton=Skeleton(model.to(client.device)),
     )
-
-
-def _splits(client: Client) -> dict[str, Samples]:
-    """The client's own images, by what `Client` calls them."""
-    found = {"train": client.train, "test": client.test}
-    return found if client.validation is None else {**found, "validation": client.validation}
-
-
-def _in_place_of(samples: Samples, features: Tensor) -> Samples:
-    labels = samples.all_labels[samples.index]
-    return Samples(features.numpy(), labels, np.arange(len(samples)), ImageFeatures)
 
 
 def _encoders(state: ServerState, server: Server) -> Encoders:

@@ -12,6 +12,8 @@ Deviations:
     - The paper's sum leaves out the label's own class; by default the loss is the cross-entropy
       over all classes, as public re-implementations have it: CE = softplus(the paper's form), so
       one decreases with the other. `exclude_target` is the paper's form.
+    - Calibration takes each client's own class counts, as the paper; PFLlib takes those of all
+      clients together.
     - A class without images counts as 1e-8 images (margin 100 tau), not as an infinite margin.
 """
 

@@ -7,7 +7,8 @@ Optimization", NeurIPS 2020, arXiv:2007.07481.
     Section 4, the update -> normalised_average
 
 Deviations:
-    - Clients weigh by samples, as all methods here; NIID-Bench counts batches.
+    - Clients weigh by samples, as all methods here; NIID-Bench counted batches until December 2022,
+      and has counted samples since.
 
 Buffers: running statistics and counters are averaged as in FedAvg, not normalised.
 """

@@ -5,8 +5,12 @@ Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257.
     Eq. (3) -> model_contrast
 
 Deviations:
-    - In a client's first round there is no previous model and the term is left out, as in the
-      official code, whose pool is empty then.
+    - A client that takes part for the first time has no previous model; by default the term is left
+      out then (`first=none`). In the official code this holds for the first round of the experiment
+      alone: a client that takes part for the first time later is contrasted with its initial model
+      (`first=initial`). With half of the clients in a round, this moved weights by 0.36 and
+      accuracies by up to 22 points in five rounds. The initial models of the official code are
+      drawn independently of each other (`model.init=independent`).
     - The representation z is the classifier's input: with `model.projector`, the projector's
       output as in the paper.
 """
@@ -14,6 +18,8 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +47,9 @@ class Moon(FedAvg):
         """μ, weight of the contrast; 0 is FedAvg. FedGLCL's comparison: 1; paper: 0.1 to 10."""
         tau_moon: Temperature = 0.5
         """τ, temperature of the contrast. Paper: 0.5."""
+        first: Literal["none", "initial"] = "none"
+        """The previous model of a client that takes part for the first time, from round 2 on: none,
+        which leaves the term out, or its initial model (official code)."""
 
     hp: HParams
 
@@ -55,6 +64,15 @@ class Moon(FedAvg):
         far = frozen_features(local.model, previous, batch.inputs)
         contrast = model_contrast(output.features, near, far, self.hp.tau_moon)
         return loss + contrast * float(self.hp.mu)
+
+    def train(self, local: LocalContext) -> Trained:
+        """Train under `loss`, with the initial model as the previous one if `first` asks for it."""
+        client, state = local.client, local.state
+        is_late = client.round > 1 and "previous" not in state.memory
+        if self.hp.mu and self.hp.first == "initial" and is_late:
+            memory = {**state.memory, "previous": client.initial()}
+            local = replace(local, state=ClientState(state.model, memory))
+        return super().train(local)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
         """As FedAvg; the client keeps the whole model as the next round's previous one."""

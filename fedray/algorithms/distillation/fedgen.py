@@ -20,6 +20,10 @@ Deviations, as in FedTSP's comparison unless a switch says otherwise:
     - The comparison's repository, like HtFLlib, never stores the generator that the server has
       trained, so that clients always see the first one (`untrained=true`); here they see the
       trained one. Its supplementary's "server learning rate 100" is the number of server steps.
+    - Class counts are of all training images; that repository's loader leaves out the last
+      incomplete batch.
+    - The generator's Adam begins anew in every round; the authors' code and PFLlib keep its moments
+      between rounds.
 
 Buffers: those of the extractors are personal. The generator normalises by the batch that it makes,
 on both sides, and has no running statistics.

@@ -12,8 +12,8 @@ Deviations:
       that every round and every test starts from the same first draw: `official_bug=true`.
     - There the small model predicts with its batch's statistics (FedTSP) or with those of the first
       draw (HtFLlib); here it is in evaluation mode, with statistics averaged like weights.
-    - Gradients of both models, not of the projector, are clipped there (`clip_norm=10`);
-      `preset=official_code` is these and the loader.
+    - FedTSP's fork clips the gradients of both models, not of the projector (`clip_norm=10`); in
+      HtFLlib this line is commented out. `preset=official_code` is FedTSP's, with its loader.
 
 Buffers: those of the small model are averaged like weights, counters take the maximum; those of the
 own model stay with the client.

@@ -13,8 +13,8 @@ A round has a second exchange: the server sends each participant its combined he
 tested is the personal model.
 
 Deviations:
-    - The extractor is frozen while the head is trained, normalisation included; the official code
-      updates its running statistics in that epoch.
+    - The extractor is frozen while the head is trained, normalisation included, as in the official
+      code; PFLlib updates its running statistics in that epoch.
     - V + D is positive semi-definite by construction, and is computed in double precision, so the
       official code's repairs (eigenvalues below 0.01 dropped, else the local head) are not needed.
     - Head and extractor have the experiment's optimiser; official: SGD, momentum 0.5, decay 5e-4.

@@ -15,6 +15,7 @@ Deviations:
       `copies=2` is that, and what Table 3 of FedMGP counts. Tests ask the first alone, where the
       official code would take an answer of the second for an error.
     - The first round has as many participants as any other; official: all clients.
+    - The official loader leaves out the last incomplete batch (`drop_last=true`).
     - No random crops, see promptfl.py.
 """
 

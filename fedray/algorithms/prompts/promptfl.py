@@ -12,6 +12,10 @@ Deviations:
     - By default no random crops: images are prepared as for testing, so that what the frozen vision
       tower makes of them is computed once. With `data.augment: resized_crop`, as in the experiments
       at paper scale, it sees every view of every epoch.
+    - Every client starts a round from the mean; in FedMGP's comparison those that did not take part
+      in the last round start from an older one.
+    - The last incomplete batch is trained on; the official loaders of this family of codes (FedOTP,
+      FedPGP, PromptFolio, FedMGP) leave it out (`drop_last=true`).
 """
 
 from __future__ import annotations

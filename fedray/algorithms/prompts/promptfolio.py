@@ -9,6 +9,7 @@ Method", NeurIPS 2024, arXiv:2409.19610. Official code: github.com/PanBikang/Pro
 FedMGP's port takes the share of participating clients for theta; its results are not PromptFolio's.
 
 Deviations:
+    - The official loader leaves out the last incomplete batch (`drop_last=true`).
     - No random crops, see promptfl.py.
 """
 

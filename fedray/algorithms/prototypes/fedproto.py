@@ -7,12 +7,16 @@ arXiv:2105.00243.
     Eq. (7) -> prototype_loss
 
 Deviations:
-    - The distance is the mean over batch and width, as the official code and HtFLlib have it; the
-      paper writes a plain L2 norm. Weight lambda = 1 is FedTSP's supplementary C.4.
-    - Prototypes are made by one pass in evaluation mode after training. HtFLlib averages features
-      seen during training, under moving weights.
-    - Predictions come from the classifier head, as in FedTSP's comparison; the paper also
-      describes the nearest prototype.
+    - The distance is a mean squared error over batch and width, as in the official code and
+      HtFLlib; the paper writes a plain L2 norm. Therefore λ is 10 in HtFLlib's scripts, and 0.1
+      where a paper has the Euclidean distance (FedTGP's). λ = 1 is FedTSP's supplementary C.4.
+    - Prototypes are made by one pass in evaluation mode after training. HtFLlib and FedTSP's fork
+      of it average features seen during training, under moving weights.
+    - The server weighs by samples, as the paper; HtFLlib and that fork give equal weights
+      (`proto_agg=uniform`).
+    - A class that nobody uploaded keeps its prototype; HtFLlib forgets it.
+    - Predictions come from the classifier head, as in that fork; HtFLlib tests by the nearest
+      prototype, which the paper also describes.
 """
 
 from __future__ import annotations

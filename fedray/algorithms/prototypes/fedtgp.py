@@ -12,7 +12,14 @@ Deviations:
       other one, which is smaller. The default is the code's; `margin=all_pairs` is the paper's.
     - The official code uploads prototypes that are one round stale (it reloads the model before
       the new one is saved); `stale=true` brings that back, the default uploads fresh ones.
-    - λ = 1 is FedTSP's comparison (supplementary C.4); the original uses 10.
+    - The distance in the clients' loss is a mean squared error over batch and width, as in HtFLlib,
+      whose scripts have λ = 10; the paper has a Euclidean distance, and λ = 0.1. λ = 1 is that of
+      FedTSP's comparison (supplementary C.4), which has the mean squared error, too.
+    - Predictions come from the classifier head, as in FedTSP's comparison; HtFLlib tests by the
+      nearest trained prototype.
+    - Prototypes are means over all training images of a client; the official code and HtFLlib leave
+      out the last incomplete batch.
+    - The server's batches have the clients' batch size, as in the official code.
 """
 
 from __future__ import annotations
@@ -68,11 +75,11 @@ class FedTGP(PrototypeSharing):
         """FedTGP's hyper-parameters."""
 
         lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; original: 10."""
+        """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; HtFLlib: 10."""
         server_epochs: Epochs = 100
         """Passes over the uploaded prototypes per round (official code: 100)."""
-        server_batch_size: int = Field(100, ge=1, le=10**6)
-        """Uploaded prototypes per server step."""
+        server_batch_size: int | None = Field(None, ge=1, le=10**6)
+        """Uploaded prototypes per server step; null: the clients' batch size (official code)."""
         server_lr: LearningRate = 0.01
         """SGD learning rate of the server (official code: the clients')."""
         margin: Margin = "nearest"
@@ -138,7 +145,7 @@ class FedTGP(PrototypeSharing):
             server,
             "fedtgp_batches",
             epochs=self.hp.server_epochs,
-            batch_size=self.hp.server_batch_size,
+            batch_size=self.hp.server_batch_size or self.setting.training.batch_size,
         ):
             logits = margin_logits(vectors, labels, generate(weights), margin)
             optimizer.zero_grad()

@@ -17,6 +17,10 @@ Deviations:
       minimised in the same direction: l_CE = softplus(l_7).
     - V, the width of the text embeddings, is the encoder's, and `model.feature_dim` must say so.
       The paper's "Bert-base" of width 640 is ALIGN's text tower in the code.
+    - Clients weigh n_k/n, as Eq. (1); the official code gives Office's four domains a quarter each
+      (`weights=uniform`).
+    - The sentence around a class's name is the official code's "a photo of a {class}"
+      (`text.style=plain`); the paper also prints "a photo of {class}".
     - FedGLCL-L: which part of the text encoder learns, its start and its rate are not stated. Here
       it starts from the pre-trained encoder and learns by the model's optimiser, no dropout; so
       before round 1 it is FedGLCL. `blocks` says how much of it: all, as Table 4 reads, its last

@@ -15,7 +15,10 @@ Deviations:
     - Eq. (6): weights n_{i,c}/n_c without the printed second division by the number of holders,
       which only rescales; Eq. (7) sees cosines (`proto_agg=literal` brings it back).
     - τ: the paper gives no value; 0.01 is the official code's starting value, there learnt
-      (`learn_tau=true`).
+      (`learn_tau=true`). The code writes it as 1/τ = exp(4.6052) = 100.003, where it is 100 here.
+      At λ/τ = 700 this difference is enough to make all weights differ after round 1.
+    - Prototypes are means over all training images of a client, also with
+      `preset=official_code`; the official loader leaves out the last incomplete batch.
     - Classes that nobody uploaded: rows and columns of Eq. (7) are restricted to present classes;
       the paper does not say.
     - The width of features is the encoder's; neither the paper nor the code projects.

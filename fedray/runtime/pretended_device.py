@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils import backend_registration as private
 
+from fedray.core import contract
+
 NAME = "pretended"
 aten = torch.ops.aten
 MISSING = (torch.float64, torch.complex128)
@@ -41,9 +43,10 @@ class Pretended(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Pretended:
+        """Wrap a tensor of the CPU."""
         if held.dtype in MISSING:
             raise TypeError(f"{NAME}:0 has no {held.dtype}, as Apple's devices; use float32")
-        made: Pretended = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Pretended = Tensor._make_wrapper_subclass(
             cls,
             held.shape,
             strides=held.stride(),
@@ -54,16 +57,19 @@ class Pretended(Tensor):
         made.held = held
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return run(func, args, kwargs or {})
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"Pretended({self.held!r})"
 
     def tolist(self) -> Any:
+        """Return the numbers as nested lists."""
         return self.held.tolist()
 
 
@@ -207,6 +213,7 @@ def device() -> torch.device:
         packet, _, overload = name.partition(".")
         func = getattr(getattr(aten, packet), overload or "default")
         library.impl(name, _made(func), "PrivateUse1")
+    contract.PLAIN = (*contract.PLAIN, Pretended)
     every = torch.library.Library("_", "IMPL")
     every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _kept.extend((library, every))
