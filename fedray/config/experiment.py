@@ -249,8 +249,8 @@ class FaultConfig(Frozen):
     """How many deaths a run survives: of workers under the same client's step, and of its server.
     A node that is lost, or a process that cannot be reached, is no death."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
-    """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends. While
-    another worker is ready, the run goes on with that one, at its begin after at most 30 seconds."""
+    """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends.
+    With another worker that is ready the run goes on, at its begin after at most 30 seconds."""
 
 
 class JoinConfig(Frozen):
