@@ -75,3 +75,15 @@ def test_prompts_that_a_client_could_not_take_over_are_sent_with_the_next_round(
     server = done.assembly.server("cpu")
     sent = done.assembly.algorithm.downlink(before, range(3), server)
     assert [payload is None for payload in sent.values()] == [True, False, True]
+
+
+@pytest.mark.parametrize("step", ["offer_validation", "receive_validation"])
+def test_validation_images_that_a_client_missed_are_exchanged_before_it_trains(
+    run, fail_once, step
+):
+    small = {"data.samples": 120, "data.clients": 3, "data.validation_fraction": 0.2}
+    fail_once("dp2fl", step)
+    done = run("dp2fl", {**DROP, **small, "rounds": 1, "algorithm.length": 2})
+    assert [event.client for event in done.results[0].events] == [1]
+    assert not done.results[1].events
+    assert done.servers[1]["holds"].all(), "everyone has measured on all validation images"

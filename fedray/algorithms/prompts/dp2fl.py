@@ -205,11 +205,11 @@ class DP2FL(CoupledPrompts, LocalTraining):
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Everyone's validation images to everyone."""
+        """Exchange everyone's validation images."""
         state = self._exchange_validation(state, exchange, exchange.everyone)
         joined, holds = state["joined"].clone(), state["holds"].clone()
         joined[list(exchange.everyone)] = True
-        for client in exchange.everyone:
+        for client in exchange.replied:  # to the last call, by which the images were sent
             holds[client, _owners(state)] = True
         return {**state, "joined": joined, "holds": holds}
 
