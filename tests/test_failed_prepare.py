@@ -1,9 +1,10 @@
-"""A client whose step before the first round fails is sent the same again before it needs it."""
+"""A client that missed what is sent once gets it before it needs it: nobody trains without."""
 
 from __future__ import annotations
 
 import pytest
 
+from fedray.algorithms.distillation.fedkd import SmallModel
 from fedray.core import algorithms
 
 DROP = {"faults.on_client_error": "drop", "local_epochs": 1, "rounds": 4}
@@ -23,14 +24,14 @@ GIVEN = [
 
 @pytest.fixture
 def fail_once(monkeypatch):
-    """`fail_once(method, step)`: client 1's step fails in round 0."""
+    """`fail_once(method, step, round_=0)`: client 1's step fails in that round."""
 
-    def fail_once(method, step):
+    def fail_once(method, step, round_=0):
         owner = algorithms.get(method)
         succeed = getattr(owner, step)
 
         def fail(self, client, state, down):
-            if (client.id, client.round) == (1, 0):
+            if (client.id, client.round) == (1, round_):
                 raise ArithmeticError("no such thing")
             return succeed(self, client, state, down)
 
@@ -58,16 +59,8 @@ def test_a_client_gets_what_it_missed_before_it_trains(
         assert (extra > 0) == (result.round == first), "it is sent once more, and no oftener"
 
 
-def test_prompts_that_a_client_could_not_take_over_are_sent_with_the_next_round(run, monkeypatch):
-    owner = algorithms.get("fedmgp")
-    succeed = owner.write_back
-
-    def fail(self, client, state, down):
-        if (client.id, client.round) == (1, 1):
-            raise ArithmeticError("no such thing")
-        return succeed(self, client, state, down)
-
-    monkeypatch.setattr(owner, "write_back", fail)
+def test_prompts_that_a_client_could_not_take_over_are_sent_with_the_next_round(run, fail_once):
+    fail_once("fedmgp", "write_back", 1)
     small = {"data.samples": 120, "data.clients": 3, "rounds": 2}
     done = run("fedmgp", {**small, "faults.on_client_error": "drop"})
     assert done.servers[1]["holders"].tolist() == [True, False, True]
@@ -87,3 +80,42 @@ def test_validation_images_that_a_client_missed_are_exchanged_before_it_trains(
     assert [event.client for event in done.results[0].events] == [1]
     assert not done.results[1].events
     assert done.servers[1]["holds"].all(), "everyone has measured on all validation images"
+
+
+def events(done):
+    """The clients with an event, by round, in rounds that have some."""
+    return {r.round: [event.client for event in r.events] for r in done.results if r.events}
+
+
+def test_clusters_and_encoders_that_a_client_missed(run, fail_once):
+    keys = {"algorithm.clusters": 2, "algorithm.cluster_rounds": 1, "model.group": "mlp"}
+    fail_once("fedconcat", "label_distribution", 0)
+    fail_once("fedconcat", "receive_encoders", 2)
+    done = run("fedconcat", {**DROP, **keys, "rounds": 3})
+    assert events(done) == {0: [1], 2: [1]}
+    assert done.servers[2]["reached"].tolist() == [True, False, True, True]
+    assert done.servers[3]["reached"].all()
+    assert "features" in done.memories[1]
+
+
+def test_class_counts_that_a_client_did_not_give_are_asked_for_again(run, fail_once):
+    few = {"algorithm.server_epochs": 1, "algorithm.hidden_dim": 8, "algorithm.noise_dim": 4}
+    fail_once("fedgen", "count_classes")
+    done = run("fedgen", {**DROP, **few, "model.group": "mlp", "rounds": 1})
+    assert events(done) == {0: [1]}
+    assert [sorted(server["counts"]) for server in done.servers] == [
+        ["0", "2", "3"], ["0", "1", "2", "3"]
+    ]  # fmt: skip
+
+
+def test_a_client_that_missed_a_step_of_the_small_model_gets_it_whole(run, fail_once):
+    fail_once("fedkd", "client_update", 2)
+    done = run("fedkd", {**DROP, "model.group": "mlp"})
+    assert events(done) == {2: [1]}
+    server = done.assembly.server("cpu")
+    for state, whole in (
+        (done.servers[2], [False, True, False, False]),
+        (done.servers[3], [False] * 4),
+    ):
+        sent = done.assembly.algorithm.downlink(state, range(4), server)
+        assert [isinstance(payload, SmallModel) for payload in sent.values()] == whole
