@@ -19,7 +19,7 @@ from fedray.algorithms.averaging.fedetf import (
     corner_products,
     simplex_etf,
 )
-from fedray.core import ClientState, LocalContext, fit, with_extra
+from fedray.core import ClientState, HeldOut, LocalContext, fit, with_extra
 from fedray.core.state import map_tensors
 from fedray.evaluation.testing import fine_tuned
 from fedray.models import ClassifierOutput, Pixels, build
@@ -262,7 +262,7 @@ def test_fedetf_per_is_its_recipe_written_out(per):
 def test_fedetf_per_leaves_the_clients_memory_as_it_was(per):
     algorithm, client, state, down = per
     before = {name: tensor.clone() for name, tensor in state.memory.items()}
-    scores = fine_tuned(algorithm, client, state, down)
+    scores = fine_tuned(algorithm, client, state, down, HeldOut(client.train))
     assert len(scores) == 3
     assert same(state.memory, before)
     assert all(0 <= score.accuracy <= 1 for score in scores)
