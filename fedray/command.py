@@ -78,8 +78,18 @@ class CommandLine(argparse.ArgumentParser):
         )
 
 
+def add_trust(cli: argparse.ArgumentParser) -> None:
+    """Add the flag for plug-ins that came with somebody else's files; `run_command` reads it."""
+    cli.add_argument(
+        "--trust",
+        action="store_true",
+        help="run plug-ins that come with a folder though you have never run them",
+    )
+
+
 def add_plugin(cli: argparse.ArgumentParser) -> None:
-    """Add the flag for plug-ins: `args.plugin`, a list."""
+    """Add the flags for plug-ins: `args.plugin`, a list, and `add_trust`'s."""
+    add_trust(cli)
     cli.add_argument(
         "--plugin",
         action="append",
@@ -144,7 +154,7 @@ def run_command(
         with sigterm_raised():
             args = parsed(cli, argv)
             debug = args.debug
-            with _exits_said():
+            with _exits_said(), _plugins_trusted(getattr(args, "trust", False)):
                 code = action(args)
             sys.stdout.flush()
             return code
@@ -164,6 +174,21 @@ def run_command(
         return RUN_ERROR
     finally:
         end_waiting()
+
+
+@contextmanager
+def _plugins_trusted(asked: bool) -> Iterator[None]:
+    """Run plug-ins without a question, if `--trust` asks for it."""
+    if not asked:
+        yield
+        return
+    from fedray.plugins import trust_all
+
+    trust_all()
+    try:
+        yield
+    finally:
+        trust_all(False)
 
 
 @contextmanager

@@ -28,9 +28,7 @@ from fedray.core import (
     total_of,
 )
 from fedray.core.privacy import has_covered
-from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
-from fedray.core.unchanged import Unchanged
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.kept_scores import KeptScores
@@ -81,13 +79,10 @@ class ScoreReply:
     Attributes:
         scores: of its model, of several models where the test has several.
         failure: why there are none, or None.
-        lasting: whether the test neither looked at the round nor drew anything, so that it has the
-            same scores whenever it is given the same.
     """
 
     scores: Sequence[Score] = ()
     failure: Failure | None = None
-    lasting: bool = False
 
 
 class Executor(Protocol):
@@ -288,19 +283,12 @@ class Federation:
         """
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
-        shared = Unchanged(
-            self.algorithm,
-            by="the server's step",
-            because="which is neither kept nor sent; what the server keeps belongs into the state "
-            "that it returns",
-        )
         try:
-            with shared:
-                done, snapshot = self._finish(exchange, steps(exchange), started)
+            done, snapshot = self._finish(exchange, steps(exchange), started)
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
-            if came_from_outside(error) or is_full(error):
+            if is_full(error):
                 raise
             raise ServerError(number, self._step_of(error), Failure.of(error)) from error
         self.snapshot = snapshot
@@ -384,11 +372,9 @@ class Federation:
         phase = self.plan.phase_at(round_)
         scores = self._scores.found(phase, sent)
         asked = {client: payload for client, payload in sent.items() if client not in scores}
-        tested = self._tests(round_, asked)
-        lasting = {client: reply.scores[0] for client, reply in tested.items() if reply.lasting}
-        self._scores.keep(phase, sent, lasting)
-        scores.update((client, reply.scores[0]) for client, reply in tested.items())
-        return scores
+        tested = {client: reply.scores[0] for client, reply in self._tests(round_, asked).items()}
+        self._scores.keep(phase, sent, tested)
+        return {**scores, **tested}
 
     def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
         """Yield what all clients are tested with, so many at a time as may be held at once."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.api.result import Result
-from fedray.api.training import Callback, ExecutorName, apart, begin, follow, new_folder
+from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
     check_agreement,
@@ -158,7 +158,7 @@ class Experiment:
         prove_writable(RunFolder(out))
         tracker = run_tracker(self._resolved, out) if track else NullTracker()
         rounds = begin(self._resolved, out, executor, began, log.info)
-        yield from follow(out, rounds, tracker, callbacks=callbacks, around=apart(executor))
+        yield from follow(out, rounds, tracker, callbacks=callbacks)
 
 
 def _tree(base: str | Path | Mapping[str, Any]) -> Tree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +28,7 @@ from fedray.sweep import command as sweeping
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
 from fedray.tables import command as comparing
+from fedray.tables.published import DATA, check_table
 
 if TYPE_CHECKING:
     import pandas
@@ -145,8 +145,8 @@ class SweepResult:
         folder: its results.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
 
     @cached_property
     def _ledger(self) -> Ledger:
@@ -233,14 +233,17 @@ class TableResult:
         folder: its pages.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
 
     @cached_property
     def data(self) -> Tree:
-        """Everything: numbers by seed, what was tried and chosen, verdicts, cost."""
-        tree: Tree = json.loads((self.folder / "table.json").read_text(encoding="utf-8"))
-        return tree
+        """Everything: numbers by seed, what was tried and chosen, verdicts, cost.
+
+        Raises:
+            UserError: when table.json is missing, damaged or edited.
+        """
+        return check_table(self.folder / DATA)
 
     @property
     def markdown(self) -> str:

@@ -44,6 +44,7 @@ from fedray.config.files import (
     read_mapping,
 )
 from fedray.config.plugged import (
+    named_plugins,
     read_plugins,
     with_plugins,
     with_read_plugins,
@@ -123,6 +124,7 @@ __all__ = [
     "read_experiment",
     "read_chain",
     "read_mapping",
+    "named_plugins",
     "read_plugins",
     "read_sources",
     "resolve_root",

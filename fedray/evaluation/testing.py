@@ -45,8 +45,13 @@ class Test(Protocol):
 def own_test(
     algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: HeldOut
 ) -> tuple[Score, ...]:
-    """Test the client's model as it starts its next round."""
-    return (score(algorithm, algorithm.begin(client, state, down), held_out),)
+    """Test the client's model as it starts its next round.
+
+    The method sees neither the round nor its learning rate, so that a client whose state and
+    download are the same has the same score in every round (`KeptScores`).
+    """
+    timeless = replace(client, round=0, setting=algorithm.setting)
+    return (score(algorithm, algorithm.begin(timeless, state, down), held_out),)
 
 
 def fine_tuned(

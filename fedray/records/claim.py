@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 from fedray.errors import UserError
 from fedray.files import cannot_write, remove_torn
 from fedray.records.folder import RunFolder
+from fedray.records.names import refuse_links
 
 LOCK_SECONDS = 20
 """How long to wait for another process: a killed run's actors need a few seconds to end."""
@@ -32,10 +33,12 @@ class FolderClaim:
         """Make the folder where it is missing, lock it, write to it, and tidy it up.
 
         Raises:
-            UserError: when it cannot be written, or another process is running in it.
+            UserError: when it cannot be written, when a link leads out of it, or when another
+                process is running in it.
         """
         path = self._folder.path
         try:
+            refuse_links(path)
             self._make(path)
             self._lock.acquire()
             _write_some(path)
@@ -74,6 +77,19 @@ class FolderClaim:
             self._made.append(each)
         if not path.is_dir():
             raise NotADirectoryError(None, "it is a file, not a folder")
+
+
+def is_claimed(folder: RunFolder) -> bool:
+    """Return True if a process of this machine is running in the folder."""
+    if not folder.lock.is_file():
+        return False
+    try:
+        with FileLock(folder.lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder that only others may write
+        return False
 
 
 def prove_writable(folder: RunFolder) -> None:

@@ -16,7 +16,6 @@ import torch
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
 from fedray.core import Algorithm
-from fedray.core.signals import came_from_outside
 from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
 from fedray.errors import (
@@ -424,8 +423,6 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
     except (UserError, RunFailed):
         raise
     except (Exception, SystemExit) as error:  # somebody's code may end in sys.exit()
-        if came_from_outside(error):
-            raise
         failure = Failure.of(error)
         raise CodeError(failure, folder.keep_error(failure.traceback)) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -15,7 +16,7 @@ import torch
 import fedray
 from fedray.cli.run import main as command
 from fedray.errors import RunFailed, UserError
-from fedray.records import RunFolder
+from fedray.records import RunFolder, sealed
 from fedray.sweep import command as sweeping
 from fedray.sweep.spec import plan_sweep
 from fedray.tables import command as comparing
@@ -181,6 +182,20 @@ def test_ctrl_c_in_a_study_is_raised(tmp_path, monkeypatch, study):
         monkeypatch.setattr(module, "carry_out", lambda args: 130)
     with pytest.raises(KeyboardInterrupt):
         study("fedtsp_lambda").run(tmp_path / "study")
+
+
+def test_results_are_opened_by_a_text_or_a_path(tmp_path):
+    table = {"format": 2, "table": "mine"}
+    (tmp_path / "table.json").write_text(json.dumps(sealed(table)))
+    (tmp_path / "table.md").write_text("# mine")
+    for folder in (tmp_path, str(tmp_path)):
+        assert fedray.TableResult(folder).data == table
+        assert fedray.TableResult(folder).markdown == "# mine"
+        with pytest.raises(UserError, match=r"sweep\.json"):
+            _ = fedray.SweepResult(folder).trials
+    (tmp_path / "table.json").write_text(json.dumps({**sealed(table), "table": "other"}))
+    with pytest.raises(UserError, match="damaged or edited"):
+        _ = fedray.TableResult(tmp_path).data
 
 
 def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):

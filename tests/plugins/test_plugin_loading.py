@@ -15,7 +15,7 @@ from fedray.config import read_plugins
 from fedray.core import algorithms
 from fedray.data.partitions import partitions
 from fedray.errors import Failure, UserError
-from fedray.plugins import use
+from fedray.plugins import trust_all, use
 from fedray.runtime.resolve import from_tree
 
 AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class Again")
@@ -24,7 +24,9 @@ AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class
 @pytest.fixture(autouse=True)
 def none_afterwards(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    trust_all()
     yield
+    trust_all(False)
     use(())
 
 
