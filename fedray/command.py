@@ -193,15 +193,27 @@ def _plugins_trusted(asked: bool) -> Iterator[None]:
 
 @contextmanager
 def _exits_said() -> Iterator[None]:
-    """Say of code that called `sys.exit` that it failed: its exit code would be the command's.
+    """Report code that called `sys.exit` or `os._exit` as failed.
+
+    Its exit code would otherwise be the command's, and 0 would stand for success.
 
     Raises:
         CodeError: in place of its SystemExit; SIGTERM raises `Terminated`.
     """
+    leave, process, thread = os._exit, os.getpid(), threading.get_ident()
+
+    def raise_exit(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) != (process, thread):
+            leave(status)  # of a forked child, or of a thread that ends the process
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = raise_exit
     try:
         yield
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
+    finally:
+        os._exit = leave
 
 
 @contextmanager

@@ -461,6 +461,7 @@ class RoundExchange:
         self.round = round_
         self.participants = participants
         self.everyone: Sequence[int] = federation.plan.joined(round_)
+        self.replied: set[int] = set()
         self.server = replace(federation.server, round=round_, joined=self.everyone)
         self.late = list(late)
         self.up = Traffic()
@@ -514,6 +515,7 @@ class RoundExchange:
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; returns what arrived where, sorted by client."""
+        self.replied = set()
         passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
         self.down = Traffic.total([self.down, *traffic.values()])
         absent = {client for client in passed if self._strikes("drop", client)}
@@ -560,6 +562,7 @@ class RoundExchange:
             if reply.failure is not None:
                 self.fail(client, step, reply.failure)
                 continue
+            self.replied.add(client)
             self._federation.changed(client)
             self._spent[client] = self._spent.get(client, 0.0) + reply.seconds
             sizes.append(reply.traffic)

@@ -12,7 +12,7 @@ import yaml
 
 from fedray.api.experiment import plain
 from fedray.api.result import Result, frame
-from fedray.command import RUN_ERROR
+from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
 from fedray.files import (
@@ -67,10 +67,14 @@ class _Study:
 
         Raises:
             UserError: when something is missing or wrong.
+            KeyboardInterrupt: after Ctrl-C, which Ray Tune answers by ending what runs.
         """
         home = _home(below / Path(self.name).stem, out, resume)
         with unused_removed(home if out is None else None):
-            return home, self._code(command, home, track, resume) != RUN_ERROR
+            code = self._code(command, home, track, resume)
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
+            return home, code != RUN_ERROR
 
     def _code(self, command: ModuleType, home: Path, track: bool, resume: bool) -> int:
         """The command's exit code."""

@@ -215,14 +215,11 @@ def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
     return result
 
 
-_COMPONENT_KEYS = frozenset(key.rsplit(".", 1)[-1] for key in COMPONENTS)
-
-
 def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
     """Lay `over` on `below`, in place; `place` is the dotted key of both, with its dot."""
     for key, value in over.items():
         under = below.get(key)
-        if key in _COMPONENT_KEYS:
+        if f"{place}{key}" in COMPONENTS:
             under = {"name": under} if isinstance(under, str) else under
             value = {"name": value} if isinstance(value, str) else value
         if not isinstance(value, Mapping) or under is None:

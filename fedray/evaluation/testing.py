@@ -130,6 +130,12 @@ def _on(algorithm: Algorithm, local: LocalContext, eval_set: EvalSet) -> Score:
         logits = algorithm.predict(local.model(batch.inputs), local)
         largest = torch.maximum(largest, logits.amax())
         labels = batch.labels - eval_set.classes.start
+        if logits.shape != (len(labels), columns):
+            raise ValueError(
+                f"{type(algorithm).__name__}.predict gives logits of shape {list(logits.shape)}, "
+                f"expected {[len(labels), columns]}: a row for each image (or pixel), and a "
+                "column for each class"
+            )
         counts += overlap(logits.argmax(dim=1), labels, columns)
         if k is not None:
             among += within_top(logits, labels, k)

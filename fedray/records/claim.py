@@ -55,9 +55,14 @@ class FolderClaim:
             raise cannot_write(path, error) from None
 
     def release(self) -> None:
-        """Let others in; folders that were made for nothing are removed."""
+        """Let others in, and remove folders that this claim made and that are empty.
+
+        Only the lock's holder removes its file: a process that waits for it sees that the file is
+        gone, and begins again.
+        """
         path = self._folder.path
-        if [each.name for each in _listed(path)] == [self._folder.lock.name]:
+        only_the_lock = [each.name for each in _listed(path)] == [self._folder.lock.name]
+        if self._lock.is_locked and only_the_lock:
             self._folder.lock.unlink(missing_ok=True)
         for made in reversed(self._made):
             if made.is_dir() and not _listed(made):

@@ -511,6 +511,7 @@ def tune_trials(
     from fedray.runtime.resources import trial_bundles
 
     _count_nothing()
+    _take_killed_for_dead()
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
     shutil.rmtree(home / TUNE_FOLDER, ignore_errors=True)
@@ -539,6 +540,29 @@ def _count_nothing() -> None:
     from ray.air._internal import usage
 
     usage.tag_callbacks = lambda callbacks: False
+
+
+def _take_killed_for_dead() -> None:
+    """Make Ray Tune handle a trial's process that was killed for memory as one that died.
+
+    Ray reports it by an OutOfMemoryError, which is no RayActorError, so that Ray Tune ends all
+    trials with an error.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+    failed = RayActorManager._actor_task_failed
+    if hasattr(failed, "__wrapped__"):
+        return
+
+    @functools.wraps(failed)
+    def with_memory(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, OutOfMemoryError):
+            died = ActorDiedError()
+            died.error_msg, exception = str(exception), died
+        failed(manager, tracked_actor_task, exception)
+
+    RayActorManager._actor_task_failed = with_memory
 
 
 def conclude(ledger: Ledger, hint: str | None) -> int:

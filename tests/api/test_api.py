@@ -175,6 +175,15 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
     assert args.set == ["data.partition={alpha: 0.5}", "rounds=3"]
 
 
+@pytest.mark.parametrize("study", [fedray.Sweep, fedray.Table])
+def test_ctrl_c_in_a_study_is_raised(tmp_path, monkeypatch, study):
+    """Ray Tune catches the first Ctrl-C, and the command returns its exit code."""
+    for module in (sweeping, comparing):
+        monkeypatch.setattr(module, "carry_out", lambda args: 130)
+    with pytest.raises(KeyboardInterrupt):
+        study("fedtsp_lambda").run(tmp_path / "study")
+
+
 def test_results_are_opened_by_a_text_or_a_path(tmp_path):
     table = {"format": 2, "table": "mine"}
     (tmp_path / "table.json").write_text(json.dumps(sealed(table)))
