@@ -276,9 +276,10 @@ class _StoreCopy:
         names = _names_in(files)
         if _RESULT in names and _ROUNDS not in names:
             return None
-        ours = [path.relative_to(run).as_posix() for path in run.rglob(_META)]
+        rounds = [path.parent.name for path in run.glob(f"checkpoints/round_*/{_META}")]
+        latest = f"checkpoints/{max(rounds, default='')}/{_META}"
         for name in names:  # later checkpoints first: files that they need are replaced
-            if PurePath(name).name == _META and name > max(ours, default=""):
+            if name.startswith("checkpoints/") and PurePath(name).name == _META and name > latest:
                 files.delete_file(name)
         _write(files, _OWNER, BytesIO(_new_owner(run)))
         return _Copy(run, files)
@@ -367,7 +368,8 @@ def _uri_of(folder: Path) -> str | None:
         name = folder.relative_to(home)
     elif re.fullmatch(r"seed_\d+", folder.name):  # every experiment has folders of these names
         name = Path(folder.parent.name, folder.name)
-    return f"{uri.rstrip('/')}/{name.as_posix()}"
+    place, mark, query = uri.partition("?")  # s3://bucket/results?endpoint_override=...
+    return f"{place.rstrip('/')}/{name.as_posix()}{mark}{query}"
 
 
 @contextmanager

@@ -158,40 +158,24 @@ def test_only_what_has_changed_is_copied_again(bucket, tmp_path, written, often)
     assert set(written) == {"rounds.jsonl"}
 
 
-def test_a_checkpoint_that_never_came_whole_is_left_there(bucket):
-    copied = bucket / "runs" / "mine"
-    checkpoint(copied, 1)
-    torn = copied / "checkpoints" / "round_00002"
-    torn.mkdir()
-    (torn / "server.safetensors").write_text("2")
-    out = results_home() / "runs" / "mine"
-    fetch_missing(out)
-    assert [path.name for path in (out / "checkpoints").iterdir()] == ["round_00001"]
-    fetch_missing(results_home() / "runs" / "another")
-    assert not (results_home() / "runs" / "another").exists()
-
-
-def test_a_folder_that_holds_a_run_is_not_fetched(bucket):
-    checkpoint(bucket / "mine", 1)
-    out = results_home() / "mine"
-    write(out, config="rounds: 3")
-    fetch_missing(out)
-    assert [path.name for path in out.iterdir()] == ["config.yaml"]
-
-
-def test_a_folder_without_a_run_is_filled(bucket):
+def test_a_folder_without_a_run_gets_what_arrived_whole(bucket):
     """A job's script makes the folder and writes its log there."""
     there, out = bucket / "mine", results_home() / "mine"
+    fetch_missing(out)
+    assert not out.exists()
     checkpoint(there, 1)
     write(there, config="rounds: 3", result="{}", partition="{}")
-    (there / "job.out").write_text("another log")
+    whole = files(there)
+    write(there / "checkpoints" / "round_00002", server="without meta.json")
     (there / ".7.tmp.result.json").write_text("half")
+    (there / "job.out").write_text("another log")
     out.mkdir(parents=True)
     (out / "job.out").write_text("log")
     fetch_missing(out)
-    assert files(out) == {n: c for n, c in files(there).items() if "tmp" not in n} | {
-        "job.out": b"log"
-    }
+    assert files(out) == whole | {"job.out": b"log"}
+    (out / "partition.json").unlink()
+    fetch_missing(out)  # a run was begun here
+    assert not (out / "partition.json").exists()
 
 
 def test_what_is_replaced_while_it_is_fetched_is_looked_at_again(bucket, monkeypatch):
@@ -262,6 +246,19 @@ def test_of_two_machines_the_one_that_went_on_last_copies_a_run(bucket, often):
         time.sleep(0.1)
         write(here, result="mine, later")
     assert (there / "result.json").read_text() == "another's"
+
+
+def test_a_run_that_is_taken_over_leaves_no_checkpoint_without_its_states(bucket, monkeypatch):
+    """A further machine's checkpoint goes before the states that it shares with ours."""
+    here, there = tables_runs() / "aaaa", bucket / "tables" / "runs" / "aaaa"
+    for folder, number in [(here, 3), (there, 7)]:
+        checkpoint(folder, number)
+        write(folder / "models" / "best", meta="{}")
+    monkeypatch.setattr(remote_results._Copy, "update", lambda copy: None)
+    with copying(tables_runs(), by_entry=True):
+        write(here, config="", result="mine", rounds="1")
+    assert not list(there.glob("checkpoints/*/meta.json"))
+    assert (there / "models" / "best" / "meta.json").exists()
 
 
 # --- whose copy it is -----------------------------------------------------------------------------
@@ -338,12 +335,15 @@ def test_what_a_stranger_left_there_stays(bucket, tmp_path):
     assert files(bucket / "mine").keys() == there
 
 
-def test_seeds_of_different_experiments_have_their_own_copies(bucket, tmp_path):
+def test_each_folder_has_a_place_of_its_own(bucket, tmp_path, monkeypatch):
     for folder in ("exp1", "exp1/seed_0", "exp2/seed_0"):
         write(tmp_path / folder, config="")
         copy(tmp_path / folder)
     copies = {str(path.parent.relative_to(bucket)) for path in bucket.rglob("config.yaml")}
     assert copies == {"exp1", "exp1/seed_0", "exp2/seed_0"}
+    monkeypatch.setenv("FEDRAY_RESULTS", "s3://bucket/results/?scheme=http")
+    place = remote_results._uri_of(tmp_path / "exp1")
+    assert place == "s3://bucket/results/exp1?scheme=http"
 
 
 # --- what fails -----------------------------------------------------------------------------------
@@ -401,16 +401,6 @@ def test_what_goes_while_it_is_copied_is_looked_at_again(bucket, tmp_path, monke
     checkpoint(out, 1)
     copy(out)
     assert files(bucket / "run") == files(out)
-
-
-def test_a_copy_that_never_came_whole_is_a_failure(bucket, tmp_path, monkeypatch):
-    def gone(source: Path, target: Path) -> None:
-        raise FileNotFoundError(source)
-
-    monkeypatch.setattr(remote_results, "_link", gone)
-    write(tmp_path / "run", config="")
-    with pytest.raises(RunFailed, match="changed again and again while it was copied"):
-        copy(tmp_path / "run")
 
 
 def test_what_stops_a_run_is_more_important_than_its_copy(bucket, monkeypatch):
