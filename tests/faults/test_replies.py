@@ -190,7 +190,7 @@ def test_on_workers_it_is_the_same(absent, monkeypatch):
     cloudpickle.register_pickle_by_value(this)
     try:
         with small_runs.on_two_workers() as on_ray:
-            for bad in ("NaN", "one entry", "a trillion numbers", "no upload", "an exit"):
+            for bad in ("NaN", "one entry", "a trillion numbers", "no mapping", "an exit"):
                 found = outcome_of(assembly("bad_fedavg", bad), on_ray)
                 assert [client for client, _ in found.events] == [VICTIM], bad
                 assert found.differs_from(absent["bad_fedavg"]) == "", bad
