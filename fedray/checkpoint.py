@@ -23,6 +23,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -37,8 +38,8 @@ from fedray.core import StateTree
 from fedray.core.state import map_tensors
 from fedray.errors import UserError
 from fedray.federation import LateReply, Snapshot
-from fedray.files import sync, write_json
-from fedray.records import checksum, sealed
+from fedray.files import remove, sync, write_json
+from fedray.records import checksum, own_entries, sealed
 from fedray.states import (
     LARGE_TENSOR,
     Saving,
@@ -52,6 +53,8 @@ from fedray.states import (
 FORMAT = 4
 """4 has the clients' states in a store of their own."""
 META, SERVER, LATE = "meta.json", "server.safetensors", "late.safetensors"
+PLACE = "checkpoints"
+"""The folder of the checkpoints, in the run's folder."""
 _STRUCTURE = "structure"
 
 
@@ -83,15 +86,16 @@ class CheckpointStore:
     """
 
     def __init__(self, out: Path, identity: str) -> None:
-        self.folder = out.absolute() / "checkpoints"
+        self.folder = out.absolute() / PLACE
         self.identity = identity
         self.states = StateStore(self.folder / "states")
         self._writing: _Writing | None = None
 
     def latest(self) -> Path | None:
-        """The folder of the newest checkpoint, or None."""
-        found = [path for path in self.folder.glob("round_*") if path.name[6:].isdecimal()]
-        return max(found, key=lambda path: int(path.name[6:]), default=None)
+        """Return the folder of the newest checkpoint, or None."""
+        entries = own_entries(self.folder, PLACE)
+        rounds = [path for path in entries if path.name.startswith("round_")]
+        return max(rounds, key=lambda path: int(path.name[6:]), default=None)
 
     def begin(
         self, snapshot: Snapshot, rounds_checksum: str = "", rounds: int | None = None
@@ -135,16 +139,26 @@ class CheckpointStore:
 
     def tidy(self) -> None:
         """Remove all but the latest checkpoint: what a process left that was killed as it wrote."""
-        self._remove_all_but(self.latest())
+        self._tidy(self.latest())
+
+    def clear(self) -> None:
+        """Remove all checkpoints and states of a run that nobody resumes."""
+        self.states = StateStore(self.states.folder)
+        self._tidy(None)
+
+    def _tidy(self, place: Path | None) -> None:
+        self._remove_all_but(place)
         self.states.tidy()
         for folder in (self.states.folder, self.folder):
-            if folder.is_dir() and not any(folder.iterdir()):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
                 folder.rmdir()
 
     def _remove_all_but(self, place: Path | None) -> None:
-        for old in self.folder.iterdir() if self.folder.is_dir() else ():
-            if old not in (place, self.states.folder):
-                shutil.rmtree(old, ignore_errors=True)
+        """Remove other checkpoints; entries whose names fedray does not give stay."""
+        for entry in own_entries(self.folder, PLACE):
+            if entry not in (place, self.states.folder):
+                with suppress(OSError):
+                    remove(entry)
 
     def load(self) -> Checkpoint | None:
         """Read the newest checkpoint; None when there is none yet.

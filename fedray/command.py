@@ -78,8 +78,18 @@ class CommandLine(argparse.ArgumentParser):
         )
 
 
+def add_trust(cli: argparse.ArgumentParser) -> None:
+    """Add the flag for plug-ins that came with somebody else's files; `run_command` reads it."""
+    cli.add_argument(
+        "--trust",
+        action="store_true",
+        help="run plug-ins that come with a folder though you have never run them",
+    )
+
+
 def add_plugin(cli: argparse.ArgumentParser) -> None:
-    """Add the flag for plug-ins: `args.plugin`, a list."""
+    """Add the flags for plug-ins: `args.plugin`, a list, and `add_trust`'s."""
+    add_trust(cli)
     cli.add_argument(
         "--plugin",
         action="append",
@@ -144,7 +154,7 @@ def run_command(
         with sigterm_raised():
             args = parsed(cli, argv)
             debug = args.debug
-            with _exits_said():
+            with _exits_said(), _plugins_trusted(getattr(args, "trust", False)):
                 code = action(args)
             sys.stdout.flush()
             return code
@@ -167,16 +177,43 @@ def run_command(
 
 
 @contextmanager
+def _plugins_trusted(asked: bool) -> Iterator[None]:
+    """Run plug-ins without a question, if `--trust` asks for it."""
+    if not asked:
+        yield
+        return
+    from fedray.plugins import trust_all
+
+    trust_all()
+    try:
+        yield
+    finally:
+        trust_all(False)
+
+
+@contextmanager
 def _exits_said() -> Iterator[None]:
-    """Say of code that called `sys.exit` that it failed: its exit code would be the command's.
+    """Report code that called `sys.exit` or `os._exit` as failed.
+
+    Its exit code would otherwise be the command's, and 0 would stand for success.
 
     Raises:
         CodeError: in place of its SystemExit; SIGTERM raises `Terminated`.
     """
+    leave, process, thread = os._exit, os.getpid(), threading.get_ident()
+
+    def raise_exit(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) != (process, thread):
+            leave(status)  # of a forked child, or of a thread that ends the process
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = raise_exit
     try:
         yield
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
+    finally:
+        os._exit = leave
 
 
 @contextmanager

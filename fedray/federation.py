@@ -28,9 +28,7 @@ from fedray.core import (
     total_of,
 )
 from fedray.core.privacy import has_covered
-from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
-from fedray.core.unchanged import Unchanged
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.kept_scores import KeptScores
@@ -81,13 +79,10 @@ class ScoreReply:
     Attributes:
         scores: of its model, of several models where the test has several.
         failure: why there are none, or None.
-        lasting: whether the test neither looked at the round nor drew anything, so that it has the
-            same scores whenever it is given the same.
     """
 
     scores: Sequence[Score] = ()
     failure: Failure | None = None
-    lasting: bool = False
 
 
 class Executor(Protocol):
@@ -288,19 +283,12 @@ class Federation:
         """
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
-        shared = Unchanged(
-            self.algorithm,
-            by="the server's step",
-            because="which is neither kept nor sent; what the server keeps belongs into the state "
-            "that it returns",
-        )
         try:
-            with shared:
-                done, snapshot = self._finish(exchange, steps(exchange), started)
+            done, snapshot = self._finish(exchange, steps(exchange), started)
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
-            if came_from_outside(error) or is_full(error):
+            if is_full(error):
                 raise
             raise ServerError(number, self._step_of(error), Failure.of(error)) from error
         self.snapshot = snapshot
@@ -384,11 +372,9 @@ class Federation:
         phase = self.plan.phase_at(round_)
         scores = self._scores.found(phase, sent)
         asked = {client: payload for client, payload in sent.items() if client not in scores}
-        tested = self._tests(round_, asked)
-        lasting = {client: reply.scores[0] for client, reply in tested.items() if reply.lasting}
-        self._scores.keep(phase, sent, lasting)
-        scores.update((client, reply.scores[0]) for client, reply in tested.items())
-        return scores
+        tested = {client: reply.scores[0] for client, reply in self._tests(round_, asked).items()}
+        self._scores.keep(phase, sent, tested)
+        return {**scores, **tested}
 
     def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
         """Yield what all clients are tested with, so many at a time as may be held at once."""
@@ -475,6 +461,7 @@ class RoundExchange:
         self.round = round_
         self.participants = participants
         self.everyone: Sequence[int] = federation.plan.joined(round_)
+        self.replied: set[int] = set()
         self.server = replace(federation.server, round=round_, joined=self.everyone)
         self.late = list(late)
         self.up = Traffic()
@@ -528,6 +515,7 @@ class RoundExchange:
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; returns what arrived where, sorted by client."""
+        self.replied = set()
         passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
         self.down = Traffic.total([self.down, *traffic.values()])
         absent = {client for client in passed if self._strikes("drop", client)}
@@ -574,6 +562,7 @@ class RoundExchange:
             if reply.failure is not None:
                 self.fail(client, step, reply.failure)
                 continue
+            self.replied.add(client)
             self._federation.changed(client)
             self._spent[client] = self._spent.get(client, 0.0) + reply.seconds
             sizes.append(reply.traffic)

@@ -73,16 +73,24 @@ def remove_torn(folder: Path) -> None:
     The caller keeps others out of the folder meanwhile.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
-        if not is_temporary(path.name):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        if is_temporary(path.name):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all it holds, or a link, but not what the link leads to.
+
+    Raises:
+        OSError: if it is a file and cannot be removed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def is_temporary(name: str) -> bool:
-    """Whether this is the name of something that is still being written."""
+    """Return True if this is the name of something that is still being written."""
     return bool(_TEMPORARY.fullmatch(name))
 
 

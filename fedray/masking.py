@@ -27,7 +27,9 @@ _QUERY = re.compile(
 """All are bounded, so that a long text takes a time in proportion."""
 _VARIABLE = re.compile(r"(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY)$")
 _SHORTEST = 6
-"""Characters of a value that is looked for by itself; a shorter one is part of too many words."""
+"""Characters of a variable's value that is masked; a shorter one is part of too many words."""
+_NAME = re.compile(r"(?=.{1,15}$)[A-Z]?[a-z]+(?:[_-][a-z]+)*")
+"""A variable's value that is a word or a short name, such as digits: it would garble messages."""
 
 
 def mask(text: str) -> str:
@@ -35,7 +37,8 @@ def mask(text: str) -> str:
 
     These are the password in an address, the value of a query's parameter with a telling name, and,
     wherever they stand, the values of environment variables with such a name
-    (MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY) and the passwords in their addresses.
+    (MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY) and the passwords in their addresses. The
+    value of a variable that is a plain word is masked in addresses only.
     """
     masked = _USERINFO.sub(_hide_userinfo, text)
     masked = _DATABASE.sub(rf"\1{MASK}@", masked)
@@ -52,10 +55,15 @@ def _hide_userinfo(found: re.Match[str]) -> str:
 
 
 def _in_environment() -> Iterator[str]:
-    """Every secret of the environment, as it is written and as it is meant (%40 is @)."""
+    """Yield every secret of the environment, as it is written and decoded (%40 is @)."""
     for name, value in os.environ.items():
         for secret in [value] if _VARIABLE.search(name) else _in_address(value):
-            yield from (each for each in (secret, unquote(secret)) if len(each) >= _SHORTEST)
+            yield from (each for each in (secret, unquote(secret)) if _can_be_masked(each))
+
+
+def _can_be_masked(secret: str) -> bool:
+    """Return True if hiding a secret wherever it occurs does not garble ordinary text."""
+    return len(secret) >= _SHORTEST and not _NAME.fullmatch(secret)
 
 
 def _in_address(value: str) -> Iterator[str]:

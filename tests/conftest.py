@@ -59,10 +59,11 @@ def caches(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(caches, monkeypatch):
-    """Every test has a cache of its own."""
+    """Every test has a cache of its own, and a record of trusted plug-ins."""
     folder = caches / str(next(COUNTER))
     folder.mkdir()
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
+    monkeypatch.setenv("FEDRAY_CONFIG", str(folder / "config"))
     return folder
 
 

@@ -86,7 +86,7 @@ class Alone:
 
     def __init__(self, assembly: Assembly, client: Client) -> None:
         self.server = replace(assembly.server(CPU), round=1)
-        self.participants = self.everyone = [client.id]
+        self.participants = self.everyone = self.replied = [client.id]
         self.down, self.up = Traffic(), Traffic()
         self._assembly, self._client = assembly, client
         self._state = assembly.algorithm.init_client(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -534,8 +535,31 @@ def test_another_experiment_s_is_refused(store, tmp_path):
         CheckpointStore(tmp_path, "another experiment").load()
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "function", "error"),
+    [
+        (".states", os, "open", PermissionError(errno.EACCES, "Permission denied")),
+        # safetensors says this of a file that it may not read
+        ("server.safetensors", fedray.checkpoint, "safe_open", FileNotFoundError("No such file")),
+    ],
+)
+def test_a_file_that_others_may_not_read_is_not_called_missing(
+    store, saved, monkeypatch, name, module, function, error
+):
+    path, opened = file_of(store, name), getattr(module, function)
+
+    def refuse(file, *args, **kwargs):
+        if Path(file) == path:
+            raise error
+        return opened(file, *args, **kwargs)
+
+    monkeypatch.setattr(module, function, refuse)
+    with pytest.raises(UserError, match=rf"{path.name} may not be read by this account; ask its"):
+        load(store)
+
+
 def test_another_format_is_refused(store, monkeypatch):
     save(store, Snapshot(0, {}), [])
     monkeypatch.setattr(fedray.checkpoint, "FORMAT", 99)
-    with pytest.raises(UserError, match="has format 4, this version reads 99"):
+    with pytest.raises(UserError, match=r"^\S+_00000 has format 4, this version reads 99; go"):
         load(store)

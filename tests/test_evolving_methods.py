@@ -50,8 +50,7 @@ def test_features_are_made_anew(run):
     done = run("fedconcat", {**EVOLVING, "algorithm.clusters": 2, "algorithm.cluster_rounds": 1})
     data = done.assembly.data.at(LAST)
     for client, memory in done.memories.items():
-        assert len(memory["features"]["train"]) == len(data.train[client])
-        assert len(memory["features"]["test"]) == len(data.test[client])
+        assert len(memory["features"]) == len(data.train[client])
     first, again = (done.results[round_].down.params for round_ in (LAST - 1, LAST))
     assert again == first  # the encoders and the classifier
 
@@ -69,6 +68,29 @@ def test_validation_images_are_exchanged_anew(run):
     for memory in done.memories.values():
         for owner, kept in memory["validation"].items():
             assert torch.equal(kept["labels"], done.servers[LAST]["validation"][owner]["labels"])
+
+
+def test_validation_images_that_their_owners_no_longer_have_are_not_measured(run):
+    """Not even by clients that were sent them before the change and take part after it."""
+    keys = {key: value for key, value in EVOLVING.items() if key != "model.group"}
+    small = {"data.samples": 160, "data.clients": 4, "data.validation_fraction": 0.2}
+    done = run(
+        "dp2fl", {**keys, **small, "algorithm.length": 2, "participation": 0.5, "rounds": LAST + 1}
+    )
+    for round_ in (LAST, LAST + 1):
+        have_asked = {c for result in done.results[LAST : round_ + 1] for c in result.participants}
+        asked = {int(owner) for owner in done.servers[round_]["validation"]}
+        assert asked == have_asked
+        if round_ == LAST:
+            assert len(asked) == 2
+        holds = done.servers[round_]["holds"]
+        for client in done.results[round_].participants:
+            measured = {owner for owner in range(4) if holds[client, owner]}
+            assert measured == asked, "a client measures on what its owners have now"
+    now = done.servers[-1]["validation"]
+    for client in done.results[-1].participants:
+        for owner, kept in done.memories[client]["validation"].items():
+            assert torch.equal(kept["labels"], now[owner]["labels"])
 
 
 def test_workers_are_given_clients_by_the_images_that_these_have_now(assemble):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedray.cli.catalogue import keys
 from fedray.config import FaultConfig
 from fedray.core import Algorithm, Gate, Payload, Privacy, SummingMethod, payload_field
 from fedray.errors import Failure, UserError
@@ -108,6 +109,19 @@ def federation(rounds: int, clients: Clients | None = None, **faults: Any) -> Fe
 
 def events_of(result: Round) -> list[tuple[int, str]]:
     return [(event.client, event.what) for event in result.events]
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "participants"),
+    [(0.5, 5, 2), (0.5, 7, 4), (0.25, 10, 2), (0.26, 10, 3), (0.01, 5, 1), (1.0, 5, 5)],
+)
+def test_how_many_take_part_is_rounded_as_the_key_says(share, clients, participants):
+    plan = Plan(1, clients, share, 1, FaultConfig())
+    run = Federation(TwoSteps(), Clients(), Gate({}), plan, NoServer(), Streams(0))
+    assert len(run._cohort(1)) == participants
+    said = next(key.summary for key in keys() if key.name == "participation")
+    assert "a half to the even number" in said
+    assert "at least 1" in said
 
 
 def test_a_late_reply_is_an_answer_to_its_own_step(monkeypatch):

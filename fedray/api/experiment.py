@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedray.api.result import Result
-from fedray.api.training import Callback, ExecutorName, apart, begin, follow, new_folder
+from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
-    check_agreement,
     merge,
     parents_first,
     read_experiment,
@@ -57,7 +56,6 @@ class Experiment:
         **keys: Any,
     ) -> None:
         pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
-        check_agreement(pairs)
         pairs = parents_first(pairs)
         given = [plugins] if isinstance(plugins, str | Path) else plugins
         tree = with_read_plugins(_tree(base), pairs, [str(each) for each in given])
@@ -158,7 +156,7 @@ class Experiment:
         prove_writable(RunFolder(out))
         tracker = run_tracker(self._resolved, out) if track else NullTracker()
         rounds = begin(self._resolved, out, executor, began, log.info)
-        yield from follow(out, rounds, tracker, callbacks=callbacks, around=apart(executor))
+        yield from follow(out, rounds, tracker, callbacks=callbacks)
 
 
 def _tree(base: str | Path | Mapping[str, Any]) -> Tree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 
 from fedray.api.experiment import plain
 from fedray.api.result import Result, frame
-from fedray.command import RUN_ERROR
+from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
 from fedray.files import (
@@ -29,6 +28,7 @@ from fedray.sweep import command as sweeping
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders
 from fedray.tables import command as comparing
+from fedray.tables.published import DATA, check_table
 
 if TYPE_CHECKING:
     import pandas
@@ -67,10 +67,14 @@ class _Study:
 
         Raises:
             UserError: when something is missing or wrong.
+            KeyboardInterrupt: after Ctrl-C, which Ray Tune answers by ending what runs.
         """
         home = _home(below / Path(self.name).stem, out, resume)
         with unused_removed(home if out is None else None):
-            return home, self._code(command, home, track, resume) != RUN_ERROR
+            code = self._code(command, home, track, resume)
+            if code == INTERRUPTED:
+                raise KeyboardInterrupt
+            return home, code != RUN_ERROR
 
     def _code(self, command: ModuleType, home: Path, track: bool, resume: bool) -> int:
         """The command's exit code."""
@@ -141,8 +145,8 @@ class SweepResult:
         folder: its results.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
 
     @cached_property
     def _ledger(self) -> Ledger:
@@ -229,14 +233,17 @@ class TableResult:
         folder: its pages.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
 
     @cached_property
     def data(self) -> Tree:
-        """Everything: numbers by seed, what was tried and chosen, verdicts, cost."""
-        tree: Tree = json.loads((self.folder / "table.json").read_text(encoding="utf-8"))
-        return tree
+        """Everything: numbers by seed, what was tried and chosen, verdicts, cost.
+
+        Raises:
+            UserError: when table.json is missing, damaged or edited.
+        """
+        return check_table(self.folder / DATA)
 
     @property
     def markdown(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -106,7 +106,6 @@ def follow(
     *,
     callbacks: Sequence[Callback] = (),
     stopped: Callable[[KeyboardInterrupt], object] = lambda stop: None,
-    around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Generator[Round, None, None]:
     """Drive a run to its end, and yield each round once it is tracked.
 
@@ -116,7 +115,6 @@ def follow(
         tracker: is told of them, and left in a true state.
         callbacks: called with every round.
         stopped: called when the run is stopped from outside.
-        around: what callbacks are called in.
 
     Raises:
         RunFailed: when a callback raises an error, which is named.
@@ -134,7 +132,7 @@ def follow(
                 tracker.round(key, done)
             for done in _each_once(chain([first] if first else [], rounds)):
                 tracker.round(key, done)
-                _call(callbacks, done, around)
+                _call(callbacks, done)
                 yield done
             status = "FINISHED"
         except (KeyboardInterrupt, GeneratorExit) as stop:
@@ -164,11 +162,7 @@ def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
             yield done
 
 
-def _call(
-    callbacks: Sequence[Callback],
-    done: Round,
-    around: Callable[[], AbstractContextManager[object]],
-) -> None:
+def _call(callbacks: Sequence[Callback], done: Round) -> None:
     """Call each with a copy of its own, so that none can change what is recorded.
 
     Raises:
@@ -176,8 +170,7 @@ def _call(
     """
     for callback in callbacks:
         try:
-            with around():
-                callback(deepcopy(done))
+            callback(deepcopy(done))
         except Exception as error:
             where = extract_tb(error.__traceback__)[-1]
             raise RunFailed(
@@ -188,18 +181,3 @@ def _call(
 
 def _name(callback: Any) -> str:
     return getattr(callback, "__qualname__", type(callback).__qualname__)
-
-
-def apart(executor: ExecutorName) -> Callable[[], AbstractContextManager[object]]:
-    """What callbacks are called in, so that none changes numbers.
-
-    Settings of PyTorch, random generators and the environment are afterwards what they were. With
-    Ray all that computes is another process, so that there is nothing to keep.
-    """
-    if executor == "ray":
-        return nullcontext
-    import torch
-
-    from fedray.runtime.isolation import Surroundings
-
-    return lambda: Surroundings(torch.device("cpu")).kept()

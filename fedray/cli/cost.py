@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 def cost(args: argparse.Namespace) -> int:
     """Count in one exchange, and print a table for each side; returns the exit code."""
-    experiment = resolve(args.experiment, args.set, args.plugin)
+    experiment = resolve(args.experiment, args.set, args.plugin, trusted=False)
     found = costs(experiment)
     if args.json:
         print(json.dumps([each.tree() for each in found], indent=1))

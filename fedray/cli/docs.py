@@ -24,7 +24,7 @@ from fedray.cli.results_page import RESULTS, results_page, take
 from fedray.cli.settings_page import settings_page
 from fedray.cli.written import settings_file
 from fedray.command import CommandLine, add_plugin, as_path, run_command
-from fedray.config import read_plugins
+from fedray.config import named_plugins
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.errors import UserError
 from fedray.files import write_atomic
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
 
 def docs(args: argparse.Namespace) -> int:
     """Write or check the pages; returns the exit code."""
-    use(read_plugins(args.plugin), check=True)
+    use(named_plugins(args.plugin), check=True)
     if args.take is not None:
         print(f"wrote {take(args.take, args.root)}")
     written = pages(args.root)

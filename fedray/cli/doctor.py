@@ -102,13 +102,15 @@ def packages() -> Iterator[Finding]:
     where = Path(fedray.__file__).parent
     yield Finding("fedray", "ok", f"{fedray.__version__} in {where}")
     yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
-    unmet = list(_unmet())
+    shown = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
+    versions = {name: _version(name) for name in shown}
+    # a checkout that is not installed names no requirements
+    unmet = list(_unmet()) or [name for name, here in versions.items() if here is None]
     if unmet:
         names = ", ".join(unmet)
         yield Finding("packages", "missing", names, "pip install --upgrade fedray")
     else:
-        shown = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
-        found = ", ".join(f"{name} {version(name)}" for name in shown)
+        found = ", ".join(f"{name} {here}" for name, here in versions.items())
         yield Finding("packages", "ok", found)
 
 
@@ -123,12 +125,17 @@ def _unmet() -> Iterator[str]:
     for each in map(Requirement, wanted):
         if each.marker is not None and not each.marker.evaluate({"extra": ""}):
             continue
-        try:
-            here = version(each.name)
-        except PackageNotFoundError:
-            here = "none"
+        here = _version(each.name) or "none"
         if here == "none" or not each.specifier.contains(here, prereleases=True):
             yield f"{each.name}{each.specifier} (found {here})"
+
+
+def _version(name: str) -> str | None:
+    """Return the version of an installed package, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def devices() -> Iterator[Finding]:

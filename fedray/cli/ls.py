@@ -54,12 +54,12 @@ def ls(args: argparse.Namespace) -> int:
 
 
 def plugins_of(given: Sequence[str]) -> tuple[Plugin, ...]:
-    """The plug-ins of the flag; without any, what reads them is not imported."""
+    """Return the plug-ins of the flag, trusted; without any, nothing is imported to read them."""
     if not given:
         return ()
-    from fedray.config import read_plugins
+    from fedray.config import named_plugins
 
-    return read_plugins(given)
+    return named_plugins(given)
 
 
 def _entries(found: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:

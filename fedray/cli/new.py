@@ -24,6 +24,8 @@ PROJECT = {
     "project_test.txt": "test_{name}.py",
 }
 """The files of a project besides its method and model, and what they are called there."""
+NET = "_net"
+"""What follows a project's name in the name of its model."""
 LONGEST = 40
 
 
@@ -62,7 +64,7 @@ def new(args: argparse.Namespace) -> int:
 
 
 def check(kind: str, name: str) -> None:
-    """Refuse a name that is none in Python, or taken.
+    """Refuse a name that Python cannot import, or that an entry of the registry has.
 
     Raises:
         UserError: with what is wrong about it.
@@ -73,9 +75,12 @@ def check(kind: str, name: str) -> None:
         )
     check_module_name(name, Path.cwd())
     known = registered()
-    for listing in ("algorithms", "architectures") if kind == "project" else (KINDS[kind],):
-        if name in {entry.name for entry in known[listing]}:
-            raise UserError(f"there is {LISTED[listing]} '{name}' already; take another name")
+    names = {KINDS[kind]: name} if kind != "project" else {"algorithms": name}
+    if kind == "project":
+        names["architectures"] = f"{name}{NET}"
+    for listing, new in names.items():
+        if new in {entry.name for entry in known[listing]}:
+            raise UserError(f"there is {LISTED[listing]} '{new}' already; take another name")
 
 
 def file(args: argparse.Namespace) -> str:
@@ -88,7 +93,7 @@ def project(name: str) -> dict[Path, str]:
     folder = Path(name)
     texts = {
         folder / f"{name}_method.py": _named("method", f"{name}_method.py", name),
-        folder / f"{name}_model.py": _named("model", f"{name}_model.py", f"{name}_net"),
+        folder / f"{name}_model.py": _named("model", f"{name}_model.py", f"{name}{NET}"),
     }
     for template, path in PROJECT.items():
         text = (TEMPLATES / "project" / template).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedray.command import CommandLine, as_path, run_command, whole_number
+from fedray.command import CommandLine, add_trust, as_path, run_command, whole_number
 from fedray.config.experiment import MOST_CLIENTS
 from fedray.errors import UserError
 
@@ -38,6 +38,7 @@ def parser(prog: str = PROG) -> CommandLine:
         "--last", action="store_true", help="the model of the last round, not of the best"
     )
     cli.add_argument("--json", action="store_true", help="for programs: one object per image")
+    add_trust(cli)
     cli.add_debug()
     return cli
 

@@ -12,13 +12,12 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedray.config import Tree, read_mapping
-from fedray.errors import UserError
 from fedray.files import write_atomic
+from fedray.records import sealed
 from fedray.report.section import markdown_table
-from fedray.tables.published import DATA, commits_in
+from fedray.tables.published import DATA, check_table, commits_in
 
 RESULTS = "docs/results.md"
 FOLDER = "docs/results"
@@ -37,14 +36,14 @@ OPEN = ("undecided", "not asked")
 
 
 def take(folder: Path, root: Path) -> Path:
-    """Copy the page of a table's invocation into the checkout; returns where to.
+    """Copy the page of a table's invocation into the checkout; return the new folder.
 
-    Why runs failed names files of the machine that ran them: their folders are cut off.
+    The reasons of failed runs name files of the machine that ran them; their folders are cut off.
 
     Raises:
-        UserError: when the folder holds no table.
+        UserError: when the folder holds no table, or the table is damaged or edited.
     """
-    found = _read(folder / DATA)
+    found = check_table(folder / DATA)
     to = root / FOLDER / str(found["table"])
     to.mkdir(parents=True, exist_ok=True)
     short = _without_folders(found)
@@ -53,7 +52,8 @@ def take(folder: Path, root: Path) -> Path:
             write_atomic(to / name, short((folder / name).read_text(encoding="utf-8")))
     if (folder / FIGURE).is_file():
         shutil.copyfile(folder / FIGURE, to / FIGURE)
-    write_atomic(to / DATA, short(json.dumps(found, separators=(",", ":"))) + "\n")
+    shortened = sealed(json.loads(short(json.dumps(found))))
+    write_atomic(to / DATA, json.dumps(shortened, separators=(",", ":")) + "\n")
     return to
 
 
@@ -84,7 +84,7 @@ def results_page(root: Path, text: str) -> str:
 
 def taken(root: Path) -> list[Tree]:
     """The tables that were run, by name."""
-    return [_read(path) for path in sorted((root / FOLDER).glob(f"*/{DATA}"))]
+    return [check_table(path) for path in sorted((root / FOLDER).glob(f"*/{DATA}"))]
 
 
 def not_run(root: Path) -> dict[str, str]:
@@ -164,13 +164,3 @@ def _difference(table: Tree, each: Tree) -> str:
     if "low" in each:
         text += f" [{each['low']:{form}}, {each['high']:{form}}]"
     return text
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} is not there; give the folder of a table's invocation, as fedray table "
-            "prints it"
-        ) from None

@@ -22,6 +22,7 @@ from fedray.command import (
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.files import reserve, results_home, stamp, unused_removed
+from fedray.plugins import unshipped
 from fedray.records import (
     BEST,
     Round,
@@ -136,6 +137,8 @@ def one_run(args: argparse.Namespace) -> Path:
         if args.resume:
             say_where_it_begins(RunFolder(out))
         print(headline(experiment, args.executor), flush=True)
+        if elsewhere := unshipped(experiment.plugins):
+            say(elsewhere)
         tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
         # last: it has claimed the folder
         rounds = begin(experiment, out, args.executor, began, say, say_next)
@@ -162,9 +165,8 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         fetch_missing(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
-        if args.experiment is None:
-            args.experiment = str(RunFolder(out).config)
-        experiment = resolve(args.experiment, args.set, args.plugin)
+        named, config = args.experiment, str(RunFolder(out).config)
+        experiment = resolve(named or config, args.set, args.plugin, trusted=named is not None)
         check_folder(out, experiment)
         check_same(out)
         RunFolder(out).check_plugins(experiment.plugins)

@@ -187,7 +187,7 @@ def _resolved(
 ) -> Iterator[Setting]:
     from fedray.config import flatten, load_experiment, override, with_read_plugins
 
-    tree = with_read_plugins(tree, pairs, plugins)
+    tree = with_read_plugins(tree, pairs, plugins, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
     others = [pair for pair in pairs if pair[0] != "data.root"]

@@ -62,7 +62,18 @@ def _methods(tree: Any, methods: Mapping[str, str], key: str = "") -> Iterator[s
         if key == "rows":
             yield from tree
         for inner, value in tree.items():
+            yield from _in_joint_axis(str(inner), value)
             yield from _methods(value, methods, inner)
+
+
+def _in_joint_axis(key: str, axis: Any) -> Iterator[str]:
+    """Names of methods in an axis of keys that vary together: `algorithm, lr: {grid: [...]}`."""
+    keys = [each.strip() for each in key.split(",")]
+    if len(keys) < 2 or "algorithm" not in keys or not isinstance(axis, Mapping):
+        return
+    for values in axis.values():
+        for row in values:
+            yield from _names(row[keys.index("algorithm")])
 
 
 def _names(value: Any) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
@@ -44,11 +43,6 @@ EXECUTION_KEYS = (
     "faults.start_timeout_s",
 )
 """Keys that say where and how fast numbers are made, not which."""
-
-MOVED = MappingProxyType(
-    {"momentum": "optimizer.momentum", "weight_decay": "optimizer.weight_decay"}
-)
-"""Keys of earlier versions, and what they are called now."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
@@ -241,15 +235,16 @@ class FaultConfig(Frozen):
     late_rounds: int = Field(1, ge=1, le=MOST_ROUNDS)
     """How many rounds a late reply is late."""
     reply_timeout_s: float | None = Field(None, gt=0, le=1e7)
-    """Seconds the server really waits for a reply; later ones are dropped. None waits for all."""
+    """Seconds that a client's step may take on its worker; a later reply is an error of this client
+    (on_client_error). null waits for all replies."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
     max_failures: int = Field(3, ge=0, le=1_000_000)
     """How many deaths a run survives: of workers under the same client's step, and of its server.
     A node that is lost, or a process that cannot be reached, is no death."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
-    """Seconds to wait for a worker that has no room, or cannot be reached; then on with the others,
-    or, where there are none, the run ends."""
+    """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends.
+    With another worker that is ready the run goes on, at its begin after at most 30 seconds."""
 
 
 class JoinConfig(Frozen):
@@ -358,7 +353,8 @@ class Experiment(Frozen):
     rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
     """T, communication rounds."""
     participation: float = Field(1.0, gt=0, le=1)
-    """Share of clients that take part in a round, drawn uniformly without replacement."""
+    """Share of clients that take part in a round, drawn uniformly without replacement. Their number
+    is rounded, a half to the even number (0.5 of 5 clients: 2, of 7: 4), and at least 1."""
     local_epochs: Epochs = 5
     """E_c, passes over a client's training images per round."""
     batch_size: int = Field(100, ge=1, le=1_000_000)
@@ -410,14 +406,6 @@ class Experiment(Frozen):
     plugins: tuple[Plugin, ...] = ()
     """Files (relative to the experiment's file), folders and modules that register methods, models,
     sources and the like of one's own; resolved, with their text, which travels to every worker."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_has_moved(cls, tree: Any) -> Any:
-        for old, new in MOVED.items():
-            if isinstance(tree, Mapping) and old in tree:
-                raise ValueError(f"the key {old} is now {new}; write {new}={tree[old]}")
-        return tree
 
     @field_validator("optimizer", mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS
 from fedray.config.listed import KEY, listed
 from fedray.config.typed import Frozen, Tree, validate
-from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, use, with_siblings
+from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
 from fedray.registry import installed_points, registered_by, registry
 
 
@@ -32,34 +32,54 @@ def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
     return tuple(with_siblings(named, validate(_Plugins, texts).plugins))
 
 
+def named_plugins(given: Iterable[str]) -> tuple[Plugin, ...]:
+    """Read plug-ins that the user has named, which may run without a question.
+
+    Raises:
+        UserError: as `read_plugins`.
+    """
+    plugins = read_plugins(given)
+    trust(plugins)
+    return plugins
+
+
 def with_read_plugins(
-    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = ()
+    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, trusted: bool = True
 ) -> Tree:
-    """An experiment's tree with the texts of its plug-ins.
+    """Return an experiment's tree with the texts of its plug-ins.
+
+    The files that `pairs` and `more` name may run: the user has named them.
 
     Args:
         tree: plain data; its own plug-ins may be names.
         pairs: those with the key `plugins`, unless None, replace the tree's.
         more: further ones, which take the places of those called alike.
+        trusted: whether the files that the tree names may run without a question, too. Texts that
+            are part of the tree are never trusted by this.
 
     Raises:
         UserError: as `read_plugins`.
     """
     chosen = [value for key, value in pairs if key == KEY and value is not None]
-    before = read_plugins(listed({KEY: chosen[-1]} if chosen else tree))
-    added = read_plugins(more)
+    given = listed({KEY: chosen[-1]} if chosen else tree)
+    before, added = read_plugins(given), named_plugins(more)
+    if trusted or chosen:
+        named_plugins(each for each in given if isinstance(each, str))
     kept = [plugin for plugin in before if plugin.module not in {each.module for each in added}]
     plugins = [vars(plugin) for plugin in (*kept, *added)]
     return {**tree, KEY: plugins} if plugins or KEY in tree else tree
 
 
-def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = ()) -> Tree:
+def with_plugins(
+    tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, trusted: bool = True
+) -> Tree:
     """Read an experiment's plug-ins, and have this process use them and no others.
 
     Args:
         tree: as of `with_read_plugins`.
         pairs: likewise.
         more: likewise.
+        trusted: likewise.
 
     Returns:
         As `with_read_plugins`.
@@ -67,7 +87,7 @@ def with_plugins(tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[st
     Raises:
         UserError: as `read_plugins`, and when one does not import or takes a name that is taken.
     """
-    tree = with_read_plugins(tree, pairs, more)
+    tree = with_read_plugins(tree, pairs, more, trusted=trusted)
     use(read_plugins(tree.get(KEY, ())), check=True)
     return tree
 

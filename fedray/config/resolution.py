@@ -41,7 +41,7 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
         UserError: with one sentence about the first thing that is wrong.
     """
     pairs = list(pairs)
-    tree = with_plugins(tree, pairs)
+    tree = with_plugins(tree, pairs, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     experiment = validate(Experiment, _with_preset(tree, pairs))
     for key, kind in COMPONENTS.items():

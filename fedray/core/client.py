@@ -166,44 +166,13 @@ class Skeleton:
         self.parameters = list(model.parameters())
         self.tensors = named_tensors(model)
         self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
-        self._options: list[object] = []
-        self._built = _structure(model)
-
-    def is_as_built(self) -> bool:
-        """Whether only weights, gradients and the mode of all modules alike may have changed."""
-        if self._optimizer is not None and _options(self._optimizer[1]) != self._options:
-            return False
-        return _structure(self.model) == self._built
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
         """The optimiser of the model's parameters, without memory of earlier clients or rounds."""
         if self._optimizer is None or self._optimizer[0] != config:
             self._optimizer = (config, config.optimizer.make(self.parameters, config.lr))
-            self._options = _options(self._optimizer[1])
         self._optimizer[1].state.clear()
         return self._optimizer[1]
-
-
-def _structure(model: nn.Module) -> list[object]:
-    """What of a model must not change under a step: its parts, hooks, and what is trainable."""
-    found: list[object] = []
-    waiting: list[nn.Module] = [model]
-    for module in waiting:  # as `modules` does; it is asked after every step, so it must be quick
-        hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
-        hooks += len(module._backward_hooks) + len(module._backward_pre_hooks)
-        found += (id(module), module.training is model.training, hooks)
-        for each in module._parameters.values():
-            found += (id(each), each is not None and each.requires_grad)
-        waiting += [child for child in module._modules.values() if child is not None]
-    return found
-
-
-def _options(optimizer: torch.optim.Optimizer) -> list[object]:
-    """The options of an optimiser's groups, and how many parameters each has."""
-    return [
-        {name: len(value) if name == "params" else value for name, value in group.items()}
-        for group in optimizer.param_groups
-    ]
 
 
 def _kind(tensor: Tensor) -> str:

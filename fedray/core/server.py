@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -115,6 +115,10 @@ class Exchange(Protocol):
     @property
     def everyone(self) -> Sequence[int]:
         """Ids of all clients that have joined, sorted."""
+
+    @property
+    def replied(self) -> Collection[int]:
+        """Ids of the clients whose step succeeded in the last call, with or without an upload."""
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send each client its payload, run the method's client step, return the replies.

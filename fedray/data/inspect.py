@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +78,8 @@ class Look:
 
     def image_set(self) -> ImageSet:
         """The images without their pixels, for a partition, which asks for none."""
-        names = sorted({name for name in self.domains if name})
-        ids = np.array([names.index(name) for name in self.domains if name], np.int16)
+        names = sorted({name for name in self.domains if name}) if all(self.domains) else []
+        ids = np.array([names.index(name) for name in self.domains if name in names], np.int16)
         return ImageSet(
             source=self.source,
             images=np.zeros((len(self.labels), 1, 1, 1), np.uint8),
@@ -133,14 +134,15 @@ def look_at(root: Path, source: str) -> Look:
         _take(found, image, size, pixels, grey=grey)
     found.stops += _in_short(broken, "images cannot be read")
     found.stops += _wrong_classes(found)
+    found.stops += _lacking_domains(found)
     found.notes += [*_noticed(found, listing), *_copied(copies.values(), found.class_names)]
     return found
 
 
 def check_sizes(root: Path, source: str) -> None:
-    """Refuse images of several sizes, as their decoding would, from the first few hundred of them.
+    """Refuse images of several sizes, as their decoding would, from a few hundred of them.
 
-    What else is wrong with them is left to who reads them.
+    Other defects are left to the decoding.
 
     Raises:
         UserError: with the two sizes and the key to set.
@@ -153,10 +155,10 @@ def check_sizes(root: Path, source: str) -> None:
 
 
 def _first_sizes(root: Path, source: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Names and sizes of images, evenly spread over files, from the beginning of parquet."""
+    """Yield names and sizes of images: evenly spread over files, or the first ones of parquet."""
     try:
         images = build_source(Component(name=source)).listing(root).images
-        listed = list(images) if source != "parquet" else []
+        listed = list(images if source != "parquet" else islice(images, _LOOKED_AT))
         step = max(1, len(listed) // _LOOKED_AT)
         for image in listed[::step]:
             yield image.where, measure(image.encoded, image.where)
@@ -187,6 +189,17 @@ def _wrong_classes(found: Look) -> Iterator[str]:
     ]
     if untrained:
         yield f"{_some(untrained)}: only in the official test, with no image to train on"
+
+
+def _lacking_domains(found: Look) -> Iterator[str]:
+    """Say that some images have a domain and others have none."""
+    lacking = sum(not name for name in found.domains)
+    if 0 < lacking < len(found.domains):
+        named = next(name for name in found.domains if name)
+        yield (
+            f"{lacking:,} of {len(found.domains):,} images have no domain, while others have one "
+            f"({named}, ...); give every image a domain, or none"
+        )
 
 
 def _noticed(found: Look, listing: Listing) -> Iterator[str]:

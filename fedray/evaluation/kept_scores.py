@@ -16,7 +16,7 @@ class KeptScores:
     """The score of each client's last own test, until its state, or what it is sent, is another.
 
     A client that did not train since, and is sent the same bits, has the same score: it is not
-    tested again. Kept are only scores of tests that did not look at the round.
+    tested again.
     """
 
     def __init__(self) -> None:

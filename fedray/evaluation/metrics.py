@@ -193,6 +193,26 @@ def add_metric(found: dict[str, float], name: str, value: float) -> None:
     found[name] = value
 
 
+def check_domains(names: Sequence[str]) -> None:
+    """Refuse domains whose metrics would have the name of another metric.
+
+    Raises:
+        UserError: naming the first such domain.
+    """
+    declared = [metric.name for metric in declared_metrics()]
+    owners = dict.fromkeys((name for name in declared if "{" not in name), "")
+    for template in (name for name in declared if "{domain}" in name):
+        for domain in names:
+            name = template.replace("{domain}", domain)
+            owner = owners.setdefault(name, domain)
+            if owner != domain:
+                whose = f"a metric of the domain {shown(owner)}" if owner else "another metric"
+                raise UserError(
+                    f"the domain {shown(domain)} would be measured as '{name}', which is the name "
+                    f"of {whose}; rename the domain"
+                )
+
+
 def lacks(method: type[Algorithm], name: str) -> bool:
     """Whether a number is of methods of another kind, so that no run of this one can have it."""
     name = name.removeprefix(VALIDATION)

@@ -45,8 +45,13 @@ class Test(Protocol):
 def own_test(
     algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: HeldOut
 ) -> tuple[Score, ...]:
-    """Test the client's model as it starts its next round."""
-    return (score(algorithm, algorithm.begin(client, state, down), held_out),)
+    """Test the client's model as it starts its next round.
+
+    The method sees neither the round nor its learning rate, so that a client whose state and
+    download are the same has the same score in every round (`KeptScores`).
+    """
+    timeless = replace(client, round=0, setting=algorithm.setting)
+    return (score(algorithm, algorithm.begin(timeless, state, down), held_out),)
 
 
 def fine_tuned(
@@ -125,6 +130,12 @@ def _on(algorithm: Algorithm, local: LocalContext, eval_set: EvalSet) -> Score:
         logits = algorithm.predict(local.model(batch.inputs), local)
         largest = torch.maximum(largest, logits.amax())
         labels = batch.labels - eval_set.classes.start
+        if logits.shape != (len(labels), columns):
+            raise ValueError(
+                f"{type(algorithm).__name__}.predict gives logits of shape {list(logits.shape)}, "
+                f"expected {[len(labels), columns]}: a row for each image (or pixel), and a "
+                "column for each class"
+            )
         counts += overlap(logits.argmax(dim=1), labels, columns)
         if k is not None:
             among += within_top(logits, labels, k)

@@ -3,6 +3,7 @@
 plugin.py     what a plug-in is
 reading.py    from `--plugin FILE_OR_MODULE` to texts that can travel
 loading.py    these texts as modules of this process, under names that are the same everywhere
+trust.py      texts that may run without a question
 installed.py  modules that are installed, on every node by whoever installs there
 """
 
@@ -16,8 +17,10 @@ from fedray.plugins.reading import (
     located,
     needed,
     read_plugin,
+    unshipped,
     with_siblings,
 )
+from fedray.plugins.trust import trust, trust_all
 
 __all__ = [
     "Plugin",
@@ -30,6 +33,9 @@ __all__ = [
     "needed",
     "plugin_of",
     "read_plugin",
+    "trust",
+    "trust_all",
+    "unshipped",
     "use",
     "with_siblings",
 ]

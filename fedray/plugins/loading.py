@@ -23,6 +23,7 @@ from fedray.files import cache_folder, write_atomic
 from fedray.plugins.installed import check_installed
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.reading import read_source
+from fedray.plugins.trust import check_trusted, record
 from fedray.registry import activate, check_taken, forget
 
 _lock = RLock()
@@ -127,12 +128,13 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> None:
         check: also refuse names that fedray has, which takes the import of all of that kind.
 
     Raises:
-        UserError: when one does not import, is not installed here as it should be, or registers a
-            name that is taken; then nothing has changed.
+        UserError: when one does not import, is not installed here as it should be, registers a
+            name that is taken, or is not trusted; then nothing has changed.
     """
     wanted = tuple(plugins)
     if wanted == _process.plugins:
         return
+    check_trusted(wanted, _readable)
     with _lock:
         before = _process.plugins
         _switch(wanted)
@@ -193,3 +195,10 @@ def _load(plugin: Plugin) -> None:
     except (Exception, SystemExit) as error:  # a script may end in sys.exit()
         where = "" if isinstance(error, SyntaxError) else plugin_line(error)
         raise UserError(f"plug-in {plugin.label} does not import: {named(error)}{where}") from None
+    record(plugin)
+
+
+def _readable(plugin: Plugin) -> str:
+    """Return a file of this node with the text of a plug-in's module, for the user to read."""
+    file = next(file for file in _files_of(plugin.module) if file in plugin.files)
+    return _file_with(plugin.files[file], plugin.path_of(file), plugin, file)

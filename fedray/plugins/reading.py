@@ -211,6 +211,28 @@ def needed(roots: Iterable[Plugin], plugins: Sequence[Plugin]) -> list[Plugin]:
     return [plugin for plugin in plugins if plugin in found]
 
 
+def unshipped(plugins: Iterable[Plugin]) -> str:
+    """Return a sentence about modules that plug-ins import from elsewhere on Python's path; or "".
+
+    Such a module is found here, but neither travels with the experiment nor is installed.
+    """
+    there = list(plugins)
+    known = {"fedray", *sys.stdlib_module_names, *(plugin.name for plugin in there)}
+    imported = {name for each in there for text in each.files.values() for name in _imported(text)}
+    elsewhere = [
+        f"{name} ({spec.origin or next(iter(spec.submodule_search_locations or ['?']))})"
+        for name in sorted(imported - known)
+        if _spec(name, site_folders()) is None
+        and (spec := _spec(name, [str(Path.cwd()), *sys.path])) is not None
+    ]
+    if not elsewhere:
+        return ""
+    return (
+        f"note: the plug-ins import {', '.join(elsewhere)}, which neither travels with the "
+        "experiment nor is installed: the run's identity does not hold its content"
+    )
+
+
 def check_names(plugins: Iterable[Plugin]) -> None:
     """Refuse plug-ins of which two have a file in common that differs, or that are too large.
 

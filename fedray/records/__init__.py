@@ -9,6 +9,7 @@ release.py  what clients released under differential privacy
 folder.py   the run's folder and its files
 writer.py   writes them while a run is going
 claim.py    keeps others out of the folder, and proves that it can be written
+names.py    the names that fedray gives; no other entry of a run's folder is removed
 sealed.py   JSON that carries its own checksum
 versions.py versions of what makes the numbers
 """
@@ -22,7 +23,7 @@ from fedray.records.choice import (
     chosen_by,
     counterpart,
 )
-from fedray.records.claim import FolderClaim, prove_writable
+from fedray.records.claim import FolderClaim, is_claimed, prove_writable
 from fedray.records.folder import ARTIFACTS, RESULT, RunFolder, find_runs
 from fedray.records.metric import (
     HEADLINE,
@@ -32,10 +33,11 @@ from fedray.records.metric import (
     find_metric,
     undeclared,
 )
+from fedray.records.names import check_state_file, own_entries, refuse_links
 from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.round import MEASURED_SECONDS, Event, Round, rounds_checksum
 from fedray.records.run import SCHEMA, Costs, Run, RunInfo, Status, Summary, data_name
-from fedray.records.sealed import checksum, parse_json, sealed, unsealed
+from fedray.records.sealed import checksum, parse_json, read_checked, read_json, sealed, unsealed
 from fedray.records.traffic import Traffic
 from fedray.records.versions import MADE_BY, versions
 from fedray.records.writer import RunWriter
@@ -68,14 +70,20 @@ __all__ = [
     "Traffic",
     "VALIDATION",
     "best_round",
+    "check_state_file",
     "checksum",
     "data_name",
     "chosen_by",
     "counterpart",
     "find_metric",
     "find_runs",
+    "is_claimed",
+    "own_entries",
     "parse_json",
     "prove_writable",
+    "read_checked",
+    "read_json",
+    "refuse_links",
     "rounds_checksum",
     "sealed",
     "undeclared",

@@ -10,6 +10,7 @@ from filelock import FileLock, Timeout
 from fedray.errors import UserError
 from fedray.files import cannot_write, remove_torn
 from fedray.records.folder import RunFolder
+from fedray.records.names import refuse_links
 
 LOCK_SECONDS = 20
 """How long to wait for another process: a killed run's actors need a few seconds to end."""
@@ -32,10 +33,12 @@ class FolderClaim:
         """Make the folder where it is missing, lock it, write to it, and tidy it up.
 
         Raises:
-            UserError: when it cannot be written, or another process is running in it.
+            UserError: when it cannot be written, when a link leads out of it, or when another
+                process is running in it.
         """
         path = self._folder.path
         try:
+            refuse_links(path)
             self._make(path)
             self._lock.acquire()
             _write_some(path)
@@ -52,9 +55,14 @@ class FolderClaim:
             raise cannot_write(path, error) from None
 
     def release(self) -> None:
-        """Let others in; folders that were made for nothing are removed."""
+        """Let others in, and remove folders that this claim made and that are empty.
+
+        Only the lock's holder removes its file: a process that waits for it sees that the file is
+        gone, and begins again.
+        """
         path = self._folder.path
-        if [each.name for each in _listed(path)] == [self._folder.lock.name]:
+        only_the_lock = [each.name for each in _listed(path)] == [self._folder.lock.name]
+        if self._lock.is_locked and only_the_lock:
             self._folder.lock.unlink(missing_ok=True)
         for made in reversed(self._made):
             if made.is_dir() and not _listed(made):
@@ -69,6 +77,19 @@ class FolderClaim:
             self._made.append(each)
         if not path.is_dir():
             raise NotADirectoryError(None, "it is a file, not a folder")
+
+
+def is_claimed(folder: RunFolder) -> bool:
+    """Return True if a process of this machine is running in the folder."""
+    if not folder.lock.is_file():
+        return False
+    try:
+        with FileLock(folder.lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder that only others may write
+        return False
 
 
 def prove_writable(folder: RunFolder) -> None:

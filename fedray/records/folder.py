@@ -36,6 +36,7 @@ from fedray.records.sealed import (
     canonical,
     checksum,
     parse_json,
+    read_checked,
     read_json,
     sealed,
     unsealed,
@@ -314,13 +315,15 @@ def _results_of_table(folder: Path) -> Iterator[Path]:
     """The results that a table reports: its seeds, not what was tried to tune it.
 
     Raises:
-        UserError: when one is not below this computer's results.
+        UserError: when the table is damaged, or a result is not below this computer's results.
     """
     path = folder / TABLE
     try:
-        cells = parse_json(path.read_bytes())["cells"]
+        cells = read_checked(path)["cells"]
         keys = [seed["run"] for cell in cells for seed in cell["seeds"] if not seed["reason"]]
-    except (OSError, *_DAMAGE) as error:
+    except UserError:
+        raise
+    except _DAMAGE as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     for key in dict.fromkeys(keys):
         result = tables_runs() / str(key) / RESULT

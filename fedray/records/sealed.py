@@ -74,6 +74,21 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read: {_one_line(error)}") from None
 
 
+def read_checked(path: Path) -> dict[str, Any]:
+    """Read a JSON file that was written with `sealed`.
+
+    Raises:
+        UserError: when it is missing, damaged or edited.
+    """
+    tree = read_json(path)
+    try:
+        return unsealed(tree)
+    except ValueError as error:
+        raise UserError(
+            f"{path} cannot be read: {error}. It was damaged or edited; restore it from a copy"
+        ) from None
+
+
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):

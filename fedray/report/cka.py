@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fedray.command import CommandLine, run_command, whole_number
+from fedray.command import CommandLine, add_trust, run_command, whole_number
 from fedray.errors import UserError
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.files import write_atomic
@@ -61,6 +61,7 @@ def parser() -> CommandLine:
         help="stage: blocks with their normalisation and activation (default); layer: every "
         "convolution and linear map",
     )
+    add_trust(cli)
     cli.add_debug()
     return cli
 

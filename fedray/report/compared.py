@@ -10,7 +10,7 @@ from fedray.errors import UserError, nearest
 from fedray.records import Metric
 from fedray.report.comparable import blocks_of, methods_differ, why_apart
 from fedray.report.runs import At, Group, Stat
-from fedray.report.statistics import holm, p_value
+from fedray.report.statistics import holm_of_all, p_value
 from fedray.report.unfair import warnings_of
 
 ALPHA = 0.05
@@ -106,8 +106,8 @@ class Compared:
         """The others of a block against its base, on the metric that ranks."""
         base = self.base_of(block)
         found = [(m, *self._against(m, base)) for m in block if m is not base]
-        ps = iter(holm([p for _, _, p in found if p is not None]))
-        return [Row(m, base, stat, None if p is None else next(ps)) for m, stat, p in found]
+        ps = holm_of_all([p for _, _, p in found])
+        return [Row(m, base, stat, p) for (m, stat, _), p in zip(found, ps, strict=True)]
 
     def _against(self, member: Group, base: Group) -> tuple[Stat | None, float | None]:
         """The differences over seeds that both have, and their p before correction."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.checkpoint import Checkpoint
-from fedray.command import CommandLine, run_command
+from fedray.command import CommandLine, add_trust, run_command
 from fedray.config import (
     Experiment,
     dump_yaml,
@@ -64,6 +64,7 @@ def parser() -> CommandLine:
         help="settings to test under, for example algorithm.inference=prob; may be given several "
         "times, each for a result of its own",
     )
+    add_trust(cli)
     cli.add_debug()
     return cli
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.prompts.fedmgp import FedMGP
-from fedray.command import CommandLine, run_command, whole_number
+from fedray.command import CommandLine, add_trust, run_command, whole_number
 from fedray.errors import UserError
 from fedray.files import write_atomic
 from fedray.models import Pixels
@@ -117,6 +117,7 @@ def parser() -> CommandLine:
         metavar="K",
         help="the groups of client K alone, with their matrices as numbers (Fig. 3)",
     )
+    add_trust(cli)
     cli.add_debug()
     return cli
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedray.command import CommandLine, run_command
+from fedray.command import CommandLine, add_trust, run_command
 from fedray.core import HeldOut, LocalContext, Samples
 from fedray.data import FederatedData
 from fedray.errors import UserError
@@ -62,6 +62,7 @@ def parser() -> CommandLine:
         "training, on the classes that a client has many images of and on the others.",
     )
     add_folders(cli)
+    add_trust(cli)
     cli.add_debug()
     return cli
 

@@ -63,7 +63,7 @@ def _section(
         texts.append(line)
     below = (
         f"{pretty(metric)}, {how_chosen(found.groups, found.at)}. Mean: over data sets, seed by "
-        f"seed, then over seeds; {NOTHING} where a data set is missing."
+        f"seed, then over seeds, ± standard deviation; {NOTHING} where a data set is missing."
     )
     if composed:
         below += f" Of means: computed of the means of {', '.join(composed[1])}."

@@ -155,9 +155,9 @@ class Group:
         return {r: Stat.of([curve[r] for curve in curves]) for r in sorted(common)}
 
     def traffic(self) -> dict[int, float]:
-        """Bytes of all rounds up to each round, the mean over seeds."""
-        totals = [loaded.traffic() for loaded in self.runs]
-        common = set.intersection(*map(set, totals))
+        """Return the bytes of all rounds up to each round, the mean over seeds that have rounds."""
+        totals = [total for loaded in self.runs if (total := loaded.traffic())]
+        common = set.intersection(*map(set, totals)) if totals else set()
         return {r: statistics.fmean(total[r] for total in totals) for r in sorted(common)}
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fedray.markdown import escape_html
+
 NUMBER = re.compile(r"[*`(]*[-+−±]?\d")
 """How a cell with a number begins."""
 NEITHER = re.compile(r"$|–|failed")
@@ -57,18 +59,19 @@ class Section:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown; HTML in its texts is shown, not interpreted."""
     parts: list[str] = []
     for index, section in enumerate(sections):
         if section.title:
-            parts.append(f"{'#' if index == 0 else '##'} {section.title}")
-        parts += section.text
-        parts += [f"![{each.alt}]({each.beside})" for each in section.pictures if each.beside]
+            parts.append(f"{'#' if index == 0 else '##'} {escape_html(section.title)}")
+        parts += map(escape_html, section.text)
+        pictures = [each for each in section.pictures if each.beside]
+        parts += [f"![{escape_html(each.alt)}]({each.beside})" for each in pictures]
         if section.header:
             parts.append("\n".join(markdown_table(section.header, section.rows)))
-        parts += section.below
+        parts += map(escape_html, section.below)
         if section.items:
-            parts.append("\n".join(f"- {item}" for item in section.items))
+            parts.append("\n".join(f"- {escape_html(item)}" for item in section.items))
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,9 +85,11 @@ def has_words(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
+    """Return the lines of a Markdown table; HTML in its cells is shown, not interpreted."""
     rows = list(rows)
-    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    lines = [
+        " | ".join(escape_html(text.replace("|", "\\|")) for text in row) for row in (header, *rows)
+    ]
     head, *rest = [f"| {line} |" for line in lines]
     sides = [":--" if words else "--:" for words in has_words(header, rows)]
     return [head, f"|{'|'.join(sides)}|", *rest]

@@ -130,6 +130,15 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
+def holm_of_all(ps: Sequence[float | None]) -> list[float | None]:
+    """Holm-correct all p-values; a missing one counts as 1 and stays missing.
+
+    So the size of the family does not depend on which questions could be answered.
+    """
+    found = holm([1.0 if p is None else p for p in ps])
+    return [None if p is None else each for p, each in zip(ps, found, strict=True)]
+
+
 def power(effect: float, n: int, alpha: float) -> float:
     """The probability that a two-sided paired t-test of n differences decides.
 

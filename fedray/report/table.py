@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fedray.files import write_atomic, write_rows
+from fedray.markdown import escape_html
 from fedray.records import BEST, Metric
 from fedray.report.cells import NOTHING, cell, in_megabytes, pretty, short
 from fedray.report.compared import ALPHA, Compared, Row
@@ -97,15 +98,14 @@ def _differences(found: Compared, groups: Sequence[Group]) -> Section:
         n = "0" if row.difference is None else str(row.difference.n)
         p = NOTHING if row.p is None else f"{row.p:.2g}"
         rows.append([row.member.label, n, sign + cell(row.difference, metric), p, row.reading])
-    count = sum(row[3] != NOTHING for row in rows)
     below = (
         f"{pretty(metric)}, {how_chosen(groups, found.at)}: difference to {base.label}, paired by "
-        "seed"
+        "seed, mean ± standard deviation"
     )
-    if count:
+    if any(row[3] != NOTHING for row in rows):
         below += (
-            f"; p of the two-sided t-test, corrected for {count} comparison(s) by Holm; within the "
-            f"spread where it is above {ALPHA:g}"
+            f"; p of the two-sided t-test, corrected for {len(rows)} comparison(s) by Holm; within "
+            f"the spread where it is above {ALPHA:g}"
         )
     return Section(
         "", (), ["method", "n", "difference", "p (Holm)", "reading"], rows, [f"{below}."]
@@ -122,15 +122,15 @@ def print_table(found: Compared, console: Console | None = None) -> None:
 
 def write_markdown(found: Compared, path: Path) -> None:
     """The tables and the comparisons for a page."""
-    warnings = [f"**Warning:** {warning}." for warning in found.warnings]
+    warnings = [escape_html(f"**Warning:** {warning}.") for warning in found.warnings]
     parts = [_in_markdown(section) for section in sections(found)]
     write_atomic(path, "\n\n".join([*parts, *warnings]) + "\n")
 
 
 def _in_markdown(section: Section) -> str:
-    title = [f"## {section.title}"] if section.title else []
+    title = [f"## {escape_html(section.title)}"] if section.title else []
     table = "\n".join(markdown_table(section.header, section.rows))
-    return "\n\n".join([*title, table, *section.below])
+    return "\n\n".join([*title, table, *map(escape_html, section.below)])
 
 
 def write_latex(found: Compared, path: Path) -> None:

@@ -31,7 +31,7 @@ from fedray.data.partitions import AnyPartition
 from fedray.data.validation import hold_out
 from fedray.errors import UserError
 from fedray.evaluation.measures.class_sizes import majority_classes
-from fedray.evaluation.metrics import DataFacts
+from fedray.evaluation.metrics import DataFacts, check_domains
 from fedray.federation import Plan
 from fedray.models import is_dense
 from fedray.plugins import use
@@ -303,6 +303,8 @@ def _predicts_pixels(experiment: Experiment) -> bool:
 
 def _check_enough(experiment: Experiment, data: FederatedData) -> None:
     method = algorithms.get(experiment.algorithm.name)
+    if data.images.domains is not None:
+        check_domains(data.images.domains.names)
     if len(data.class_names) < 2:
         raise UserError(
             f"data.source={experiment.data.source.name}: there is one class, "

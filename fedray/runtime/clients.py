@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -29,9 +29,7 @@ from fedray.core import (
     TreeSum,
 )
 from fedray.core.contract import check_type, check_upload
-from fedray.core.signals import came_from_outside
 from fedray.core.state import contiguous, map_tensors
-from fedray.core.unchanged import Unchanged
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
 from fedray.evaluation.testing import TESTS
@@ -45,9 +43,8 @@ from fedray.runtime.devices import (
     is_out_of_memory,
     out_of_memory,
 )
-from fedray.runtime.isolation import PrivateCopies, Surroundings
+from fedray.runtime.isolation import Isolation, PrivateCopies
 from fedray.runtime.models import SampleMaker
-from fedray.runtime.watched import watched
 
 log = logging.getLogger(__name__)
 
@@ -66,13 +63,9 @@ class ClientRuntime:
         self.assembly = assembly
         self.device = device
         self._skeletons: dict[str, Skeleton] = {}
-        self._surroundings = Surroundings(device)
+        self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
         check_speed(assembly.experiment.precision, device)
-
-    def exchange(self) -> AbstractContextManager[None]:
-        """Around the steps or tests of one exchange, which share what it costs to set back."""
-        return self._surroundings.kept()
 
     def step(
         self,
@@ -108,8 +101,8 @@ class ClientRuntime:
                 seconds = time.perf_counter() - started
         except UserError:
             raise
-        except BaseException as error:
-            if came_from_outside(error) or is_full(error):
+        except (Exception, SystemExit) as error:
+            if is_full(error):
                 raise
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
             self._check_memory(error, name, round_, client)
@@ -164,23 +157,19 @@ class ClientRuntime:
             UserError: what the user can mend is not a client's failure.
             OSError: nor is a disk without room.
         """
-        private = PrivateCopies()
-        looked: list[str] = []
+        private, context = PrivateCopies(), self.client(client, round_)
         try:
-            with self._isolated(name, round_, client) as context:
-                context, before = watched(context, looked), self._surroundings.random_states()
-                given = self._given(context, state)
-                copied = ClientState(private.of(given.model), private.of(given.memory))
-                sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-                held_out = self.held_out(client, round_)
-                scores = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
-                drew = self._surroundings.random_states() != before
-                return ScoreReply(scores, lasting=not looked and not drew)
+            given = self._given(context, state)
+            copied = ClientState(private.of(given.model), private.of(given.memory))
+            sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
+            held_out = self.held_out(client, round_)
+            return ScoreReply(TESTS[name](self.assembly.algorithm, context, copied, sent, held_out))
         except UserError:
             raise
-        except BaseException as error:
-            if came_from_outside(error) or is_full(error):
+        except (Exception, SystemExit) as error:
+            if is_full(error):
                 raise
+            self._skeletons.pop(context.architecture, None)
             log.debug("client %d, round %d, test %s", client, round_, name, exc_info=True)
             self._check_memory(error, name, round_, client)
             return ScoreReply(failure=failure_of(error))
@@ -260,25 +249,16 @@ class ClientRuntime:
 
     @contextmanager
     def _isolated(self, step: str, round_: int, client: int) -> Iterator[Client]:
-        """The client; whatever its step changes besides is as it was afterwards."""
+        """Give the client to its step, which runs isolated from all other steps."""
         context = self.client(client, round_)
-        algorithm, setting = self.assembly.algorithm, context.setting
         seed = self.assembly.streams.entropy(f"layers/{step}", round_=round_, client=client)
-        shared = Unchanged(
-            algorithm,
-            setting,
-            setting.training,
-            by="a client's step",
-            because="which all clients share; what a client keeps belongs into its ClientState",
-        )
-        whole = False
         try:
-            with self._surroundings.isolated(seed), shared:
+            with self._isolation.step(seed):
                 yield context
-            whole = context.skeleton.is_as_built()
-        finally:
-            if not whole:  # the next client of this architecture gets a new one
-                self._skeletons.pop(context.architecture, None)
+        except BaseException:
+            # The next client of this architecture gets a new model: this one may be half changed.
+            self._skeletons.pop(context.architecture, None)
+            raise
 
 
 def failure_of(error: BaseException) -> Failure:

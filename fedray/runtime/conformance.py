@@ -45,7 +45,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
-from fedray.runtime.isolation import Surroundings
+from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
@@ -467,7 +467,7 @@ class Conformance:
 
 def _global_seed(seed: int) -> AbstractContextManager[None]:
     """Seed the global random generators; put them back afterwards."""
-    return Surroundings(CPU).isolated(seed)
+    return Isolation(CPU).step(seed)
 
 
 def _verdict(law: str, way: str, check: Callable[[], None]) -> Verdict:

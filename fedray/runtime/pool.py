@@ -32,6 +32,8 @@ from fedray.runtime.worker import Worker
 log = logging.getLogger(__name__)
 
 NOTICES_SECONDS = 5.0
+GATHER_SECONDS = 30.0
+"""How long a run that begins waits for further workers once one is ready."""
 DRAIN_SECONDS = 5.0
 """How often is asked which nodes are about to go."""
 
@@ -117,7 +119,8 @@ class WorkerPool:
     def wait(self) -> None:
         """Take in the workers that have started, or answer again.
 
-        The first time it waits for all of them, later only while there is none.
+        The first time it waits for all of them, but no longer than `GATHER_SECONDS` once one is
+        ready; later it waits only while there is none.
 
         Raises:
             NoRoom: when there is none within `faults.start_timeout_s`.
@@ -125,7 +128,11 @@ class WorkerPool:
         """
         seconds = self._experiment.faults.start_timeout_s
         until = time.monotonic() + seconds
+        gathers = False
         while self._awaited and not (self.workers and self._has_begun):
+            if not gathers and len(self._awaited) < self._experiment.workers:
+                gathers, seconds = True, min(seconds, GATHER_SECONDS)
+                until = min(until, time.monotonic() + seconds)
             left = until - time.monotonic()
             if left <= 0:
                 break

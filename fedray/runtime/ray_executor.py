@@ -10,6 +10,7 @@ ones there; with one on another node they go through Ray's object store.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -84,7 +85,7 @@ class RayExecutor:
     ) -> dict[int, Reply]:
         """Run one client step for every key of `down`, one call per worker.
 
-        With a reply timeout it is one call per client, and what is late is dropped. With `total`
+        With a reply timeout it is one call per client, and a late reply is a failure. With `total`
         each call answers what its clients' uploads add up to, in as few parts as there are.
         """
         self._enter(round_)
@@ -154,7 +155,7 @@ class RayExecutor:
         Args:
             clients: whose steps.
             send: calls a worker for some clients.
-            timeout: seconds to wait for all answers; None waits for ever.
+            timeout: seconds that each call may take once its worker begins it; None waits for ever.
             again: whether a worker is late only when nobody has answered for `timeout` seconds,
                 and then counts as dead.
             in_a_row: whether workers had better have clients that stand in a row.
@@ -171,7 +172,11 @@ class RayExecutor:
                 shares = [(worker, [client]) for worker, share in shares for client in share]
                 self._warm_up()  # the clock is for steps, not for a worker that starts
             calls = [send(worker, share) for worker, share in shares]
-            late = _stalled(calls, timeout) if again else _late(calls, timeout)
+            behind: set[Any] = set()
+            if again:
+                late = _stalled(calls, timeout)
+            else:
+                late, behind = _late(calls, timeout)
             lost: dict[Any, list[int]] = {}
             away = set()
             if not again:
@@ -179,6 +184,9 @@ class RayExecutor:
             for call in calls:
                 if call.refs[0] in late and not again:
                     yield call, None
+                    continue
+                if call.refs[0] in behind:
+                    lost[call.worker].extend(call.clients)
                     continue
                 answers, death = _answers(call, late)
                 if death is None:
@@ -369,12 +377,42 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     return [ref for _, ref in sorted(refs.values(), key=lambda item: item[0])], position
 
 
-def _late(calls: Sequence[Call], timeout: float | None) -> set[Any]:
-    """The first reference of each call that has no answer after so many seconds."""
+def _late(calls: Sequence[Call], timeout: float | None) -> tuple[set[Any], set[Any]]:
+    """Wait until every call has an answer, is late, or stands behind one that is late.
+
+    A worker runs its calls one after the other, so a call's time begins when the one before has
+    an answer.
+
+    Args:
+        calls: in the order in which each worker was given them.
+        timeout: seconds for each call; None does not wait at all.
+
+    Returns:
+        The first references of the late calls, and those of the calls behind them.
+    """
+    late: set[Any] = set()
+    behind: set[Any] = set()
     if timeout is None:
-        return set()
-    first = [call.refs[0] for call in calls]
-    return set(ray.wait(first, num_returns=len(first), timeout=timeout)[1])
+        return late, behind
+    queues: dict[Any, list[Any]] = {}
+    for call in calls:
+        queues.setdefault(call.worker, []).append(call.refs[0])
+    began = dict.fromkeys(queues, time.monotonic())
+    while queues:
+        heads = {queue[0]: worker for worker, queue in queues.items()}
+        left = min(began[worker] + timeout - time.monotonic() for worker in queues)
+        ray.wait(list(heads), num_returns=1, timeout=max(0.0, left))
+        now = time.monotonic()
+        answered, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0)
+        for ref, worker in heads.items():
+            if ref in answered:
+                began[worker] = now
+                del queues[worker][0]
+            elif now >= began[worker] + timeout:
+                late.add(ref)
+                behind.update(queues.pop(worker)[1:])
+        queues = {worker: queue for worker, queue in queues.items() if queue}
+    return late, behind
 
 
 def _stalled(calls: Sequence[Call], timeout: float | None) -> set[Any]:

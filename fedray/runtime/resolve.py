@@ -16,19 +16,26 @@ from fedray.config import (
 from fedray.runtime.compatibility import check
 
 
-def resolve(name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()) -> Experiment:
+def resolve(
+    name: str,
+    assignments: Iterable[str] = (),
+    plugins: Iterable[str] = (),
+    *,
+    trusted: bool = True,
+) -> Experiment:
     """Read an experiment by name or file, lay presets and `key=value` assignments on it, check it.
 
     Args:
         name: a shipped name or a YAML file.
         assignments: "key=value".
         plugins: files and modules besides those that the experiment names.
+        trusted: whether plug-in files that the experiment names may run without a question.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
     pairs = parse_assignments(assignments)
-    tree = with_read_plugins(read_experiment(name), pairs, plugins)
+    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=trusted)
     return from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
 
 

@@ -75,23 +75,21 @@ class SerialExecutor:
     ) -> dict[int, Reply]:
         """Run one client step for every key of `down`, and add up the uploads if asked to."""
         replies = {}
-        with self._runtime.exchange():
-            for client, payload in down.items():
-                before = self.states.get(client)
-                replies[client], after = self._runtime.step(
-                    name, round_, client, before, payload, total
-                )
-                if after is not None and after is not before:
-                    self.states.put(client, after)
+        for client, payload in down.items():
+            before = self.states.get(client)
+            replies[client], after = self._runtime.step(
+                name, round_, client, before, payload, total
+            )
+            if after is not None and after is not before:
+                self.states.put(client, after)
         return replies
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test for every key of `down`."""
-        with self._runtime.exchange():
-            return {
-                client: self._runtime.test(name, round_, client, self.states.get(client), payload)
-                for client, payload in down.items()
-            }
+        return {
+            client: self._runtime.test(name, round_, client, self.states.get(client), payload)
+            for client, payload in down.items()
+        }
 
     def close(self) -> None:
         """Let the states go."""

@@ -16,7 +16,6 @@ import torch
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
 from fedray.core import Algorithm
-from fedray.core.signals import came_from_outside
 from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
 from fedray.errors import (
@@ -198,9 +197,6 @@ class Session:
                 writer.append(done, costs)
                 self._keep(done, writer)
                 yield done
-                plot = self._folder.partition_plot
-                if not plot.exists():  # a second, for which no round waits
-                    plot_phases(self._assembly.data, self._assembly.plan, plot)
             self._store.wait()
             if writer is None and earlier is not None:
                 self._folder.put_together()  # killed between its last checkpoint and its end
@@ -245,11 +241,17 @@ class Session:
         self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
 
     def _end(self, writer: RunWriter) -> None:
-        """Have the last checkpoint whole, and the file of rounds closed."""
+        """Finish the last checkpoint, close the file of rounds, and draw the partition.
+
+        The plot takes a second or two, so it comes last: no round waits for it.
+        """
         try:
             self._store.wait()
         finally:
             writer.close(stopped_early=self._stop is not None and self._stop.is_due)
+            plot = self._folder.partition_plot
+            if not plot.exists():
+                plot_phases(self._assembly.data, self._assembly.plan, plot)
 
     def _keep_round_before(self, writer: RunWriter) -> None:
         """Write the checkpoint of the last whole round, where none was due."""
@@ -421,8 +423,6 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
     except (UserError, RunFailed):
         raise
     except (Exception, SystemExit) as error:  # somebody's code may end in sys.exit()
-        if came_from_outside(error):
-            raise
         failure = Failure.of(error)
         raise CodeError(failure, folder.keep_error(failure.traceback)) from error
 

@@ -20,7 +20,6 @@ from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
-from fedray.runtime.isolation import Surroundings
 from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.notices import Notices
 from fedray.runtime.packing import accept_mapped_arrays, pack, sealed, unpack
@@ -131,7 +130,6 @@ class Worker:
         limit_memory(self._device, gpus)
         self._notices = Notices()
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
-        self._surroundings = Surroundings(self._device)
 
     def warm_up(self, experiment: str) -> int:
         """Get ready for calls of an experiment; returns the process id."""
@@ -144,7 +142,7 @@ class Worker:
         Args:
             experiment: as it was asked for, before it was pinned to its images.
         """
-        with suppress(Exception), self._surroundings.kept():
+        with suppress(Exception):
             assembly = Assembly(Experiment.model_validate_json(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models
 
@@ -167,7 +165,7 @@ class Worker:
         """
         runtime, total = self._runtime(share.experiment), share.total()
         answers: list[Answer] = []
-        with runtime.exchange(), share.writer() as writer:
+        with share.writer() as writer:
             for client, state, down in share.inputs(referenced):
                 started = time.perf_counter()
                 reply, new = runtime.step(name, share.round, client, state, down, total)
@@ -183,11 +181,10 @@ class Worker:
     def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
         """Run one test for several clients; arguments as of `step`."""
         runtime = self._runtime(share.experiment)
-        with runtime.exchange():
-            return [
-                runtime.test(name, share.round, client, state, down)
-                for client, state, down in share.inputs(referenced)
-            ]
+        return [
+            runtime.test(name, share.round, client, state, down)
+            for client, state, down in share.inputs(referenced)
+        ]
 
     def node(self) -> str:
         """The id of the node that this process is on."""
@@ -202,14 +199,13 @@ class Worker:
         return self._notices.take()
 
     def _runtime(self, experiment: str) -> ClientRuntime:
-        """What runs an experiment's steps, in the surroundings that this process began with."""
+        """Return what runs an experiment's steps."""
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None:
             use(runtime.assembly.experiment.plugins)
         else:
-            with self._surroundings.kept():
-                assembly = Assembly(Experiment.model_validate_json(experiment))
-                runtime = ClientRuntime(assembly, self._device)
+            assembly = Assembly(Experiment.model_validate_json(experiment))
+            runtime = ClientRuntime(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]

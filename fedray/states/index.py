@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedray.records import check_state_file
 from fedray.states.segments import Place
 
 SPARE = 4096
@@ -80,7 +81,7 @@ class IndexLog:
         Raises:
             OSError, KeyError, TypeError, ValueError: when it is damaged or missing.
         """
-        with (folder / facts["file"]).open("rb") as file:
+        with (folder / check_state_file(facts["file"])).open("rb") as file:
             content = file.read(facts["bytes"])
         log = cls(folder, facts["file"], len(content), content.count(b"\n"))
         log._digest.update(content)
@@ -92,6 +93,8 @@ class IndexLog:
             entries.pop(client, None)
             if rest:
                 file_name, offset, length, checksum, shared = rest
+                for name in (file_name, *shared):
+                    check_state_file(name)
                 entries[client] = Place(file_name, offset, length, checksum, tuple(shared))
         return log, entries
 

@@ -225,9 +225,16 @@ def read_state(folder: Path, place: Place) -> ClientState:
 
 
 def damaged(path: Path, error: Exception) -> UserError:
-    """The error that says so of a checkpoint's file."""
-    reason = "it is missing" if isinstance(error, FileNotFoundError) else error
+    """Return the error that says what is wrong with a file that cannot be read."""
     where = getattr(error, "filename", None) or path
+    is_missing = isinstance(error, FileNotFoundError)
+    if isinstance(error, PermissionError) or (is_missing and os.path.exists(where)):
+        # safetensors says that a file is not there when it may not be read
+        return UserError(
+            f"{where} may not be read by this account; ask its owner for the right, or start anew "
+            "with another --out"
+        )
+    reason = "it is missing" if is_missing else error
     return UserError(
         f"{where} is damaged ({reason}); restore it from a copy, or start anew with another --out"
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedray.core import ClientState
 from fedray.files import sync
+from fedray.records import own_entries
 from fedray.states.index import IndexLog
 from fedray.states.segments import (
     Place,
@@ -303,7 +304,7 @@ class StateStore(Mapping[int, ClientState]):
         """The names of files that nobody needs: what was begun by a process that was killed."""
         if self._folder is None or not self._folder.is_dir():
             return []
-        names = [path.name for path in self._folder.iterdir()]
+        names = [path.name for path in own_entries(self._folder, "checkpoints/states")]
         return sorted(name for name in names if name != self._named and name not in self._files)
 
     def tidy(self) -> None:

@@ -28,14 +28,14 @@ def read_sealed(path: Path, expected: int, remedy: str) -> dict[str, Any]:
     """
     try:
         tree = parse_json(path.read_bytes())
-        if isinstance(tree, dict) and tree.get("format", expected) != expected:
-            raise UserError(
-                f"{path.parent} has format {tree['format']}, this version reads {expected}; "
-                f"{remedy}"
-            )
-        return unsealed(tree)
+        other = isinstance(tree, dict) and tree.get("format", expected) != expected
+        if not other:
+            return unsealed(tree)
     except (OSError, ValueError) as error:
         raise damaged(path, error) from None
+    raise UserError(
+        f"{path.parent} has format {tree['format']}, this version reads {expected}; {remedy}"
+    )
 
 
 def taken_apart(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:

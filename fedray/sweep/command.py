@@ -40,7 +40,8 @@ from fedray.files import (
     unused_removed,
     write_atomic,
 )
-from fedray.records import RunFolder, prove_writable
+from fedray.plugins import unshipped
+from fedray.records import RunFolder, prove_writable, refuse_links
 from fedray.runtime.fetching import fetch_missing
 from fedray.runtime.mirror import mirrored
 from fedray.runtime.whose import check_free, check_same
@@ -115,6 +116,8 @@ def carry_out(args: argparse.Namespace) -> int:
     configs = check_configurations(ledger.plan)
     print(headline(ledger), flush=True)
     plan = ledger.plan
+    if elsewhere := unshipped(read_plugins(plan.base.get("plugins", ()))):
+        print(elsewhere, flush=True)
     asked = [plan.experiment_of(config, plan.seeds[0]) for config in configs]
     prove_writable(RunFolder(ledger.home))
     concurrent = connect_cluster(
@@ -264,11 +267,13 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     """Keep every other process out of an invocation's folder.
 
     Raises:
-        UserError: when another process has it, or it cannot be written.
+        UserError: when another process has it, when it cannot be written, or when a link leads
+            out of it.
     """
     lock = FileLock(home / LOCK)
     try:
         home.mkdir(parents=True, exist_ok=True)
+        refuse_links(home, home.iterdir())
         lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a command that is still running") from None
@@ -506,6 +511,7 @@ def tune_trials(
     from fedray.runtime.resources import trial_bundles
 
     _count_nothing()
+    _take_killed_for_dead()
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the ledger
     shutil.rmtree(home / TUNE_FOLDER, ignore_errors=True)
@@ -534,6 +540,29 @@ def _count_nothing() -> None:
     from ray.air._internal import usage
 
     usage.tag_callbacks = lambda callbacks: False
+
+
+def _take_killed_for_dead() -> None:
+    """Make Ray Tune handle a trial's process that was killed for memory as one that died.
+
+    Ray reports it by an OutOfMemoryError, which is no RayActorError, so that Ray Tune ends all
+    trials with an error.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+    failed = RayActorManager._actor_task_failed
+    if hasattr(failed, "__wrapped__"):
+        return
+
+    @functools.wraps(failed)
+    def with_memory(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, OutOfMemoryError):
+            died = ActorDiedError()
+            died.error_msg, exception = str(exception), died
+        failed(manager, tracked_actor_task, exception)
+
+    RayActorManager._actor_task_failed = with_memory
 
 
 def conclude(ledger: Ledger, hint: str | None) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedray.evaluation.measures.base_to_novel import harmonic_mean
@@ -15,7 +16,7 @@ from fedray.sweep.seeds import seed_folders
 from fedray.sweep.spec import Config, SweepPlan, words
 
 OF_MEANS = ("hm_of_means", "cm_of_means")
-"""HM and CM of the means of their parts, not the means of HM and CM (FedMGP prints both)."""
+"""HM and CM of the means over data sets, seed by seed as in a report, then the mean over seeds."""
 PARTS = ("local_accuracy", "accuracy_base", "accuracy_novel")
 
 
@@ -81,30 +82,42 @@ def _means(ledger: Ledger, trials: Sequence[Trial]) -> dict[str, float]:
     """The mean over trials of each metric, in the round of the objective."""
     plan = ledger.plan
     names = list(dict.fromkeys([plan.objective, plan.metric, *plan.columns]))
-    found = [_values(ledger, trial) for trial in trials]
+    by_seed = [_by_seed(ledger, trial) for trial in trials]
+    found = [_over_seeds(each) for each in by_seed]
     values = {
         name: sum(each[name] for each in found) / len(found)
         for name in names
         if found and all(name in each for each in found)
     }
     if all(name in values for name in PARTS):
-        local, base, novel = (values[name] for name in PARTS)
-        hm = harmonic_mean(base, novel)
-        values |= dict(zip(OF_MEANS, (hm, (local + hm) / 2), strict=True))
+        every = [_hm_and_cm(each) for each in zip(*by_seed, strict=True)]
+        values |= dict(zip(OF_MEANS, map(fmean, zip(*every, strict=True)), strict=True))
     return values
 
 
-def _values(ledger: Ledger, trial: Trial) -> dict[str, float]:
-    """A trial's metrics, the mean over seeds, each in the round of its objective.
+def _hm_and_cm(trials: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Return HM and CM of the means over the trials of one seed."""
+    local, base, novel = (fmean(trial[name] for trial in trials) for name in PARTS)
+    hm = harmonic_mean(base, novel)
+    return hm, (local + hm) / 2
+
+
+def _by_seed(ledger: Ledger, trial: Trial) -> list[Mapping[str, float]]:
+    """Return a trial's metrics for each seed, in the round of its objective.
 
     A seed that stopped before that round stays as it was in its last one.
     """
     plan = ledger.plan
     folders = seed_folders(ledger.home / trial.name, plan.seeds)
-    metrics = []
+    metrics: list[Mapping[str, float]] = []
     for folder, round_ in zip(folders, trial.best_rounds, strict=True):
         until = [done.metrics for done in folder.rounds() if done.round <= round_]
-        metrics += until[-1:]
+        metrics.append(until[-1] if until else {})
+    return metrics
+
+
+def _over_seeds(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean over seeds of the metrics that all seeds have."""
     names = set.intersection(*(set(each) for each in metrics)) if metrics else set()
     return {name: sum(each[name] for each in metrics) / len(metrics) for name in names}
 

@@ -22,7 +22,6 @@ from fedray.config import (
     ReportConfig,
     Seed,
     Tree,
-    check_agreement,
     find_yaml,
     flatten,
     is_key,
@@ -256,7 +255,7 @@ def read_sweep(path: Path) -> Sweep:
             raise UserError(f"{name}.scales.{label}.set: {shown(wrong[0])} is no key")
         if "seed" in scale.set:
             raise UserError(f"{name}.scales.{label}.set: seed is a sweep's; write seeds: [...]")
-        check_agreement(scale.set.items())
+        check_no_select(scale.set, f"{name}.scales.{label}.set")
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
         check_mean_over(scale.mean_over or sweep.mean_over, space, sweep, name)
@@ -492,6 +491,20 @@ def check_select(select: Chosen | None, sweep: Sweep, name: str) -> None:
         )
 
 
+def check_no_select(keys: Iterable[str], where: str) -> None:
+    """Refuse a key of a sweep's or a table's file that chooses on test images without a mark.
+
+    Raises:
+        UserError: naming the switch, `select`, which marks every number that it chooses.
+    """
+    for key in keys:
+        if key.partition(".")[0] == "report":
+            raise UserError(
+                f"{where}: {key} would choose rounds on images that the page does not name; write "
+                "select: test (or validation) as a key of the file, which marks every number"
+            )
+
+
 def check_seeds(seeds: Sequence[Any], name: str) -> None:
     """Refuse seeds that are none, negative or twice there.
 
@@ -610,6 +623,7 @@ def _check_searchable(axis: Axis, search: str, name: str) -> None:
         )
     if "seed" in axis.keys:
         raise UserError(f"{name}.space: seeds are not swept, they are averaged; use seeds: ")
+    check_no_select(axis.keys, f"{name}.space")
     if search == "grid":
         if not axis.is_listed:
             raise UserError(

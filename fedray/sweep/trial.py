@@ -91,14 +91,10 @@ def _made(
     Raises:
         CodeError: in place of its SystemExit.
     """
-    from fedray.core.signals import came_from_outside
-
     try:
         with closing(make()) as all_reports:
             yield from all_reports
     except SystemExit as error:
-        if came_from_outside(error):
-            raise
         raise CodeError(Failure.of(error)) from error
 
 

@@ -1,8 +1,8 @@
-"""What a trial leaves to the next one in its process: workers, and surroundings as they were.
+"""What a trial leaves to the next one in its process: its workers.
 
 Ray Tune lets a trial's actor, with its placement group, go on to the next trial that asks for the
 same resources. The libraries that the process has imported stay, and so does what runs share
-(`runtime.cache`); here are the workers. Whatever else a trial changed is set back.
+(`runtime.cache`); here are the workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fedray.config import Experiment
     from fedray.federation import Executor
     from fedray.runtime.assembly import Assembly
-    from fedray.runtime.isolation import Surroundings
     from fedray.runtime.pool import WorkerPool
 
     MakeExecutor: TypeAlias = Callable[[Assembly], Executor]
@@ -27,7 +26,6 @@ class WarmProcess:
     def __init__(self) -> None:
         self._pool: WorkerPool | None = None
         self._fits: Any = None
-        self._surroundings: Surroundings | None = None
 
     @contextmanager
     def trial(self, experiments: Sequence[Experiment]) -> Iterator[MakeExecutor]:
@@ -36,26 +34,20 @@ class WarmProcess:
         One worker that computes on the CPU would only take turns with the trial's own process,
         and so is that process.
 
-        The process's surroundings are afterwards what they were before the first trial. A trial
-        that raises an error leaves nothing to the next. One that is stopped between two rounds
-        (ASHA, by closing the generator that uses this) does.
+        A trial that raises an error leaves nothing to the next. One that is stopped between two
+        rounds (ASHA, by closing the generator that uses this) does.
 
         Args:
             experiments: of the trial's seeds; they say what workers it needs.
         """
         import torch
 
-        from fedray.runtime.isolation import Surroundings
-
-        if self._surroundings is None:
-            self._surroundings = Surroundings(torch.device("cpu"))
-        with self._surroundings.kept():
-            torch.set_num_threads(experiments[0].threads)
-            try:
-                yield self._executors(experiments)
-            except Exception:
-                self.close()
-                raise
+        torch.set_num_threads(experiments[0].threads)
+        try:
+            yield self._executors(experiments)
+        except Exception:
+            self.close()
+            raise
 
     def _executors(self, experiments: Sequence[Experiment]) -> MakeExecutor:
         import torch

@@ -113,14 +113,16 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         return f"{DIED} {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
 
     def _is_outage(self, error: Exception, entry: Trial) -> bool:
-        """Whether nothing speaks against the trial itself.
+        """Return True if the trial itself is not to blame.
 
-        Lost states do when no new round was done since they were lost the last time.
+        It is to blame for lost states if it has finished no round since the states were lost the
+        last time.
         """
         if isinstance(error, StatesLost):
+            is_first = entry.number not in self._lost_at
             before = self._lost_at.get(entry.number)
             self._lost_at[entry.number] = entry.last_round
-            return before != entry.last_round or before is None
+            return is_first or before != entry.last_round
         return isinstance(error, NoRoom) or is_outage(error)
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:

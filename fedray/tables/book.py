@@ -10,17 +10,17 @@ failed, and what was spent on them.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, RunFolder
+from fedray.records import BEST, RunFolder, sealed
 from fedray.sweep.ledger import DIVERGED, Trial, read_state, write_state
 from fedray.sweep.seeds import MergedRound, merge
 from fedray.sweep.spec import words
@@ -283,7 +283,7 @@ class Book:
             trial.objective, trial.best_rounds = found.choice, [found.round]
         if rounds:
             trial.last_round = rounds[-1].round
-            shutil.rmtree(folder_of(trial) / "checkpoints", ignore_errors=True)  # nobody goes on
+            CheckpointStore(folder_of(trial), identity="").clear()  # nobody resumes the run
 
     def try_again(self) -> None:
         """Forget the failures that say nothing of what was run; their cause may be gone."""
@@ -309,7 +309,7 @@ class Book:
         self.home.mkdir(parents=True, exist_ok=True)
         for number, published in enumerate(self.published):
             if not (kept := self.home / kept_name(number)).exists():
-                write_json(kept, published.tree)
+                write_json(kept, sealed(published.tree))
         write_state(self.home / FILE, tree)
 
     @classmethod

@@ -32,8 +32,8 @@ from fedray.files import (
     write_atomic,
     write_json,
 )
-from fedray.plugins import Plugin
-from fedray.records import RunFolder
+from fedray.plugins import Plugin, unshipped
+from fedray.records import RunFolder, sealed
 from fedray.report.section import Section
 from fedray.runtime.fetching import fetch_missing
 from fedray.runtime.mirror import mirrored
@@ -121,6 +121,8 @@ def carry_out(args: argparse.Namespace) -> int:
     fetch_missing(book.store)
     check_stored(book)
     print(headline(book), flush=True)
+    if elsewhere := unshipped(plugins_of(book.plan)):
+        print(elsewhere, flush=True)
     if args.plan:
         print("\n".join([*planned_cells(book), *not_asked(book.plan)]))
         return 0
@@ -396,7 +398,7 @@ def write_page(book: Book, found: Outcome) -> list[Section]:
     write_atomic(book.home / PAGE, markdown(pictured))
     write_atomic(book.home / "table.tex", latex(found))
     write_atomic(book.home / "table.html", html(pictured))
-    write_json(book.home / DATA, table_json(book, found, how))
+    write_json(book.home / DATA, sealed(table_json(book, found, how)))
     return sections
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from fedray.report.statistics import (
     Interval,
-    holm,
     p_value,
     seeds_needed,
     t_interval,
@@ -71,15 +70,6 @@ def compared(
     values = without_rounding(list(differences.values()), size)
     found = dict(zip(differences, values, strict=True))
     return Comparison(better, worse, found, size, t_interval(values, level), p_value(values, size))
-
-
-def corrected(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction for all that was asked; what has no p counts, too.
-
-    How many questions there are must not depend on which of them could be answered.
-    """
-    found = holm([1.0 if p is None else p for p in ps])
-    return [None if p is None else each for p, each in zip(ps, found, strict=True)]
 
 
 def verdict_of(comparison: Comparison, p: float | None, alpha: float) -> Verdict:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedray.records import Metric
-from fedray.report.statistics import Interval, bootstrap_iqm, t_interval
+from fedray.report.statistics import Interval, bootstrap_iqm, holm_of_all, t_interval
 from fedray.sweep.ledger import DIVERGED
 from fedray.tables.agenda import Standing, Wanted
 from fedray.tables.book import Book
@@ -19,7 +19,6 @@ from fedray.tables.comparing import (
     Compare,
     Comparison,
     compared,
-    corrected,
     needed_of,
     verdict_of,
 )
@@ -187,7 +186,7 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
     questions = ask(plan, claims, compare)
     near = [each.middle for each in questions if each.middle is not None]
     family = [*asked, *(each.comparison for each in questions), *near]
-    ps = iter(corrected([each.p for each in family]))
+    ps = iter(holm_of_all([each.p for each in family]))
     of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
     middle = [None if each.middle is None else next(ps) for each in questions]
     alpha = (1 - plan.confidence) / max(1, len(family))

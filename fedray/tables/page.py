@@ -235,9 +235,23 @@ def _claims(found: Outcome) -> Section:
             f"{decided} of {len(rows)} claims are decided. Differences seed by seed, less what is "
             f"claimed, with their {100 * found.plan.confidence:g} % interval; p of the two-sided "
             f"paired t-test, corrected for {family} comparisons; decided below {alpha:.2g}."
+            f"{_of_choices(found)}"
         ]
         if rows
         else (),
+    )
+
+
+def _of_choices(found: Outcome) -> str:
+    """Return the sentence that says which choices the verdicts are about; "" without tuning."""
+    plan = found.plan
+    if not any(row.space for row in plan.rows.values()):
+        return ""
+    seeds = plan.tuning.seeds
+    named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return (
+        f" The verdicts are about the configurations that were chosen on tuning {named}; they "
+        "leave out the luck of that choice."
     )
 
 

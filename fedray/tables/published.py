@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.config import Experiment, Frozen, Tree, validate
-from fedray.errors import UserError, named
-from fedray.records import Metric
+from fedray.errors import UserError, named, shown
+from fedray.records import Metric, read_checked, read_json
 from fedray.tables.measured import Measured, Numbers
 from fedray.tables.plan import Phase, TablePlan
 
 DATA = "table.json"
-FORMAT = 1
+FORMAT = 2
+"""Since 2 a table.json carries its checksum."""
 RUNS = "runs"
 
 
@@ -78,19 +79,15 @@ class Published:
             UserError: when it is not there, damaged, or of a fedray that did not write its runs.
         """
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-            if tree["format"] != FORMAT or RUNS not in tree:
+            tree = check_table(path)
+            if RUNS not in tree:
                 raise UserError(f"{path} does not hold its runs; an older fedray made it")
             found = cls(source, tree)
             _ = found.runs, found.made, found.metric, found.table, found.seeds
             found.notes_that_begin("")
-        except FileNotFoundError:
-            raise UserError(
-                f"{path} is not there; give the folder of a table that was run"
-            ) from None
         except UserError:
             raise
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {named(error)}") from None
         return found
 
@@ -154,6 +151,28 @@ class Published:
         means = [(name, self.metric[one]) for name, one in there.items()]
         metrics = [Metric(name, of.unit, of.direction, of.on) for name, of in means]
         return Measured(**found, metrics=metrics)
+
+
+def check_table(path: Path) -> Tree:
+    """Read a table.json, after checking its format and its checksum.
+
+    Raises:
+        UserError: when it is missing, damaged or edited, or was written in another format.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"{path} is not there; give the folder of a table's invocation, as fedray table "
+            "prints it"
+        )
+    tree = read_json(path)
+    if not isinstance(tree, dict) or "format" not in tree:
+        raise UserError(f"{path} cannot be read: it is not the file of a table")
+    if tree["format"] != FORMAT:
+        raise UserError(
+            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
+            "table again in the results folder that has its runs: none of them is run again"
+        )
+    return read_checked(path)
 
 
 def commits_in(tree: Tree) -> list[str]:

@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 from fedray.config import (
     Frozen,
     Tree,
-    check_agreement,
     find_yaml,
     is_key,
     parse_assignments,
@@ -29,7 +28,7 @@ from fedray.files import check_name
 from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
-from fedray.sweep.spec import check_seeds, check_space, grid, parse_axis
+from fedray.sweep.spec import check_no_select, check_seeds, check_space, grid, parse_axis
 from fedray.tables.claims import ALL, EACH, MEAN, Claim, parse_claims, rows_in
 from fedray.tables.looks import check_looks, within_seeds
 from fedray.tables.plan import PaperNumbers, Reporting, RowPlan, TablePlan, Tuning
@@ -361,7 +360,7 @@ def _keys(keys: Tree, where: str) -> Tree:
         raise UserError(f"{where}: {shown(wrong[0])} is no key")
     if "seed" in keys:
         raise UserError(f"{where}: seed is chosen by phase; write report: {{seeds: [...]}}")
-    check_agreement(keys.items())
+    check_no_select(keys, where)
     return keys
 
 

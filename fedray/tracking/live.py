@@ -396,7 +396,7 @@ class MlflowTracker:
             self._settled += 1
         if run.end is not None:
             self._end(run.opened, run.end)
-            if self.failure is not None:
+            if self.failure is not None or run.spec.key in self._store.keys_with_twins:
                 self._store.delete_twins(run.opened, run.spec.key)
 
     def _end(self, run: OpenRun, end: _End) -> None:

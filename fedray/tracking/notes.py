@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedray.errors import UserError
+from fedray.markdown import escape_html
 from fedray.records import BEST, Run, RunFolder, Traffic, data_name
 from fedray.tracking.store import ARTIFACT
 from fedray.units import size_of
@@ -47,7 +48,9 @@ def picture(what: str, file: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [" | ".join(text.replace("|", "\\|") for text in row) for row in (header, *rows)]
+    """Return a Markdown table; HTML in its cells is shown, not interpreted."""
+    lines = [
+        " | ".join(escape_html(text.replace("|", "\\|")) for text in row) for row in (header, *rows)
+    ]
     head, *rest = [f"| {line} |" for line in lines]
     return "\n".join([head, "|:--" + "|--:" * (len(header) - 1) + "|", *rest])

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from filelock import FileLock
 
 from fedray.errors import UserError
+from fedray.markdown import escape_html
 from fedray.masking import mask
 from fedray.tracking.describe import (
     MAX_TAG,
@@ -207,6 +208,8 @@ class Store:
         self.uri = uri
         self.experiment = experiment
         self.question = question
+        self.keys_with_twins: set[str] = set()
+        """Keys of which `find` has seen several runs."""
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._client: Any = None
@@ -247,7 +250,7 @@ class Store:
     def _experiment(self, client: Any, location: str | None) -> str:
         tags = {KIND_TAG: MODEL_TRAINING, VIEW_TAG: view_state()}
         if self.question:
-            tags[NOTE_TAG] = self.question
+            tags[NOTE_TAG] = escape_html(self.question)
         found = client.get_experiment_by_name(self.experiment)
         if found is None:
             try:
@@ -265,7 +268,7 @@ class Store:
         return str(found.experiment_id)
 
     def find(self, key: str, *, everywhere: bool = False) -> str | None:
-        """The id of the run with this key, or None.
+        """Return the id of the run with this key, or None; of several, the one that has most.
 
         Args:
             key: the run's key.
@@ -274,13 +277,13 @@ class Store:
         twins = self._all_with(key, everywhere)
         if len(twins) < 2:
             return twins[0] if twins else None
-        fullest = max(twins, key=self._fullness)
-        self._delete(set(twins) - {fullest})
-        return fullest
+        self.keys_with_twins.add(key)
+        return max(twins, key=self._fullness)
 
     def delete_twins(self, run: OpenRun, key: str) -> None:
         """Delete other runs of this key, of requests that were carried out after we gave up."""
-        self._delete(set(self._all_with(key)) - {run.run_id})
+        for twin in set(self._all_with(key)) - {run.run_id}:
+            self._client.delete_run(twin)
 
     def _all_with(self, key: str, everywhere: bool = False) -> list[str]:
         self.connect()
@@ -302,10 +305,6 @@ class Store:
             max_results=1,
         )
         return len(rounds or ()), len(children)
-
-    def _delete(self, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            self._client.delete_run(run_id)
 
     def open(self, spec: RunSpec, *, reopen: bool, everywhere: bool = False) -> OpenRun:
         """Find the run or create it; params and tags that are missing are added.
@@ -398,11 +397,12 @@ class Store:
 
         Args:
             run: the run.
-            note: Markdown; `artifact:NAME` becomes the address of a file that is kept with it.
+            note: Markdown, whose HTML is shown and not interpreted; `artifact:NAME` becomes the
+                address of a file that is kept with it.
         """
         before = run.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={run.run_id}&path=\1"
-        text = OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, note)
+        text = OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note))
         if note and text != before and (not before or before.startswith(OURS.strip())):
             self._client.set_tag(run.run_id, NOTE_TAG, shorten(text, MAX_TAG))
             run.tags[NOTE_TAG] = text

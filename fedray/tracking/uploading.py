@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedray.errors import FedrayError, UserError
 from fedray.masking import mask
-from fedray.records import Run, RunFolder, find_runs
+from fedray.records import Run, RunFolder, find_runs, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
     Totals,
@@ -150,7 +150,9 @@ def _upload(store: Store, folder: Path, done: Run) -> Uploaded:
     files += add_models(store, run, folder)
     files += bool(text) and store.add_text(run, text, "per_client.json")
     complete = done.is_finished
-    if run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED"):
+    is_ended = complete or not is_claimed(RunFolder(folder))  # else its own process closes the run
+    is_open = run.created or run.status == "RUNNING" or (complete and run.status != "FINISHED")
+    if is_ended and is_open:
         ended = run.started_ms + round(1000 * done.costs.wall_seconds)
         store.close_run(run, "FINISHED" if complete else "KILLED", {}, ended)
     store.describe(run, run_note(done))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedray.markdown import escape_html
 from fedray.records import RunFolder
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ MOST_CLASSES = 50
 
 
 def card(model: TrainedModel) -> str:
-    """A model's page in Markdown. It says nothing of a licence: that is its owner's to give."""
-    return "\n".join([*_what(model), *_measured(model), *_classes(model), *_use(model)]) + "\n"
+    """Return a model's page in Markdown, without a licence, which its owner has to give."""
+    facts = [*_what(model), *_measured(model), *_classes(model)]
+    return "\n".join([*map(escape_html, facts), *_use(model)]) + "\n"
 
 
 def _what(model: TrainedModel) -> Iterator[str]:

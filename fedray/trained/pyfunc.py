@@ -11,6 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from fedray.config import read_mapping, read_plugins
+from fedray.config.listed import listed
+from fedray.plugins import trust
+from fedray.records import RunFolder
 from fedray.trained.model import TrainedModel
 from fedray.trained.opened import open_models
 
@@ -45,5 +49,9 @@ class ClientModels:
 
 
 def _load_pyfunc(folder: str) -> ClientModels:
-    """What MLflow calls with the folder that was logged."""
+    """Open the models for MLflow, from the folder that was logged.
+
+    Who loads a model from MLflow runs its code, so its plug-ins run without a question.
+    """
+    trust(read_plugins(listed(read_mapping(RunFolder(Path(folder)).config))))
     return ClientModels(Path(folder))

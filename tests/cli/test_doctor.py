@@ -33,6 +33,21 @@ def test_a_healthy_installation(healthy, capsys):
     assert "holds flowers" in said
 
 
+def test_a_missing_package_is_named_in_a_checkout_that_is_not_installed(healthy, monkeypatch):
+    def requires(name):
+        raise doctor.PackageNotFoundError(name)
+
+    def version(name):
+        if name == "optuna":
+            raise doctor.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(doctor, "requires", requires)
+    monkeypatch.setattr(doctor, "version", version)
+    *_, last = doctor.packages()
+    assert (last.state, last.found) == ("missing", "optuna")
+
+
 def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
     broken = [lambda: iter([Finding("Ray", "missing", "it is not there", "install it")])]
     monkeypatch.setattr(doctor, "CHECKS", broken)

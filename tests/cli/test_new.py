@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fedray as package
 from fedray.__main__ import main as fedray
+from fedray.cli import new
 from fedray.cli.run import main as run
 from fedray.plugins import use
 from fedray.records import RunFolder
@@ -39,6 +41,16 @@ def test_a_file_runs_by_the_command_that_is_printed(kind, capsys):
     text = Path("my_own.py").read_text()
     assert "--plugin my_own.py" in text
     assert "new_" not in text.lower()
+
+
+def test_a_projects_model_may_not_take_a_name_that_is_there(monkeypatch, capsys):
+    known = new.registered()
+    net = replace(known["architectures"][0], name="mine_net")
+    known["architectures"].append(net)
+    monkeypatch.setattr(new, "registered", lambda: known)
+    assert fedray(["new", "project", "mine"]) == 2
+    assert "there is architecture 'mine_net' already" in capsys.readouterr().err
+    new.check("project", "vgg11")  # its model is called vgg11_net
 
 
 def test_a_mixed_federation_with_a_model_of_ones_own(capsys):

@@ -7,6 +7,8 @@ import pytest
 
 from fedray.cli.results_page import BEGIN, END, not_run, results_page, summary, take, taken
 from fedray.errors import UserError
+from fedray.records import sealed
+from fedray.tables.published import check_table
 
 CLAIM = {"claim": "mine > base", "metric": "local_accuracy", "verdict": "holds"}
 CONTROL = {
@@ -21,6 +23,7 @@ CONTROL = {
 
 def a_table(name="tiny", verdict="holds", unit="share", **more):
     return {
+        "format": 2,
         "table": name,
         "answers": "does mine lead?",
         "made": {
@@ -75,7 +78,7 @@ def test_the_papers_tables_that_were_not_run_are_named(tmp_path):
         (folder / f"{name}.yaml").write_text(f"answers: {name}, and why?\n")
     (tmp_path / "docs/results/fedtsp_table1").mkdir(parents=True)
     (tmp_path / "docs/results/fedtsp_table1/table.json").write_text(
-        json.dumps(a_table("fedtsp_table1"))
+        json.dumps(sealed(a_table("fedtsp_table1")))
     )
     assert not_run(tmp_path) == {"fedtsp_table2": "fedtsp_table2, and why?"}
     text = results_page(tmp_path, f"{BEGIN}\n{END}")
@@ -85,7 +88,7 @@ def test_the_papers_tables_that_were_not_run_are_named(tmp_path):
 def test_what_is_taken_is_read_again(tmp_path):
     made = tmp_path / "made"
     made.mkdir()
-    (made / "table.json").write_text(json.dumps(a_table()))
+    (made / "table.json").write_text(json.dumps(sealed(a_table())))
     (made / "table.md").write_text("# tiny\n\n![the table as a figure](figure.png)\n")
     (made / "figure.png").write_bytes(b"\x89PNG\r\n")
     to = take(made, tmp_path)
@@ -95,6 +98,37 @@ def test_what_is_taken_is_read_again(tmp_path):
     assert taken(tmp_path) == [a_table()]
 
 
+def test_an_edited_table_is_not_taken(tmp_path):
+    edited = {**sealed(a_table()), "answers": "mine leads"}
+    (tmp_path / "table.json").write_text(json.dumps(edited))
+    with pytest.raises(UserError, match=r"table\.json cannot be read: .* damaged or edited"):
+        take(tmp_path, tmp_path)
+    assert not (tmp_path / "docs").exists()
+
+
+def test_every_published_table_is_whole():
+    paths = sorted(Path(__file__).parents[2].glob("docs/results/*/table.json"))
+    assert [check_table(path)["table"] for path in paths] == [path.parent.name for path in paths]
+    assert len(paths) >= 11
+
+
+def test_every_published_page_says_which_choices_its_verdicts_are_about():
+    for path in Path(__file__).parents[2].glob("docs/results/*/table.md"):
+        seeds = check_table(path.with_suffix(".json"))["plan"]["tuning"]["seeds"]
+        named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        assert f"configurations that were chosen on tuning {named}; they leave" in path.read_text()
+
+
+def test_pages_made_with_validation_images_that_others_trained_on_say_so():
+    for path in Path(__file__).parents[2].glob("docs/results/dp2fl_*/table.md"):
+        (note,) = (
+            note
+            for note in check_table(path.with_suffix(".json"))["notes"]
+            if note.startswith("Made before `dominant_class` kept training images")
+        )
+        assert f"- {note}.\n" in path.read_text()
+
+
 def test_folders_of_the_machine_are_cut_from_why_runs_failed(tmp_path):
     here = 'nan in "loss" (traceback in /tmp/my/runs/0a1b/error.txt, line 3; and/or /data/x.npz)'
     short = 'nan in "loss" (traceback in error.txt, line 3; and/or x.npz)'
@@ -102,7 +136,7 @@ def test_folders_of_the_machine_are_cut_from_why_runs_failed(tmp_path):
     kept = "--plugin /home/me/mine.py"
     table = a_table(cells=cells, runs=[{"reason": f"it diverged: {here}"}], notes=[f"mine: {here}"])
     table["made"]["command"] += f" {kept}"
-    (tmp_path / "table.json").write_text(json.dumps(table))
+    (tmp_path / "table.json").write_text(json.dumps(sealed(table)))
     (tmp_path / "table.md").write_text(f"- mine: {here}.\n- command: {kept}\n")
     to = take(tmp_path, tmp_path)
     assert (to / "table.md").read_text() == f"- mine: {short}.\n- command: {kept}\n"

@@ -125,7 +125,7 @@ def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
 
     algorithm = assembly.algorithm
     algorithm.predict = always_second
-    found = score(algorithm, local)
+    found = score(algorithm, local, runtime.held_out(0, 1))
     assert set(columns) == {4, 3}
     assert found.eval_sets["base"].classes == ((0, 6), (6, 6), (0, 6), (0, 6))
     assert found.eval_sets["novel"].classes == ((0, 6), (6, 6), (0, 6))

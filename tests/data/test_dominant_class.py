@@ -76,6 +76,20 @@ def RNG():
     return np.random.default_rng(0)
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("params", [{}, {"shots": 12}, {"disjoint": True, "shots": 4}])
+def test_no_client_trains_on_a_validation_image(seed, params):
+    data = federated(images(train=50), clients=6, seed=seed, **params)
+    assert not set(np.concatenate(data.train)) & set(np.concatenate(data.validation))
+    train, validation = counts(data, data.train), counts(data, data.validation)
+    assert ((train > 0) == (validation > 0)).all()
+
+
+def test_clients_that_train_on_everything_leave_nothing_to_validate_on():
+    with pytest.raises(UserError, match=r"leaves \d+ image\(s\) of class \d that no client trains"):
+        federated(images(train=21), clients=40)
+
+
 def test_train_and_validation_are_official_training_images_and_test_is_the_official_test():
     data = federated(images())
     for train, validation, test in zip(data.train, data.validation, data.test, strict=True):
@@ -96,7 +110,7 @@ def test_without_an_official_test_a_share_of_all_images_is_tested_on():
 
 
 def test_clients_may_share_images_unless_disjoint():
-    shared = federated(images(20), clients=6)
+    shared = federated(images(60), clients=6)
     everything = np.concatenate([*shared.train, *shared.validation])
     assert len(np.unique(everything)) < len(everything)
     disjoint = federated(images(40), clients=2, disjoint=True)
@@ -111,7 +125,7 @@ def test_too_few_images_for_disjoint_clients_is_a_sentence():
 
 
 def test_a_small_class_keeps_images_to_validate_on():
-    data = federated(images(10))
+    data = federated(images(10), clients=1)
     train, validation = counts(data, data.train), counts(data, data.validation)
     assert (validation.max(1) == 4).all()
     assert (train.max(1) == 6).all()  # 10 less the 4 of the validation
@@ -119,8 +133,8 @@ def test_a_small_class_keeps_images_to_validate_on():
 
 
 def test_a_client_is_the_same_however_many_there_are():
-    few, many = federated(images(), clients=3), federated(images(), clients=7)
-    for part in ("train", "validation", "test"):
+    few, many = federated(images(80), clients=3), federated(images(80), clients=7)
+    for part in ("train", "test"):  # nobody may train on validation images
         for a, b in zip(getattr(few, part), getattr(many, part), strict=False):
             assert np.array_equal(a, b)
     assert federated(images(), seed=1).sha256 != federated(images()).sha256

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -36,6 +38,18 @@ def flowers(tmp_path) -> Path:
         for i in range(12):
             draw(root / name / f"{i:02}.png", colour)
     return root
+
+
+def as_parquet(flowers: Path, folder: Path, **columns: list[object]) -> list[int]:
+    """Write a folder of classes as a parquet file with further columns, and return its labels."""
+    rows = sorted(flowers.glob("*/*.png"))
+    encoded = [{"bytes": path.read_bytes(), "path": path.name} for path in rows]
+    labels = [sorted(COLOURS).index(path.parent.name) for path in rows]
+    folder.mkdir()
+    table = pa.table({"image": encoded, "label": labels, **columns})
+    pq.write_table(table, folder / "train-0.parquet")
+    (folder / "dataset_info.json").write_text(json.dumps({"class_names": sorted(COLOURS)}))
+    return labels
 
 
 def test_a_folder_is_what_a_run_reads(flowers):
@@ -73,18 +87,7 @@ def test_domains_and_parquet_are_found_by_their_layout(tmp_path, flowers):
     assert look.domains == ["photo"] * 3 + ["sketch"] * 3
     assert look.image_set().domains.names == ("photo", "sketch")
 
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = sorted(flowers.glob("*/*.png"))
-    encoded = [{"bytes": path.read_bytes(), "path": path.name} for path in rows]
-    labels = [sorted(COLOURS).index(path.parent.name) for path in rows]
-    (tmp_path / "table").mkdir()
-    table = pa.table({"image": encoded, "label": labels})
-    pq.write_table(table, tmp_path / "table" / "train-0.parquet")
-    (tmp_path / "table" / "dataset_info.json").write_text(
-        json.dumps({"class_names": sorted(COLOURS)})
-    )
+    labels = as_parquet(flowers, tmp_path / "table")
     found = look_at(tmp_path / "table", source_for(tmp_path / "table"))
     assert found.source == "parquet"
     assert found.labels == labels
@@ -146,6 +149,27 @@ def test_sizes_are_compared_before_anything_starts(flowers):
     with pytest.raises(UserError, match=said):
         check_sizes(flowers, "image_folder")
     resolve("fedavg_digits", [*words, "data.image_size=10"])
+
+
+def test_sizes_in_a_parquet_file_are_compared_too(flowers, tmp_path):
+    as_parquet(flowers, tmp_path / "even")
+    check_sizes(tmp_path / "even", "parquet")
+    draw(flowers / "daisy" / "zz.png", (1, 1, 1), size=(10, 14))
+    as_parquet(flowers, tmp_path / "table")
+    with pytest.raises(UserError, match=r"train-0.parquet, row 12 is 10x14, .* 12x10"):
+        check_sizes(tmp_path / "table", "parquet")
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_images_without_a_domain_among_others_are_refused_as_a_run_refuses_them(
+    flowers, tmp_path, capsys, missing
+):
+    domains = [missing, *["photo"] * 20, *["sketch"] * 15]
+    as_parquet(flowers, tmp_path / "table", domain=domains)
+    with pytest.raises(UserError, match=r"row 0 has no domain, while others have one \(photo"):
+        load_images("parquet", tmp_path / "table")
+    assert main(["data", str(tmp_path / "table"), "data.clients=3"]) == 2
+    assert "1 of 36 images have no domain, while others have one" in capsys.readouterr().out
 
 
 def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):

@@ -6,8 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.averaging.fedavg import TrainedModel, client_weights, weighted_mean
-from fedray.errors import UserError
+from fedray.algorithms.averaging.fedavg import (
+    FedAvg,
+    TrainedModel,
+    client_weights,
+    weighted_mean,
+)
+from fedray.errors import ServerError, UserError
 from fedray.models import Pixels, build
 
 ONE_KIND = {"model.group": "cnn2"}
@@ -124,3 +129,9 @@ def test_noise_reaches_every_parameter_and_no_buffer(run):
     for name, tensor in quiet.items():
         statistic = "running" in name or name.endswith("num_batches_tracked")
         assert torch.equal(loud[name], tensor) == statistic, name
+
+
+def test_a_misspelt_shared_tensor_is_not_left_out_without_a_word(run, monkeypatch):
+    monkeypatch.setattr(FedAvg, "shared", lambda self, model: {"haed.weight", "head.bias"})
+    with pytest.raises(ServerError, match=r"FedAvg.shared names 'haed.weight', .* 'head.weight'"):
+        run("fedavg", ONE_KIND)

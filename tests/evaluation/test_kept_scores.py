@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.personalised.local import Local
 from fedray.evaluation.kept_scores import KeptScores, content
 from fedray.evaluation.score import Score
 from fedray.runtime.clients import ClientRuntime
@@ -82,31 +81,20 @@ def test_other_images_test_everybody(tested):
     assert len(calls[1]) == len(calls[3]) == 2
 
 
-@pytest.mark.parametrize("looks", ["round", "lr", "torch", "python", "numpy", "nothing"])
-def test_a_test_that_looks_at_the_round_is_done_in_every_round(assemble, monkeypatch, looks):
-    import random
+def test_a_test_sees_the_same_client_in_every_round(run, monkeypatch):
+    seen = []
+    begin = Local.begin
 
-    import numpy as np
+    def begins(self, client, state, down):
+        if not client.train_losses:
+            seen.append((client.round, client.setting.training.lr))
+        return begin(self, client, state, down)
 
-    reads = {
-        "round": lambda client: client.round,
-        "lr": lambda client: replace(client.setting.training, epochs=1).lr,
-        "torch": lambda client: torch.rand(1),
-        "python": lambda client: random.random(),
-        "numpy": lambda client: np.random.rand(),  # noqa: NPY002
-        "nothing": lambda client: client.id,
-    }
-    assembly = assemble("local")
-    begin = assembly.algorithm.begin
-
-    def begins(client, state, down):
-        reads[looks](client)
-        return begin(client, state, down)
-
-    monkeypatch.setattr(assembly.algorithm, "begin", begins)
-    reply = ClientRuntime(assembly, torch.device("cpu")).test("evaluate", 1, 0, None, None)
-    assert reply.failure is None
-    assert reply.lasting is (looks == "nothing")
+    monkeypatch.setattr(Local, "begin", begins)
+    with monkeypatch.context() as patched:
+        patched.setattr(Local, "client_update", lambda self, client, state, down: (None, state))
+        run("local", {**PARTIAL, "lr_schedule": "cosine"})
+    assert set(seen) == {(0, 0.05)}
 
 
 def test_a_hash_tells_payloads_apart_by_their_bits():

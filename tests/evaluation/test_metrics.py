@@ -11,18 +11,28 @@ from sklearn.metrics import accuracy_score
 
 from fedray.algorithms.personalised.local import Local
 from fedray.core import algorithms
-from fedray.errors import FedrayError
+from fedray.data.imageset import TEST, TRAIN, ImageSet
+from fedray.data.imageset import Domains as ImageDomains
+from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation.measures.class_sizes import ClassSizes, majority_classes
 from fedray.evaluation.measures.domains import DomainClients, Domains, EveryDomain
 from fedray.evaluation.measures.further_models import GlobalModel, Newcomers
 from fedray.evaluation.measures.local_training import FineTuned
 from fedray.evaluation.measures.macro_f1 import MacroF1
 from fedray.evaluation.measures.own_test import OwnTest
-from fedray.evaluation.metrics import DataFacts, Evaluated, Measure, measure, metrics
+from fedray.evaluation.metrics import (
+    DataFacts,
+    Evaluated,
+    Measure,
+    check_domains,
+    measure,
+    metrics,
+)
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.score import Score
 from fedray.models import Pixels
 from fedray.records import Metric
+from fedray.runtime.assembly import deal
 
 SCORES = {2: Score(1, 10), 0: Score(9, 10), 1: Score(20, 80)}
 
@@ -223,6 +233,37 @@ def test_every_client_on_every_domain_by_hand():
         "everyone_accuracy_photo_std": 0,
         "everyone_accuracy_domains": 0.625,
     }
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("domains", "photo"), r"domain 'domains' .* 'client_accuracy_domains', .* another metric"),
+        (("photo", "base"), r"domain 'base' .* 'accuracy_base', which is the name of another"),
+        (("photo", "photo_std"), r"'client_accuracy_photo_std', .* of the domain 'photo_std'"),
+    ],
+)
+def test_a_domain_is_not_called_as_another_metric_is(assemble, names, said):
+    check_domains(("photo", "art", "clip art"))
+    random = np.random.default_rng(0)
+    images = ImageSet(
+        "made",
+        random.integers(0, 256, (60, 1, 8, 8), dtype=np.uint8),
+        random.integers(0, 3, 60),
+        tuple("abc"),
+        np.where(np.arange(60) % 4 == 0, TEST, TRAIN).astype(np.int8),
+        ImageDomains(names, (np.arange(60) % 2).astype(np.int16)),
+    )
+    with pytest.raises(UserError, match=said + ".*rename the domain$"):
+        deal(assemble("local", {"data.samples": None}).experiment, images)
+
+
+@pytest.mark.parametrize("shape", [(1, 10), (3, 9)])
+def test_a_prediction_of_another_shape_is_no_accuracy(run, monkeypatch, shape):
+    """One row would be compared with every label."""
+    monkeypatch.setattr(Local, "predict", lambda self, output, local: torch.zeros(shape))
+    with pytest.raises(ClientError, match=rf"Local\.predict gives .* \[{shape[0]}, {shape[1]}\]"):
+        run("local", {"rounds": 1})
 
 
 def test_majority_classes_are_those_above_the_clients_mean():

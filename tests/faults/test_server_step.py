@@ -16,7 +16,6 @@ from ray import cloudpickle
 from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
-from fedray.evaluation.protocols import Analysis
 from fedray.records import MEASURED_SECONDS
 from fedray.runtime import worker
 from fedray.runtime.resolve import from_tree
@@ -159,42 +158,6 @@ def test_a_download_that_is_not_as_declared_is_the_server_s_fault(tmp_path, monk
     )
     with pytest.raises(ServerError, match=r"^server, round 2, step round: .*holds a NaN"):
         run(tmp_path, small_runs.serial, 1)
-
-
-@pytest.mark.parametrize("hook", ["init_server", "downlink", "server_step", "analyse"])
-def test_what_the_server_sets_on_the_method_is_refused(tmp_path, monkeypatch, hook):
-    honest = getattr(Breaking, hook, lambda *_: Analysis())
-
-    def shrink(self: Any, *given: Any) -> Any:
-        self.scale = getattr(self, "scale", 1.0) * 0.1
-        return honest(self, *given)
-
-    monkeypatch.setattr(Breaking, hook, shrink, raising=False)
-    with pytest.raises(
-        ServerError,
-        match=r"^server, round [01], step round: TypeError: the server's step has set "
-        r"Breaking\.scale, which is neither kept nor sent; what the server keeps belongs into",
-    ):
-        run(tmp_path, small_runs.serial, 1)
-
-
-def test_nor_may_it_be_changed_in_place(tmp_path, monkeypatch):
-    honest = Breaking.server_update
-
-    def remember(self: Any, state: Any, uplinks: Any, server: Any) -> Any:
-        if server.round == 3:
-            self.seen[server.round] = len(uplinks)
-        return honest(self, state, uplinks, server)
-
-    def init(self: Any, *given: Any) -> None:
-        Scaffold.__init__(self, *given)
-        self.seen: dict[int, int] = {}
-
-    monkeypatch.setattr(Breaking, "__init__", init)
-    monkeypatch.setattr(Breaking, "server_update", remember)
-    with pytest.raises(ServerError, match=r"round 3, .* has changed what is in Breaking.seen"):
-        run(tmp_path, small_runs.serial, 1)
-    assert checkpointed(tmp_path) == ["round_00002"]
 
 
 @pytest.mark.ray

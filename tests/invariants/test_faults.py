@@ -254,6 +254,15 @@ def test_a_reply_that_takes_too_long_is_dropped(small, pool, tmp_path, faulty_me
 
 
 @pytest.mark.ray
+@pytest.mark.slow
+def test_clients_behind_a_late_one_are_asked_again(small, pool, tmp_path, faulty_methods):
+    drop = ("data.clients=5", "faults.reply_timeout_s=4", "faults.on_client_error=drop")
+    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 1)
+    events = [record["events"] for record in numbers(tmp_path)["rounds"]]
+    assert events == [[], [{"client": 1, "what": "failed: no reply within 4 s"}], [], []]
+
+
+@pytest.mark.ray
 def test_a_reply_that_takes_too_long_may_stop_the_run(small, pool, tmp_path, faulty_methods):
     timeout = ("data.clients=3", "faults.reply_timeout_s=4")
     with pytest.raises(ClientError, match=r"^client 1, round 1, step client_update: no reply"):

@@ -15,7 +15,8 @@ from fedray.config import read_plugins
 from fedray.core import algorithms
 from fedray.data.partitions import partitions
 from fedray.errors import Failure, UserError
-from fedray.plugins import use
+from fedray.plugins import trust_all, use
+from fedray.runtime.resolve import from_tree
 
 AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class Again")
 
@@ -23,7 +24,9 @@ AGAIN = METHOD[METHOD.index("@algorithms.add") :].replace("class Scaled", "class
 @pytest.fixture(autouse=True)
 def none_afterwards(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    trust_all()
     yield
+    trust_all(False)
     use(())
 
 
@@ -42,6 +45,16 @@ def test_what_it_registers_is_there_while_it_is_in_use():
     assert "mine" not in sys.modules
     with pytest.raises(UserError, match=r"there is no algorithm 'scaled'.*give its file with --pl"):
         algorithms.get("scaled")
+
+
+@pytest.mark.parametrize("name", ["style", "source", "encoder", "partition", "clip", "optimizer"])
+def test_a_parameter_may_be_named_like_a_component_of_the_experiment(name):
+    Path("mine.py").write_text(METHOD.replace("scale: LossWeight = 1.0", f'{name}: str = "plain"'))
+    tree = {"algorithm": "scaled", "plugins": ["mine.py"]}
+    found = from_tree(tree, [(f"algorithm.{name}", "fancy")])
+    assert found.algorithm.params[name] == "fancy"
+    under = from_tree({**tree, "algorithm": {"name": "scaled", name: "mild"}}, [("rounds", 1)])
+    assert under.algorithm.params[name] == "mild"
 
 
 def test_it_comes_back_as_the_same_class():

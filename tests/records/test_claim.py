@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -40,6 +41,44 @@ def test_one_process_at_a_time(tmp_path, monkeypatch):
         prove_writable(RunFolder(tmp_path / "out"))
     first.release()
     prove_writable(RunFolder(tmp_path / "out"))
+
+
+def test_a_lock_that_another_process_holds_is_never_removed(tmp_path, monkeypatch):
+    first = FolderClaim(RunFolder(tmp_path / "out"))
+    first.acquire()
+    second = FolderClaim(RunFolder(tmp_path / "out"))
+
+    def fail(*args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(second._lock, "acquire", fail)
+    with pytest.raises(UserError, match="Permission denied"):
+        second.acquire()
+    second.release()
+    assert first._folder.lock.exists()
+    first.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_waits_for_a_lock_file_that_is_removed_takes_the_new_one(tmp_path, monkeypatch):
+    """Else two processes hold the lock: one that of the removed file, one that of the new file."""
+    monkeypatch.setattr(claim, "LOCK_SECONDS", 0.1)
+    (tmp_path / "out").mkdir()
+    lock, flock, opened = tmp_path / "out" / ".lock", fcntl.flock, []
+
+    def removed_before(descriptor, operation):
+        if not opened:
+            opened.append(descriptor)
+            lock.unlink()
+        return flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    waited = FolderClaim(RunFolder(tmp_path / "out"))
+    waited.acquire()
+    assert opened
+    with pytest.raises(UserError, match="another process is running in"):
+        prove_writable(RunFolder(tmp_path / "out"))
+    waited.release()
 
 
 def a_file(tmp_path: Path) -> Path:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections import Counter, OrderedDict, defaultdict, deque
-from functools import cached_property
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from fedray.core import ClientState
-from fedray.errors import UserError
 from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime
 
@@ -184,85 +178,6 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
     assert runtime.test("evaluate", 1, 0, None, None).failure is None
-
-
-# --- what a method sets on itself ----------------------------------------------------------------
-
-
-@pytest.fixture
-def after_changing(assemble, monkeypatch):
-    """`after_changing(attribute, change)` gives the failure of a step that changes it in place."""
-
-    def after_changing(attribute, change):
-        runtime = ClientRuntime(assemble("local"), CPU)
-        algorithm = runtime.assembly.algorithm
-
-        def step(client, state, down):
-            change(algorithm.seen)
-            return None, state
-
-        monkeypatch.setattr(algorithm, "client_update", step)
-        monkeypatch.setattr(algorithm, "seen", attribute, raising=False)
-        return runtime.step("client_update", 1, 0, None, None)[0].failure
-
-    return after_changing
-
-
-@pytest.mark.parametrize(
-    ("attribute", "change"),
-    [
-        ([1, 2], lambda seen: seen.append(3)),
-        ({3, 4}, lambda seen: seen.discard(3)),
-        (deque([5], maxlen=2), lambda seen: seen.extend([6, 7])),
-        ({"a": 1.5, "b": 2.5}, lambda seen: seen.update(a=3.5)),
-        (Counter("aab"), lambda seen: seen.update("c")),
-        (OrderedDict(a=1, b=2), lambda seen: seen.move_to_end("a")),
-        (defaultdict(list), lambda seen: seen["new"]),
-        (({"a": [1]},), lambda seen: seen[0]["a"].append(2)),
-    ],
-)
-def test_a_container_that_a_step_changed_in_place_is_put_back(after_changing, attribute, change):
-    before = copy.deepcopy(attribute)
-    failure = after_changing(attribute, change)
-    assert failure.cause == (
-        "TypeError: a client's step has changed what is in Local.seen, which all clients share; "
-        "what a client keeps belongs into its ClientState"
-    )
-    assert attribute == before
-    assert list(attribute) == list(before)
-
-
-@pytest.mark.parametrize(
-    ("attribute", "change"),
-    [
-        (torch.zeros(3), lambda seen: seen.add_(1)),
-        (torch.zeros(3), lambda seen: setattr(seen, "data", torch.ones(3))),
-        ({"mean": torch.zeros(3)}, lambda seen: seen["mean"].add_(1)),
-        (torch.nn.Linear(2, 2), lambda seen: torch.nn.init.zeros_(seen.weight)),
-        (np.zeros(3), lambda seen: np.add(seen, 1, out=seen)),
-    ],
-)
-def test_numbers_that_a_step_changed_in_place_end_the_run(after_changing, attribute, change):
-    with pytest.raises(UserError, match=r"^a client's step has changed what is in Local\.seen, w"):
-        after_changing(attribute, change)
-
-
-def test_what_a_step_reads_or_its_class_declares_as_a_cache_is_no_change(assemble, monkeypatch):
-    runtime = ClientRuntime(assemble("local"), CPU)
-    algorithm = runtime.assembly.algorithm
-
-    def step(client, state, down):
-        algorithm.table["made"] = float(algorithm.seen["a"].sum()) + len(algorithm.seen["b"])
-        return None, state
-
-    table = cached_property(lambda self: {})
-    table.__set_name__(type(algorithm), "table")
-    monkeypatch.setattr(type(algorithm), "table", table, raising=False)
-    monkeypatch.setattr(algorithm, "client_update", step)
-    monkeypatch.setattr(algorithm, "seen", {"a": torch.ones(2), "b": [1, {2}]}, raising=False)
-    for client in range(2):
-        assert runtime.step("client_update", 1, client, None, None)[0].failure is None
-    assert algorithm.table == {"made": 4.0}
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,12 @@ def numbers(found: WorkerPool) -> list[int]:
 
 def test_the_first_time_all_are_waited_for_and_then_those_that_are_there(ray, caplog):
     ray.answers[1] = [NOT_YET]
-    found = pool_of(3)
+    found = pool_of(3, start_timeout_s=300)
     found.wait()
     assert numbers(found) == [0, 2]
-    assert ray.now >= 60
+    assert ray.now == pool.GATHER_SECONDS, "once one is ready, the others are not waited for long"
     assert caplog.messages == [
-        "a worker found no place within 60 s; going on without it until it does"
+        "a worker found no place within 30 s; going on without it until it does"
     ]
     before = ray.now
     found.replace(found.workers[0])
@@ -116,6 +116,13 @@ def test_the_first_time_all_are_waited_for_and_then_those_that_are_there(ray, ca
     assert ray.now == before
     assert numbers(found) == [3, 2]
     assert len(caplog.messages) == 1
+
+
+def test_while_none_is_ready_the_first_is_waited_for(ray):
+    ray.answers[0] = ray.answers[1] = [NOT_YET]
+    with pytest.raises(NoRoom, match="within 300 s"):
+        pool_of(2, start_timeout_s=300).wait()
+    assert ray.now >= 300
 
 
 def test_no_room_at_all_is_said(ray):

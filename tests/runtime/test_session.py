@@ -49,6 +49,13 @@ def rewritten(folder: RunFolder, **info: Any) -> None:
     write_json(folder.result, replace(run, info=replace(run.info, **info)).to_json())
 
 
+def test_no_round_waits_for_the_plot_of_the_partition(tmp_path):
+    plot = RunFolder(tmp_path / "whole").partition_plot
+    assert [plot.exists() for _ in session(tmp_path / "whole").rounds()] == [False] * 4
+    assert plot.exists()
+    assert interrupted(tmp_path / "stopped").partition_plot.exists()
+
+
 @pytest.mark.parametrize("every", [0, 1])
 def test_other_data_than_the_run_began_with_is_refused(tmp_path, every):
     keys = (f"checkpoint_every={every}",)

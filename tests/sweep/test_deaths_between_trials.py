@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import OutOfMemoryError
 
 from fedray.config import dump_yaml
 from fedray.sweep import main
@@ -75,6 +77,27 @@ def values(home: Path) -> list[tuple[str, str]]:
     """Each trial's value, in the order of their numbers."""
     with (home / "trials.csv").open() as file:
         return [(row["status"], row["objective"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_trial_whose_process_is_killed_for_memory_starts_again(here, monkeypatch):
+    resolved, killed = RayActorManager._actor_task_resolved, []
+
+    def kill_once(self: Any, tracked_actor_task: Any, result: Any) -> None:
+        if killed:
+            resolved(self, tracked_actor_task, result)
+            return
+        killed.append(tracked_actor_task)
+        error = OutOfMemoryError("the node runs low on memory")
+        self._actor_task_failed(tracked_actor_task=tracked_actor_task, exception=error)
+
+    monkeypatch.setattr(RayActorManager, "_actor_task_resolved", kill_once)
+    sweep = {**SWEEP, "space": {"algorithm.lambda": {"grid": [0, 1]}}}
+    (here / "tune" / "quick.yaml").write_text(dump_yaml(sweep))
+    assert main(["quick", "--no-track", "--out", str(here / "killed")]) == 0
+    assert killed
+    assert [status for status, _ in values(here / "killed")] == ["finished"] * 2
 
 
 @pytest.mark.long

@@ -99,6 +99,12 @@ def test_states_that_are_lost_without_a_round_between_count(recover, ledger):
     assert "(faults.max_failures=1): the node that held them is gone" in recover(lost)
 
 
+def test_a_trial_that_loses_its_states_before_its_first_report_is_given_up(recover):
+    lost = in_a_task(StatesLost("the node that held them is gone"))
+    assert [recover(lost) for _ in range(2)] == [None, None]
+    assert "it died 2 time(s) (faults.max_failures=1): " in recover(lost)
+
+
 def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path, ledger):
     from ray import tune
 

@@ -9,6 +9,7 @@ import pytest
 
 from fedray.errors import UserError
 from fedray.records import Round, Traffic
+from fedray.report.means import OF_MEANS
 from fedray.sweep import means, show
 from fedray.sweep.command import best_trial
 from fedray.sweep.ledger import Ledger
@@ -80,14 +81,35 @@ def test_means_by_hand(ledger):
     first, second = means.mean_rows(ledger)
     assert first.config == {"algorithm.tau": 1}
     assert first.values["accuracy_cm"] == pytest.approx((0.7 + 0.45) / 2 + 0.05)
-    local, base, novel = 0.85, 0.35, 0.45
+    local = 0.85
     assert first.values["local_accuracy"] == pytest.approx(local)
-    hm = 2 * base * novel / (base + novel)
-    assert first.values["hm_of_means"] == pytest.approx(hm)
+    seeds = [(0.3, 0.4), (0.4, 0.5)]  # base and novel of each seed, means over the data sets
+    hm = sum(2 * base * novel / (base + novel) for base, novel in seeds) / 2
+    assert first.values["hm_of_means"] == pytest.approx(hm, abs=1e-12)
     assert first.values["cm_of_means"] == pytest.approx((local + hm) / 2)
     assert second.values["accuracy_cm"] == pytest.approx(0.5)
     assert means.best_row(ledger) == first
     assert best_trial(ledger).number == 0
+
+
+def test_of_means_is_what_a_report_says(tmp_path, ledger, monkeypatch):
+    """Seeds whose base and novel accuracies lie crosswise: HM is 0.533, not 0.6."""
+    crosswise = [(0.8, 0.4), (0.4, 0.8)]
+
+    def folders(folder, seeds):
+        for base, novel in crosswise:
+            values = dict.fromkeys(NAMES, 0.5)
+            values |= {"accuracy_base": base, "accuracy_novel": novel}
+            yield SimpleNamespace(
+                rounds=lambda values=values: [Round(2, 0, values, {}, Traffic(), Traffic())]
+            )
+
+    monkeypatch.setattr(means, "seed_folders", folders)
+    compute, _ = OF_MEANS["accuracy_hm"]
+    by_seed = [compute({"accuracy_base": b, "accuracy_novel": n}) for b, n in crosswise]
+    (first, _) = means.mean_rows(ledger)
+    assert first.values["hm_of_means"] == pytest.approx(sum(by_seed) / 2)
+    assert first.values["hm_of_means"] == pytest.approx(0.8 * 2 / 3)
 
 
 def test_trials_on_unlike_data_sets_are_not_compared_with_each_other(ledger):

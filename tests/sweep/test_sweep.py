@@ -79,6 +79,9 @@ def write(here: Path, name: str = "tiny", **changes: object) -> Path:
     return path
 
 
+SELECTED = r"report.* would choose rounds on images .*write select: test"
+
+
 def laptop(**changes: object) -> dict[str, object]:
     """The scales of a sweep whose laptop scale has these keys too."""
     return {"laptop": {"experiment": "tiny.yaml", **changes}}
@@ -131,6 +134,11 @@ def laptop(**changes: object) -> dict[str, object]:
         ({"scales": {"desk": {"experiment": "tiny.yaml"}}}, "'desk' is neither laptop nor paper"),
         ({"scales": laptop(sed={})}, "unknown key 'sed' in sweep tiny.scales.laptop.*seeds"),
         ({"scales": laptop(experiment="tiny_digits")}, "there is no experiment 'tiny_digits'"),
+        ({"scales": laptop(set={"report.select": "test"})}, SELECTED),
+        ({"scales": laptop(set={"report": {"select": "test"}})}, SELECTED),
+        ({"space": {"report.select": {"grid": ["validation", "test"]}}}, SELECTED),
+        ({"space": {"lr, report.select": {"grid": [[0.1, "test"]]}}}, SELECTED),
+        ({"scales": laptop(space={"report.select": {"grid": ["test"]}})}, SELECTED),
         ({"scales": laptop(set={"seed": 3})}, r"laptop\.set: seed is a sweep's; write seeds: "),
         ({"metric": "local_acuracy"}, "no metric 'local_acuracy'. Did you mean 'local_accuracy'"),
         ({"columns": ["global_acuracy"]}, "no metric 'global_acuracy'. Did you mean"),
@@ -139,11 +147,11 @@ def laptop(**changes: object) -> dict[str, object]:
         ({"space": {"algorithm.lamda": {"grid": [1]}}}, "unknown key 'lamda' in algorithm.*lambda"),
         (
             {"space": {"algorithm.lambda": {"grid": [1, -1]}}},
-            "lambda=-1: algorithm.lambda: expected a number from 0 to 1000000, found -1",
+            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
         ),
         (
             {"search": "tpe", "space": {"algorithm.lambda": {"uniform": [-1, 1]}}},
-            "lambda=-1: algorithm.lambda: expected a number from 0 to 1000000, found -1",
+            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
         ),
     ],
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pretended_runs import end, pretend
 
 from fedray.plugins import use
+from fedray.records import sealed
 from fedray.report.section import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import begin_or_resume, main, parser, write_page
@@ -233,22 +235,47 @@ def test_a_resumed_table_keeps_what_it_took(published, here, write):
         begun("--out", "second", "--resume", "--from", "out")
 
 
+def edited(tree: dict) -> str:
+    """A table with a better number, and the checksum that it had."""
+    values = tree["runs"][0]["numbers"]["values"]
+    values[next(iter(values))] = 0.95
+    return json.dumps(tree)
+
+
 def damaged(tree: dict) -> str:
     tree["runs"][0]["numbers"]["score"] = "high"
+    return resealed(tree)
+
+
+def resealed(tree: dict, **changes: Any) -> str:
+    """A table with the checksum of what it holds."""
+    tree.pop("checksum")
+    return json.dumps(sealed({**tree, **changes}))
+
+
+def without_runs(tree: dict) -> str:
+    del tree["runs"]
+    return resealed(tree)
+
+
+def without_checksum(tree: dict) -> str:
+    del tree["checksum"]
     return json.dumps(tree)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (lambda tree: None, "is not there; give the folder of a table that was run"),
-        (lambda tree: "{", "cannot be read: JSONDecodeError"),
-        (lambda tree: "[]", "cannot be read: TypeError"),
-        (lambda tree: "[" * 10**6, "cannot be read: RecursionError"),
-        (lambda tree: json.dumps({"format": 1}), "does not hold its runs"),
-        (lambda tree: json.dumps({**tree, "format": 2}), "does not hold its runs"),
-        (lambda tree: json.dumps({**tree, "made": {}}), "cannot be read: KeyError"),
-        (damaged, "out: runs[0].numbers.score: expected a number, found 'high'"),
+        (lambda tree: None, "is not there; give the folder of a table's invocation"),
+        (lambda tree: "{", "cannot be read: Expecting property name"),
+        (lambda tree: "[]", "cannot be read: it is not the file of a table"),
+        (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
+        (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 2"),
+        (without_runs, "does not hold its runs"),
+        (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
+        (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
+        (lambda tree: resealed(tree, made={}), "cannot be read: KeyError"),
+        (damaged, "out: runs[0].numbers.score: input should be a valid number, found 'high'"),
     ],
 )
 def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys, text, said):

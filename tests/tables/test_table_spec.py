@@ -51,6 +51,37 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
     assert len({run_key(experiment) for experiment in experiments}) == 4
 
 
+@pytest.mark.parametrize("keys", [{"report.select": "test"}, {"report": {"select": "test"}}])
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda keys: {"set": keys},
+        lambda keys: {"scales": {"laptop": {"set": keys}}},
+        lambda keys: {"rows": {"mine": {"algorithm": "fedproto", "set": keys}}},
+        lambda keys: {"scales": {"laptop": {"rows": {"mine": {"set": keys}}}}},
+        lambda keys: {"columns": {"a": keys, "b": {}}, "curve": None},
+        lambda keys: {"scales": {"laptop": {"columns": {"a": keys}}}},
+        lambda keys: {"space": {key: {"grid": [value]} for key, value in keys.items()}},
+        lambda keys: {"space": {f"lr, {key}": {"grid": [[0.1, v]]} for key, v in keys.items()}},
+        lambda keys: {"scales": {"laptop": {"space": {next(iter(keys)): {"grid": ["test"]}}}}},
+        lambda keys: {"rows": {"mine": {"space": {next(iter(keys)): {"grid": ["test"]}}}}},
+    ],
+)
+def test_a_file_chooses_on_the_test_by_its_switch_alone(write, place, keys):
+    write(**place(keys))
+    with pytest.raises(UserError, match=r"tiny.*: report.* write select: test"):
+        plan_table("tiny")
+    write(select="test")
+    assert plan_table("tiny").select == "test"
+
+
+def test_early_stopping_looks_at_the_images_that_choose(write):
+    write(set={"early_stopping.patience": 2})
+    plan = plan_table("tiny")
+    experiment = plan.experiment_of(plan.places[0], {"lr": 0.1}, "report", 0)
+    assert experiment.report.select == "validation"
+
+
 @pytest.mark.parametrize("tree", [None, {}, {"label": "FedAvg"}, {"set": {"batch_size": 4}}])
 def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
     write(rows={"mine": {"algorithm": "fedproto"}, "fedavg": tree})
@@ -325,7 +356,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"columns": {"a": {"data alpha": 1}}}, r"columns\.a: 'data alpha' is no key"),
         (
             {"select": "tests"},
-            r"table tiny\.select: expected 'validation' or 'test', found",
+            r"table tiny\.select: input should be 'validation' or 'test', found",
         ),
         ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
         ({"scales": {}}, r"table tiny\.scales is empty"),
@@ -354,7 +385,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"claims": [{"claim": "mine > local", "by": "us"}]}, r"unknown key 'by' in claims"),
         (
             {"paper": {"numbers": {"mine": 1}}},
-            r"table tiny\.paper\.source is missing; expected a text",
+            r"table tiny\.paper\.source is missing",
         ),
         ({"paper": {"source": "?", "numbers": {"your": 1}}}, r"paper\.numbers: there is no row"),
         ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"numbers\.mine holds '1'"),

@@ -22,7 +22,18 @@ import pytest
 from fedray.config import Experiment
 from fedray.errors import FedrayError, UserError
 from fedray.files import write_json
-from fedray.records import Costs, Event, Round, Run, RunInfo, Traffic, find_runs, versions
+from fedray.records import (
+    Costs,
+    Event,
+    FolderClaim,
+    Round,
+    Run,
+    RunFolder,
+    RunInfo,
+    Traffic,
+    find_runs,
+    versions,
+)
 from fedray.runtime.resolve import from_tree
 from fedray.tracking import (
     MlflowTracker,
@@ -428,6 +439,7 @@ def test_a_description_shows_the_runs_figure_and_leaves_other_words_alone(uri: s
     run_id, note = described("5 of 5 rounds ![who](artifact:partition.png)")
     assert "4 of 5" not in note
     assert f"5 of 5 rounds ![who](get-artifact?run_uuid={run_id}&path=partition.png)" in note
+    assert "**FedX&lt;script>**" in described("**FedX<script>**")[1]
     Held(uri).client.set_tag(run_id, "mlflow.note.content", "mine")
     assert described("anew")[1] == "mine"
 
@@ -669,7 +681,12 @@ def test_twins_of_a_killed_driver_become_the_one_that_has_more(uri: str) -> None
     store = Store(uri, "digits")
     assert store.find("k") == twins[1]
     assert store.find("k") == twins[1]
-    assert len(held.runs("digits")) == 2
+    assert len(held.runs("digits")) == 4  # a look-up deletes nothing
+    tracker = MlflowTracker(uri, "digits")
+    tracker.start("k", "n", params={}, tags={})
+    tracker.finish("k", "FINISHED")
+    tracker.close()
+    assert {run.info.run_id for run in held.runs("digits")} == {twins[1], child.info.run_id}
 
 
 def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -> None:
@@ -857,6 +874,19 @@ def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str)
     assert (second.rounds, second.params, second.files) == (0, 0, 0)
     assert str(second) == f"{folder}: nothing was missing"
     held.assert_every_metric_once_per_round(held.run(), range(6))
+
+
+def test_upload_leaves_a_run_open_whose_process_goes_on(tmp_path: Path, uri: str) -> None:
+    folder = write_run(tmp_path / "half", make_run(2, of=4))
+    claim = FolderClaim(RunFolder(folder))
+    claim.acquire()
+    try:
+        upload([folder], uri)
+        assert Held(uri).run().info.status == "RUNNING"
+    finally:
+        claim.release()
+    upload([folder], uri)
+    assert Held(uri).run().info.status == "KILLED"
 
 
 def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:

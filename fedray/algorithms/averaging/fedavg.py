@@ -48,6 +48,7 @@ from fedray.core import (
     training_samples,
     weighed,
 )
+from fedray.errors import nearest
 from fedray.models import Classifier, buffer_names, tensor_names
 
 
@@ -136,9 +137,20 @@ class FedAvg(SummingMethod, LocalTraining):
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
-        """The shared part of the initial weights of the one architecture that all clients have."""
+        """Return the shared part of the initial weights of the clients' one architecture.
+
+        Raises:
+            ValueError: when `shared` names a tensor that the model does not have.
+        """
         initial = server.initial(server.architecture)
-        return {"model": select(initial, self.shared(server.model))}
+        shared, names = self.shared(server.model), tensor_names(server.model)
+        unknown = sorted(set(shared) - names)
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__}.shared names '{unknown[0]}', which the model does not "
+                f"have.{nearest(unknown[0], names)}"
+            )
+        return {"model": select(initial, shared)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The global model, the same for all."""

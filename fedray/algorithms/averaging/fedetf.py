@@ -29,7 +29,7 @@ Buffers: as in FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,8 +38,9 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.extra_parameters import ExtendedModel, ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.averaging.sent_once import SentOnce
 from fedray.config import Epochs, LearningRate
 from fedray.core import (
     PLAIN_SGD,
@@ -49,6 +50,7 @@ from fedray.core import (
     Exchange,
     LocalContext,
     Payload,
+    Server,
     ServerState,
     algorithms,
     fit,
@@ -65,15 +67,24 @@ class Simplex(Payload):
     vectors: Tensor = payload_field("prototypes", "C C")
 
 
+@dataclass(frozen=True)
+class ModelAndSimplex(ExtendedModel):
+    """The global model, the scale and the simplex, for a client that did not get the simplex."""
+
+    reveals = ExtendedModel.reveals
+    kept: Mapping[str, Tensor] = payload_field("prototypes")
+
+
 @algorithms.add
-class FedETF(ExtraParameters):
+class FedETF(SentOnce, ExtraParameters):
     """FedAvg of models under a fixed simplex; clients store it and their class counts."""
 
     name = "fedetf"
     title = "FedETF"
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
     travels = "models and a scale; the simplex once"
-    downloads = (*ExtraParameters.downloads, Simplex)
+    downloads = (*ExtraParameters.downloads, Simplex, ModelAndSimplex)
+    with_kept = ModelAndSimplex
 
     class HParams(FedAvg.HParams):
         """FedETF's hyper-parameters."""
@@ -99,18 +110,22 @@ class FedETF(ExtraParameters):
         return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the simplex, randomly rotated, to all clients once, those that join later too."""
-        classes = self.setting.num_classes
-        random = exchange.server.streams.torch("fedetf")
-        draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
-        simplex = Simplex(simplex_etf(torch.linalg.qr(draw).Q).float())
+        """Send the simplex to all clients once, also to clients that join later."""
+        simplex = Simplex(self.kept(exchange.server)["simplex"])
         exchange.call("receive_simplex", dict.fromkeys(range(self.setting.clients), simplex))
-        return state
+        return {**state, "holds": self.replied(exchange)}
+
+    def kept(self, server: Server) -> Mapping[str, Tensor]:
+        """Return the simplex, randomly rotated."""
+        classes = self.setting.num_classes
+        random = server.streams.torch("fedetf")
+        draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
+        return {"simplex": simplex_etf(torch.linalg.qr(draw).Q).float()}
 
     # --- client ----------------------------------------------------------------------------------
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """As FedAvg, and n_i, the class counts of the images that the client has now."""
+        """Begin like FedAvg, with n_i, the class counts of the client's images in this round."""
         local = super().begin(client, state, down)
         memory = {**local.state.memory, "counts": client.class_counts()}
         return replace(local, state=ClientState(local.state.model, memory))
@@ -118,8 +133,8 @@ class FedETF(ExtraParameters):
     def receive_simplex(
         self, client: Client, state: ClientState, down: Simplex
     ) -> tuple[None, ClientState]:
-        """Keep the simplex."""
-        return None, ClientState(state.model, {**state.memory, "simplex": down.vectors})
+        """Put the simplex into the client's memory."""
+        return None, self.keep(state, {"simplex": down.vectors})
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The balanced loss of s times the cosines with the simplex."""

@@ -40,7 +40,6 @@ from fedray.core import (
     Payload,
     Server,
     ServerState,
-    Total,
     algorithms,
     payload_field,
 )
@@ -121,29 +120,29 @@ class AlignFed(HeadAveraging):
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Send the targets to everyone, once."""
-        self._send_targets(state, exchange, exchange.everyone)
-        return {**state, "holds": _with(state["holds"], exchange.everyone)}
+        return self._send_targets(state, exchange, exchange.everyone)
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Targets for clients that came later, then downlink, client step, server step."""
+        """Send the targets to participants that lack them, then run the round."""
         missing = [client for client in exchange.participants if not state["holds"][client]]
-        self._send_targets(state, exchange, missing)
-        return super().round(state, exchange)
+        return super().round(self._send_targets(state, exchange, missing), exchange)
 
-    def _send_targets(self, state: ServerState, exchange: Exchange, clients: Sequence[int]) -> None:
-        if clients:
-            exchange.call("keep_targets", dict.fromkeys(clients, Targets(state["targets"])))
+    def _send_targets(
+        self, state: ServerState, exchange: Exchange, clients: Sequence[int]
+    ) -> ServerState:
+        """Send the targets, and return the state with the clients that have received them."""
+        if not clients:
+            return state
+        exchange.call("keep_targets", dict.fromkeys(clients, Targets(state["targets"])))
+        holds = state["holds"].clone()
+        holds[sorted(exchange.replied)] = True
+        return {**state, "holds": holds}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The shared head and λ_t."""
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
         return dict.fromkeys(clients, SharedHead(state["head"], weight))
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Average the heads; whoever uploaded one holds the targets."""
-        holds = _with(state["holds"], total.clients)
-        return {**super().server_step(state, total, server), "holds": holds}
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
         """How alike the classes' fixed targets are."""
@@ -166,13 +165,6 @@ class AlignFed(HeadAveraging):
         targets = local.state.memory["targets"].to(batch.labels.device)
         logits = cosine_matrix(output.features, targets) / self.hp.temperature
         return loss + weight * alignment_loss(logits, batch.labels, self.hp.softmax)
-
-
-def _with(holds: Tensor, clients: Sequence[int]) -> Tensor:
-    """Who holds the targets [N], with these clients."""
-    found = holds.clone()
-    found[list(clients)] = True
-    return found
 
 
 def uniformity(points: Tensor, temperature: float) -> Tensor:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
+from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.averaging.sent_once import SentOnce
 from fedray.core import (
     Client,
     ClientState,
@@ -27,6 +28,7 @@ from fedray.core import (
     LocalContext,
     Payload,
     Requires,
+    Server,
     ServerState,
     algorithms,
     payload_field,
@@ -42,8 +44,16 @@ class FixedHead(Payload):
     weights: Mapping[str, Tensor] = payload_field("weights")
 
 
+@dataclass(frozen=True)
+class BodyAndHead(GlobalModel):
+    """The global body and the fixed head, for a client that did not get the head."""
+
+    reveals = GlobalModel.reveals
+    kept: Mapping[str, Tensor] = payload_field("weights")
+
+
 @algorithms.add
-class FedBABU(FedAvg):
+class FedBABU(SentOnce):
     """FedAvg of bodies under one fixed random head."""
 
     name = "fedbabu"
@@ -51,7 +61,8 @@ class FedBABU(FedAvg):
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     travels = "models without the head; the head once"
     requires = Requires(dense=True)
-    downloads = (GlobalModel, FixedHead)
+    downloads = (GlobalModel, FixedHead, BodyAndHead)
+    with_kept = BodyAndHead
 
     def shared(self, model: Classifier) -> Collection[str]:
         """The body: all but the head (Algorithm 1)."""
@@ -64,15 +75,22 @@ class FedBABU(FedAvg):
         return replace(local, trainable=body)
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the server's initial head to all clients once, also to those that come later."""
-        server = exchange.server
-        initial, names = server.initial(server.architecture), head_tensors(server.model)
-        head = FixedHead({name: initial[name] for name in sorted(names)})
+        """Send the server's initial head to all clients once, also to clients that join later."""
+        head = FixedHead(self.kept(exchange.server))
         exchange.call("receive_head", dict.fromkeys(range(self.setting.clients), head))
-        return state
+        return {**state, "holds": self.replied(exchange)}
+
+    def kept(self, server: Server) -> Mapping[str, Tensor]:
+        """Return the server's initial head."""
+        initial, names = server.initial(server.architecture), head_tensors(server.model)
+        return {name: initial[name] for name in sorted(names)}
+
+    def keep(self, state: ClientState, kept: Mapping[str, Tensor]) -> ClientState:
+        """Return the client's state with the fixed head instead of its initial one."""
+        return ClientState({**state.model, **kept}, state.memory)
 
     def receive_head(
         self, client: Client, state: ClientState, down: FixedHead
     ) -> tuple[None, ClientState]:
         """Store the head, instead of the client's initial one."""
-        return None, ClientState({**state.model, **down.weights}, state.memory)
+        return None, self.keep(state, down.weights)

@@ -142,7 +142,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
     The server's state: `task` PT [t] and `data` PD [p], `first_task` and `first_data` before any
     round, `personal` every Pd_k [N, p], `joined` whether a client has taken part [N], `holds`
     whether client i has V_k [N, N], `relations` how many pairs of clients were PC, RNC and DNC [3],
-    `validation` V_k by the owner's id. A client's memory: `validation`.
+    `validation` V_k by the owner's id. A client's memory: `validation`, and `phase`, the round from
+    which on its owners have had these images.
     """
 
     name = "dp2fl"
@@ -204,11 +205,11 @@ class DP2FL(CoupledPrompts, LocalTraining):
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Everyone's validation images to everyone."""
+        """Exchange everyone's validation images."""
         state = self._exchange_validation(state, exchange, exchange.everyone)
         joined, holds = state["joined"].clone(), state["holds"].clone()
         joined[list(exchange.everyone)] = True
-        for client in exchange.everyone:
+        for client in exchange.replied:  # to the last call, by which the images were sent
             holds[client, _owners(state)] = True
         return {**state, "joined": joined, "holds": holds}
 
@@ -335,13 +336,24 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def receive_validation(
         self, client: Client, state: ClientState, down: ValidationSets
     ) -> tuple[None, ClientState]:
-        """Keep other clients' validation images."""
+        """Put other clients' validation images into the client's memory."""
         received = {
             owner: {"images": images, "labels": down.labels[owner]}
             for owner, images in down.images.items()
         }
+        state = self._without_earlier_images(client, state)
         validation = {**state.memory["validation"], **received}
         return None, ClientState(state.model, {**state.memory, "validation": validation})
+
+    def _without_earlier_images(self, client: Client, state: ClientState) -> ClientState:
+        """Return the state without validation images that their owners had before data.evolution.
+
+        The server asks for the new ones only when an owner takes part.
+        """
+        phase = max((first for first in self.setting.phases if first <= client.round), default=0)
+        if phase == int(state.memory.get("phase", torch.tensor(0))):
+            return state
+        return ClientState(state.model, {"validation": {}, "phase": torch.tensor(phase)})
 
     def begin(self, client: Client, state: ClientState, down: DualPrompts) -> LocalContext:
         """The prompts that were sent."""
@@ -352,7 +364,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def client_update(
         self, client: Client, state: ClientState, down: DualPrompts
     ) -> tuple[TrainedDualPrompts, ClientState]:
-        """Measure the initial loss, train, measure on every V_i, upload."""
+        """Measure the initial loss, train, measure on every current V_i, upload."""
+        state = self._without_earlier_images(client, state)
         local = self.begin(client, state, down)
         model = cast(DualPromptClip, local.model)
         images, labels = _validation(client)

@@ -30,18 +30,20 @@ Deviations:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.averaging.extra_parameters import ExtraParameters
+from fedray.algorithms.averaging.extra_parameters import ExtendedModel, ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.algorithms.averaging.moon import Moon
+from fedray.algorithms.averaging.sent_once import SentOnce
 from fedray.algorithms.losses import cosine_matrix, softmax_loss
 from fedray.config import Temperature
 from fedray.core import (
@@ -87,8 +89,24 @@ class TextEmbeddings(Payload):
     vectors: Tensor = payload_field("text_embeddings", "C d")
 
 
+@dataclass(frozen=True)
+class ModelAndText(GlobalModel):
+    """The global model and T, for a client that did not get T."""
+
+    reveals = GlobalModel.reveals
+    kept: Mapping[str, Tensor] = payload_field("text_embeddings")
+
+
+@dataclass(frozen=True)
+class ExtendedModelAndText(ExtendedModel):
+    """The model, what learns of the text encoder, and T, for a client that did not get T."""
+
+    reveals = ExtendedModel.reveals
+    kept: Mapping[str, Tensor] = payload_field("text_embeddings")
+
+
 @algorithms.add
-class FedGLCL(FedAvg):
+class FedGLCL(SentOnce):
     """FedAvg of image encoders that are trained against text embeddings."""
 
     name = "fedglcl"
@@ -96,7 +114,8 @@ class FedGLCL(FedAvg):
     paper = "Yan et al., ICLR 2025"
     travels = "image encoders; text embeddings once"
     requires = Requires(text=True, head=False, dense=True)
-    downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
+    downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings, ModelAndText)
+    with_kept: ClassVar[Any] = ModelAndText
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
@@ -109,21 +128,25 @@ class FedGLCL(FedAvg):
     hp: HParams
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send T to all clients once, also to those that come later, which are tested before.
+        """Send T to all clients once, also to clients that join later: they are tested before.
 
         Raises:
             UserError: when the encoder's width is not the features'.
         """
-        embeddings = TextEmbeddings(exchange.server.tower.frozen_prototypes(of_unit_length=True))
+        embeddings = TextEmbeddings(self.kept(exchange.server)["text"])
         exchange.server.check_width(embeddings.vectors)
         exchange.call("receive_text", dict.fromkeys(range(self.setting.clients), embeddings))
-        return state
+        return {**state, "holds": self.replied(exchange)}
+
+    def kept(self, server: Server) -> Mapping[str, Tensor]:
+        """Return T."""
+        return {"text": server.tower.frozen_prototypes(of_unit_length=True)}
 
     def receive_text(
         self, client: Client, state: ClientState, down: TextEmbeddings
     ) -> tuple[None, ClientState]:
-        """Keep T."""
-        return None, ClientState(state.model, {**state.memory, "text": down.vectors})
+        """Put T into the client's memory."""
+        return None, self.keep(state, {"text": down.vectors})
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The contrast of images with texts, Eq. (7)."""
@@ -173,7 +196,7 @@ class FedGLCLMoon(Moon, FedGLCL):
 
 
 @algorithms.add
-class FedGLCLTrainedText(ExtraParameters, FedGLCL):
+class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     """FedGLCL-L: every client trains the text encoder, or its end, too (FedGLCL Table 4).
 
     What it costs: a block of BERT-base has 7.1 million parameters (28 MB up and as many down for
@@ -185,7 +208,14 @@ class FedGLCLTrainedText(ExtraParameters, FedGLCL):
     title = "FedGLCL-L"
     paper = FedGLCL.paper
     travels = "image encoders and what learns of the text encoder; text embeddings once"
-    downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
+    uploads = ExtraParameters.uploads
+    downloads = (
+        *ExtraParameters.downloads,
+        TextEmbeddings,
+        TextTowerInputs,
+        ExtendedModelAndText,
+    )
+    with_kept = ExtendedModelAndText
     requires = Requires(text=True, head=False)
 
     class HParams(FedGLCL.HParams):
@@ -214,27 +244,34 @@ class FedGLCLTrainedText(ExtraParameters, FedGLCL):
         return {**state, "extra": dict(server.tower.trainable(self._blocks).tensors)}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send T to all clients once, and what the blocks that learn start from."""
+        """Send T to all clients once, and the inputs of the blocks that learn."""
         state = super().prepare(state, exchange)
-        if self.hp.blocks != 0:
-            found = exchange.server.tower.trainable(self._blocks)
-            whole = found.start.dim() == 2  # words; else outputs of the blocks below
-            inputs = TextTowerInputs(
-                hidden=torch.zeros(*found.mask.shape, 1) if whole else found.start,
-                words=found.start if whole else torch.zeros_like(found.mask).long(),
-                mask=found.mask,
-                shape=found.shape.numbers(),
-            )
-            exchange.call("receive_inputs", dict.fromkeys(range(self.setting.clients), inputs))
-        return state
+        if self.hp.blocks == 0:
+            return state
+        inputs = self._inputs(exchange.server)
+        exchange.call("receive_inputs", dict.fromkeys(range(self.setting.clients), inputs))
+        return {**state, "holds": state["holds"] & self.replied(exchange)}
+
+    def kept(self, server: Server) -> Mapping[str, Tensor]:
+        """Return T, and the inputs of the blocks that learn."""
+        kept = super().kept(server)
+        return kept if self.hp.blocks == 0 else {**kept, **_tensors(self._inputs(server))}
+
+    def _inputs(self, server: Server) -> TextTowerInputs:
+        tower = server.tower.trainable(self._blocks)
+        whole = tower.start.dim() == 2  # words; else outputs of the blocks below
+        return TextTowerInputs(
+            hidden=torch.zeros(*tower.mask.shape, 1) if whole else tower.start,
+            words=tower.start if whole else torch.zeros_like(tower.mask).long(),
+            mask=tower.mask,
+            shape=tower.shape.numbers(),
+        )
 
     def receive_inputs(
         self, client: Client, state: ClientState, down: TextTowerInputs
     ) -> tuple[None, ClientState]:
-        """Keep them."""
-        start = down.hidden if down.hidden.shape[2] > 1 else down.words
-        kept = {"text_start": start, "text_mask": down.mask, "text_shape": down.shape}
-        return None, ClientState(state.model, {**state.memory, **kept})
+        """Put the inputs into the client's memory."""
+        return None, self.keep(state, _tensors(down))
 
     @property
     def _blocks(self) -> int | None:
@@ -249,6 +286,12 @@ class FedGLCLTrainedText(ExtraParameters, FedGLCL):
             return class_embeddings(local.extra, start, mask, shape)
         weight, bias = local.extra[WEIGHT], local.extra[BIAS]
         return F.linear(super().text(local).to(weight.device), weight, bias)
+
+
+def _tensors(inputs: TextTowerInputs) -> dict[str, Tensor]:
+    """Return the inputs of the blocks that learn by their names in a client's memory."""
+    start = inputs.hidden if inputs.hidden.shape[2] > 1 else inputs.words
+    return {"text_start": start, "text_mask": inputs.mask, "text_shape": inputs.shape}
 
 
 def cosines(features: Tensor, text: Tensor) -> Tensor:

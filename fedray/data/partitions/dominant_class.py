@@ -6,14 +6,17 @@ these classes, the dominant one, gets the other three quarters too.
 
 Our reading, where the paper is silent: every client draws its pools from the whole training split;
 counts are rounded, at least 1; the dominant class is drawn from the kept ones; the validation
-images come from the source's own (CoOp's val), or else from training images that the client does
-not use, one for a class and more for the dominant one, in proportion; the test is the largest
-subset of the official one with the proportions of the training images.
+images come from the source's own (CoOp's val), or else from training images that no client trains
+on, one for a class and more for the dominant one, in proportion; the test is the largest subset of
+the official one with the proportions of the training images.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, StrictBool
 
 from fedray.config import Frozen
@@ -38,7 +41,8 @@ class DominantClassParams(Frozen):
 class DominantClass(FewShotProtocol):
     """Few-shot label skew: some classes are missing, one is dominant (DP2FL).
 
-    Client i draws from its own stream, which does not depend on how many clients there are.
+    Client i draws from its own stream. Its training and test images do not depend on how many
+    clients there are; its validation images are such that none of the clients trains on them.
     """
 
     name = "dominant_class"
@@ -51,16 +55,21 @@ class DominantClass(FewShotProtocol):
     ) -> ClientSplits:
         """Draw client by client; see `FewShotProtocol.splits`."""
         result = ClientSplits([], [], [])
+        unused: list[list[Indices]] = []
         streams = rng.spawn(clients)
         shares = [pools.train] * clients
         if self.params.disjoint:
             shares = _disjoint_shares(labels, pools.train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
             mine = pools._replace(train=share)
-            train, validation = _draw_client(labels, mine, self.params, stream)
+            train, rest = _draw_client(labels, mine, self.params, stream)
             result.train.append(train)
-            result.validation.append(validation)
+            unused.append(rest)
             result.test.append(proportional(labels, train, pools.test, stream))
+        trained = np.zeros(len(labels), np.bool_)
+        trained[np.concatenate(result.train)] = True
+        for rest in unused:
+            result.validation.append(_validation(labels, rest, trained, self.params))
         return result
 
 
@@ -78,22 +87,62 @@ def _disjoint_shares(
 
 def _draw_client(
     labels: Indices, pools: Pools, params: DominantClassParams, rng: np.random.Generator
-) -> tuple[Indices, Indices]:
-    """One client's training and validation images."""
+) -> tuple[Indices, list[Indices]]:
+    """Draw one client's training images.
+
+    Returns:
+        The training images, and for each of the client's classes the other images, shuffled: the
+        dominant class first.
+    """
     classes = np.unique(labels[pools.train])
     count = len(classes) - round(params.excluded * len(classes))
     kept = np.sort(rng.permutation(classes)[: max(1, count)])
     dominant = rng.choice(kept)
     train: list[Indices] = []
-    validation: list[Indices] = []
+    rest: list[Indices] = []
     for c in kept:
-        held = max(1, round(1 / params.kept_share)) if c == dominant else 1
+        held = _held_out(c == dominant, params)
         images = _class_pool(labels, pools, c, held, params, rng)
         pool = min(params.shots, len(images) - held)
         shots = pool if c == dominant else max(1, round(params.kept_share * pool))
         train.append(images[:shots])
-        validation.append(images[len(images) - held :])
-    return np.sort(np.concatenate(train)), np.sort(np.concatenate(validation))
+        rest.insert(0 if c == dominant else len(rest), images[shots:])
+    return np.sort(np.concatenate(train)), rest
+
+
+def _held_out(is_dominant: bool, params: DominantClassParams) -> int:
+    """Return how many images of a class a client validates on."""
+    return max(1, round(1 / params.kept_share)) if is_dominant else 1
+
+
+def _validation(
+    labels: Indices,
+    rest: Sequence[Indices],
+    trained: NDArray[np.bool_],
+    params: DominantClassParams,
+) -> Indices:
+    """Return a client's validation images: of each class the last that no client trains on.
+
+    Args:
+        labels: int64 [n], class of each image of the source.
+        rest: as `_draw_client` returns it.
+        trained: bool [n], whether a client trains on an image.
+        params: the partition's.
+
+    Raises:
+        UserError: when the clients train on too many images of a class.
+    """
+    chosen = []
+    for number, images in enumerate(rest):
+        held, free = _held_out(number == 0, params), images[~trained[images]]
+        if len(free) < held:
+            raise UserError(
+                f"data.partition=dominant_class leaves {len(free)} image(s) of class "
+                f"{labels[images[0]]} that no client trains on, and a client validates on {held}; "
+                "use more images, fewer clients or a smaller data.partition.shots"
+            )
+        chosen.append(free[len(free) - held :])
+    return np.sort(np.concatenate(chosen))
 
 
 def _class_pool(

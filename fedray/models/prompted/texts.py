@@ -16,6 +16,8 @@ from fedray.language.encoders.openclip import OpenClipText
 __all__ = ["PHOTO", "ClassTexts", "insert", "placeholders", "unit", "word_embeddings"]
 
 PHOTO = "a photo of a {}."
+MOST_SUBSETS = 32
+"""Subsets of classes whose texts are kept at a time: some clients' own, and those of tests."""
 
 
 class ClassTexts:
@@ -48,11 +50,18 @@ class ClassTexts:
         return len(self.names)
 
     def class_subset(self, classes: Sequence[int]) -> ClassTexts:
-        """The texts of some classes, in this order; cut to what they need."""
-        if classes not in self._subsets:
+        """Return the texts of some classes, in this order, cut to the longest of them.
+
+        The texts of the subsets that were used last are kept.
+        """
+        texts = self._subsets.pop(classes, None)
+        if texts is None:
             names = [self.names[c] for c in classes]
-            self._subsets[classes] = ClassTexts(self.encoder, names, self.template, self.key)
-        return self._subsets[classes]
+            texts = ClassTexts(self.encoder, names, self.template, self.key)
+        self._subsets[classes] = texts
+        if len(self._subsets) > MOST_SUBSETS:
+            del self._subsets[next(iter(self._subsets))]
+        return texts
 
     def encode(self, context: Tensor | None = None, deep: Sequence[Tensor] = ()) -> Tensor:
         """Unit text features under prompts, differentiable in them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 
 import pytest
 import torch
@@ -12,7 +13,13 @@ from torch.nn.functional import normalize
 
 from fedray.errors import UserError
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted.texts import ClassTexts, insert, placeholders, word_embeddings
+from fedray.models.prompted.texts import (
+    MOST_SUBSETS,
+    ClassTexts,
+    insert,
+    placeholders,
+    word_embeddings,
+)
 
 
 def official_text(pair, texts):
@@ -246,3 +253,15 @@ def test_openai_archives_are_read_whole(tmp_path, images):
     texts = [f"a photo of a {name}." for name in NAMES]
     found = ClassTexts(pair.clip.text, NAMES).encode()
     assert torch.allclose(found, official_text(pair, texts), atol=1e-5)
+
+
+def test_texts_of_many_subsets_of_classes_are_not_all_kept(pair):
+    texts = ClassTexts(pair.clip.text, NAMES)
+    subsets = [*product(range(len(NAMES)), repeat=4)]
+    first = texts.class_subset(subsets[0]).encode()
+    for subset in subsets:
+        found = texts.class_subset(subset)
+        assert found.names == tuple(NAMES[c] for c in subset)
+        assert texts.class_subset(subset) is found
+    assert len(subsets) > MOST_SUBSETS >= len(texts._subsets)
+    assert torch.equal(texts.class_subset(subsets[0]).encode(), first)

@@ -1,0 +1,121 @@
+"""A client that missed what is sent once gets it before it needs it: nobody trains without."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.algorithms.distillation.fedkd import SmallModel
+from fedray.core import algorithms
+
+DROP = {"faults.on_client_error": "drop", "local_epochs": 1, "rounds": 4}
+TARGETS = {"algorithm.target_steps": 10}
+GIVEN = [
+    ("fedetf", "receive_simplex", {}),
+    ("fedglcl", "receive_text", {}),
+    ("fedglcl_fedprox", "receive_text", {}),
+    ("fedglcl_moon", "receive_text", {}),
+    ("fedglcl_l", "receive_text", {}),
+    ("fedglcl_l", "receive_inputs", {"algorithm.blocks": 1}),
+    ("fedbabu", "receive_head", {"model.init": "independent"}),
+    ("alignfed", "keep_targets", TARGETS),
+]
+"""The methods whose clients keep what they are sent before the first round, and the step."""
+
+
+@pytest.fixture
+def fail_once(monkeypatch):
+    """`fail_once(method, step, round_=0)`: client 1's step fails in that round."""
+
+    def fail_once(method, step, round_=0):
+        owner = algorithms.get(method)
+        succeed = getattr(owner, step)
+
+        def fail(self, client, state, down):
+            if (client.id, client.round) == (1, round_):
+                raise ArithmeticError("no such thing")
+            return succeed(self, client, state, down)
+
+        monkeypatch.setattr(owner, step, fail)
+
+    return fail_once
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize(("method", "step", "keys"), GIVEN)
+def test_a_client_gets_what_it_missed_before_it_trains(
+    run, fail_once, method, step, keys, participation
+):
+    """Its models and accuracies are those of a run without the failure, in every round."""
+    keys = {**DROP, **keys, "participation": participation, "model.group": "mlp"}
+    whole = run(method, keys)
+    fail_once(method, step)
+    done = run(method, keys)
+    assert [event.client for event in done.results[0].events] == [1]
+    assert not any(result.events for result in done.results[1:])
+    assert done.same_clients_as(whole)
+    first = next(result.round for result in done.results if 1 in result.participants)
+    for result, other in zip(done.results, whole.results, strict=True):
+        extra = result.down.total_bytes - other.down.total_bytes
+        assert (extra > 0) == (result.round == first), "it is sent once more, and no oftener"
+
+
+def test_prompts_that_a_client_could_not_take_over_are_sent_with_the_next_round(run, fail_once):
+    fail_once("fedmgp", "write_back", 1)
+    small = {"data.samples": 120, "data.clients": 3, "rounds": 2}
+    done = run("fedmgp", {**small, "faults.on_client_error": "drop"})
+    assert done.servers[1]["holders"].tolist() == [True, False, True]
+    before = done.servers[1]
+    server = done.assembly.server("cpu")
+    sent = done.assembly.algorithm.downlink(before, range(3), server)
+    assert [payload is None for payload in sent.values()] == [True, False, True]
+
+
+@pytest.mark.parametrize("step", ["offer_validation", "receive_validation"])
+def test_validation_images_that_a_client_missed_are_exchanged_before_it_trains(
+    run, fail_once, step
+):
+    small = {"data.samples": 120, "data.clients": 3, "data.validation_fraction": 0.2}
+    fail_once("dp2fl", step)
+    done = run("dp2fl", {**DROP, **small, "rounds": 1, "algorithm.length": 2})
+    assert [event.client for event in done.results[0].events] == [1]
+    assert not done.results[1].events
+    assert done.servers[1]["holds"].all(), "everyone has measured on all validation images"
+
+
+def events(done):
+    """The clients with an event, by round, in rounds that have some."""
+    return {r.round: [event.client for event in r.events] for r in done.results if r.events}
+
+
+def test_clusters_and_encoders_that_a_client_missed(run, fail_once):
+    keys = {"algorithm.clusters": 2, "algorithm.cluster_rounds": 1, "model.group": "mlp"}
+    fail_once("fedconcat", "label_distribution", 0)
+    fail_once("fedconcat", "receive_encoders", 2)
+    done = run("fedconcat", {**DROP, **keys, "rounds": 3})
+    assert events(done) == {0: [1], 2: [1]}
+    assert done.servers[2]["reached"].tolist() == [True, False, True, True]
+    assert done.servers[3]["reached"].all()
+    assert "features" in done.memories[1]
+
+
+def test_class_counts_that_a_client_did_not_give_are_asked_for_again(run, fail_once):
+    few = {"algorithm.server_epochs": 1, "algorithm.hidden_dim": 8, "algorithm.noise_dim": 4}
+    fail_once("fedgen", "count_classes")
+    done = run("fedgen", {**DROP, **few, "model.group": "mlp", "rounds": 1})
+    assert events(done) == {0: [1]}
+    assert [sorted(server["counts"]) for server in done.servers] == [
+        ["0", "2", "3"], ["0", "1", "2", "3"]
+    ]  # fmt: skip
+
+
+def test_a_client_that_missed_a_step_of_the_small_model_gets_it_whole(run, fail_once):
+    fail_once("fedkd", "client_update", 2)
+    done = run("fedkd", {**DROP, "model.group": "mlp"})
+    assert events(done) == {2: [1]}
+    server = done.assembly.server("cpu")
+    for state, whole in (
+        (done.servers[2], [False, True, False, False]),
+        (done.servers[3], [False] * 4),
+    ):
+        sent = done.assembly.algorithm.downlink(state, range(4), server)
+        assert [isinstance(payload, SmallModel) for payload in sent.values()] == whole
