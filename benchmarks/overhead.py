@@ -1,20 +1,18 @@
-"""Overhead of the executors against the bare loop, as ratios taken in one run.
+"""Overhead of the executors: seconds of a round as a ratio to a plain PyTorch loop.
 
-    python -m benchmarks.overhead                      W1, W2, W3 and the memory of 1,000 clients
+    python -m benchmarks.overhead                      W1, W2 and W3
     python -m benchmarks.overhead --only W3 --turns 20 --json overhead.json
 
 For each workload four processes stay alive and work in turn: a plain single-process PyTorch loop,
-the same loop with the allocator's settings of fedray's workers (`keep_freed_memory`), fedray's
-serial executor, and fedray on Ray with 2 workers. Against the first loop a ratio shows all that is
-gained; against the second what the arithmetic and two processes gain, without the memory. All use
-2 threads: the loops and the serial executor 2 threads in one process, Ray 2 workers of 1 thread.
-The work is the same: FedAvg from the same weights, partition, cohorts and batch order; at the end
-the global models must agree to 1e-4. A turn is a block of rounds without a pause, after a moment
-in which the threads of the process before go to sleep (OpenMP's spin on for milliseconds, as long
-as a round of W3). Reported is the median over turns of the ratio of a round's seconds to a loop's
-in the same turn; start-up is reported separately. Memory is the peak of the process tree
-(proportional set size: shared pages count once). A process that dies ends the benchmark, which
-then shows what it said last.
+the same loop with the allocator settings of fedray's workers (`keep_freed_memory`), fedray's serial
+executor, and fedray on Ray with 2 workers. All use 2 threads: Ray has 2 workers of 1 thread each.
+The ratio to the first loop shows the whole gain. The ratio to the second loop leaves out what the
+allocator settings gain.
+
+All processes run FedAvg from the same weights, partition, cohorts and batch order. At the end the
+global models must agree to 1e-4. A turn is a block of rounds, after a pause in which the OpenMP
+threads of the previous process stop spinning. Reported is the median over turns of the ratio of
+seconds in the same turn. Start-up is reported separately. Memory is the peak of the process tree.
 """
 
 from __future__ import annotations
@@ -23,27 +21,226 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workloads import WORKLOADS, experiment, make_images, rounds_of
+from benchmarks import common
+from benchmarks.common import Child, PeakMemory, ratio, serve, time_in_turns
 
-HOME = Path(__file__).resolve().parents[1]
 THREADS = 2
-PAUSE = 0.1  # seconds
-SAID = 40  # lines of a dead process that are shown
+PAUSE = 0.1
 LOOPS = ("loop", "loop-kept")
 MODES = (*LOOPS, "serial", "ray")
 
 
-def serve(name: str, mode: str, root: Path) -> None:
-    """Be one of the processes: do a round whenever a line comes in, say how long it took."""
+# --- the work ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The size of a federation and how long to measure it.
+
+    Attributes:
+        summary: one line for the terminal.
+        clients: number of clients.
+        samples: training images per client, noise of CIFAR's size; 0 divides the digits.
+        participation: share of the clients in a round.
+        epochs: local epochs.
+        batch: batch size.
+        group: `model.group`.
+        block: rounds per turn.
+        turns: timed turns.
+        aims: the largest ratio that Ray may have, by baseline.
+    """
+
+    summary: str
+    clients: int
+    samples: int
+    participation: float
+    epochs: int
+    batch: int
+    group: str
+    block: int
+    turns: int
+    aims: Mapping[str, float]
+
+
+WORKLOADS = {
+    "W1": Workload(
+        "20 clients x 250 CIFAR-size images, 5 epochs, batch 100, CNN4",
+        20, 250, 1.0, 5, 100, "cnn4", 1, 6, {"loop": 0.70, "loop-kept": 1.0},
+    ),
+    "W2": Workload(
+        "200 clients x 20 images, 20 % participation, 1 epoch, batch 10, CNN4",
+        200, 20, 0.2, 1, 10, "cnn4", 4, 8, {"loop": 0.75, "loop-kept": 0.9},
+    ),
+    "W3": Workload(
+        "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
+        100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 1.25, "loop-kept": 1.25},
+    ),
+}  # fmt: skip
+
+
+def experiment(name: str, root: Path, threads: int) -> Any:
+    """Return a workload's experiment on images of noise below `root`, or on the digits."""
+    from fedray.runtime.resolve import from_tree
+
+    workload = WORKLOADS[name]
+    data: dict[str, object] = {"source": "digits", "test_fraction": 0.25}
+    if workload.samples:
+        data = {"source": "parquet", "root": str(make_images(name, root)), "test_fraction": 0.01}
+    return from_tree(
+        {
+            "algorithm": "fedavg",
+            "rounds": 100_000,
+            "participation": workload.participation,
+            "local_epochs": workload.epochs,
+            "batch_size": workload.batch,
+            "lr": 0.01,
+            "eval_every": 0,
+            "checkpoint_every": 0,
+            "workers": 2,
+            "threads": threads,
+            "model": {
+                "group": workload.group,
+                "feature_dim": 128 if workload.group == "mlp" else 512,
+            },
+            "data": {**data, "clients": workload.clients, "partition": "iid"},
+        }
+    )
+
+
+def make_images(name: str, root: Path) -> Path:
+    """Write a workload's images, those of its test split included; return their folder."""
+    workload = WORKLOADS[name]
+    tested = 3 if workload.samples > 100 else 1
+    return common.write_noise(root / name, workload.clients * (workload.samples + tested), 32)
+
+
+class BareLoop:
+    """FedAvg in plain PyTorch in one process; only its inputs come from fedray.
+
+    Args:
+        assembly: the parts of the experiment.
+
+    Attributes:
+        weights: the global model.
+    """
+
+    def __init__(self, assembly: Any) -> None:
+        import torch
+
+        data, models = assembly.data, assembly.models
+        architecture = models.architectures[0]
+        self._experiment, self._streams = assembly.experiment, assembly.streams
+        self._model = models.empty(architecture)
+        self._images = [torch.from_numpy(data.images.images[index]) for index in data.train]
+        self._labels = [torch.from_numpy(data.images.labels[index]) for index in data.train]
+        initial = models.initial(architecture)
+        self.weights = {name: value.clone() for name, value in initial.items()}
+
+    def round(self, number: int) -> None:
+        """Train the cohort of a round and average its models."""
+        import torch
+
+        setting, labels = self._experiment, self._labels
+        count = round(setting.participation * setting.data.clients)
+        cohort = list(range(count))
+        if count < setting.data.clients:
+            random = self._streams.numpy("participation", round_=number)
+            cohort = sorted(random.choice(setting.data.clients, size=count, replace=False).tolist())
+        total = sum(len(labels[client]) for client in cohort)
+        mean = {name: torch.zeros_like(value) for name, value in self.weights.items()}
+        for client in cohort:
+            self._train(client, number)
+            for name, value in self._model.state_dict().items():
+                mean[name] += value.detach().clone() * (len(labels[client]) / total)
+        self.weights = mean
+
+    def _train(self, client: int, number: int) -> None:
+        import torch
+        import torch.nn.functional as F
+
+        from fedray.models import Pixels
+
+        setting, model = self._experiment, self._model
+        images, labels = self._images[client], self._labels[client]
+        model.load_state_dict(self.weights)
+        model.train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=setting.lr)
+        random = self._streams.torch("batches", round_=number, client=client)
+        for _ in range(setting.local_epochs):
+            order = torch.randperm(len(labels), generator=random)
+            for index in order.split(setting.batch_size):
+                x = images[index].float() / 127.5 - 1
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(Pixels(x)).logits, labels[index])
+                loss.backward()
+                optimizer.step()
+
+
+def rounds_of(
+    mode: str, assembly: Any
+) -> tuple[Callable[[int], object], Callable[[], Mapping[str, Any]], Callable[[], None]]:
+    """Return three functions: run round `number`, return the global model, release everything.
+
+    Args:
+        mode: "loop", "loop-kept" (with the allocator settings of the workers), "serial" or "ray".
+        assembly: the parts of the experiment.
+    """
+    if mode.startswith("loop"):
+        from fedray.runtime.memory import keep_freed_memory
+
+        if mode == "loop-kept":
+            keep_freed_memory()
+        loop = BareLoop(assembly)
+        return loop.round, lambda: loop.weights, lambda: None
+    import torch
+
+    from fedray.federation import Federation
+
+    cpu = torch.device("cpu")
+    executor, close = _executor(mode, assembly)
+    federation = Federation(
+        assembly.algorithm, executor, assembly.gate, assembly.plan, assembly.server(cpu),
+        assembly.streams,
+    )  # fmt: skip
+    rounds = federation.rounds()
+    next(rounds)  # round 0: only initialisation
+    return (
+        lambda _: next(rounds),
+        lambda: dict(federation.snapshot.server.get("model", {})),
+        close,
+    )
+
+
+def _executor(mode: str, assembly: Any) -> tuple[Any, Callable[[], None]]:
+    """Return an executor, and the function that closes its workers."""
+    if mode == "serial":
+        import torch
+
+        from fedray.runtime.serial import SerialExecutor
+
+        return SerialExecutor(assembly, torch.device("cpu")), lambda: None
+    from fedray.runtime.cluster import connect
+    from fedray.runtime.pool import WorkerPool
+    from fedray.runtime.ray_executor import RayExecutor
+
+    connect(num_cpus=2)
+    pool = WorkerPool(assembly.experiment)
+    return RayExecutor(assembly, pool), pool.close
+
+
+# --- the measurement -----------------------------------------------------------------------------
+
+
+def serve_rounds(name: str, mode: str, root: Path) -> None:
+    """Run a round for each line "round"; save the global model for the line "end FILE"."""
     started, _ = time.time(), WORKLOADS[name]
     import torch
 
@@ -51,161 +248,81 @@ def serve(name: str, mode: str, root: Path) -> None:
 
     torch.set_num_threads(THREADS)
     assembly = Assembly(experiment(name, root, THREADS if mode == "serial" else 1))
-    one_round, final, close = rounds_of(mode, assembly)
-    say = os.fdopen(os.dup(1), "w")
-    for number, line in enumerate(sys.stdin, start=1):
+    one_round, global_model, close = rounds_of(mode, assembly)
+    number = 0
+
+    def answer(line: str) -> Any:
+        nonlocal number
         if line.startswith("end"):
-            torch.save(final(), line.split()[1])
-            break
-        begun = time.perf_counter()
+            torch.save(global_model(), line.split()[1])
+            return None
+        number += 1
+        begin = time.perf_counter()
         one_round(number)
-        seconds = time.perf_counter() - begun
-        since_start = time.time() - started
-        print(json.dumps({"seconds": seconds, "since_start": since_start}), file=say, flush=True)
+        seconds = time.perf_counter() - begin
+        return {"seconds": seconds, "since_start": time.time() - started}
+
+    serve(answer)
     close()
 
 
-def tree_memory(pid: int) -> int:
-    """Proportional set size of a process and all below it, in bytes."""
-    import psutil
-
-    total = 0
-    try:
-        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0
-    for process in family:
-        try:
-            info = process.memory_full_info()
-            total += getattr(info, "pss", info.rss)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return total
-
-
-class Side:
-    """One of the processes, from outside.
-
-    Args:
-        name: the workload.
-        mode: one of `MODES`.
-        root: a folder for its images, its parameters and what it says.
-    """
-
-    def __init__(self, name: str, mode: str, root: Path) -> None:
-        command = [sys.executable, "-m", "benchmarks.overhead", "--serve", name, mode, str(root)]
-        env = {**os.environ, "OMP_NUM_THREADS": str(THREADS), "RAY_AUTH_MODE": "disabled"}
-        self._who = f"{name}, {mode}"
-        self._final = root / f"{name}-{mode}.pt"
-        self._log = root / f"{name}-{mode}.log"
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                env=env, cwd=HOME,
-            )  # fmt: skip
-        self.peak = 0
-        self._watching = True
-        self._watch = threading.Thread(target=self._sample, daemon=True)
-
-    def round(self) -> dict[str, float]:
-        """Do one round; returns its seconds and the seconds since the process began."""
-        self._tell("round")
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, float] = json.loads(line)
-                return answer
-        raise self._died()
-
-    def measure_memory(self) -> None:
-        """Sample the process tree's memory from now on."""
-        self._watch.start()
-
-    def end(self) -> Any:
-        """Stop the process; returns its final parameters by name."""
-        import torch
-
-        self._tell(f"end {self._final}")
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._watching = False
-        if self._process.wait(timeout=120):
-            raise self._died()
-        return torch.load(self._final)
-
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
-
-    def _died(self) -> SystemExit:
-        """The end of the benchmark, with what the process said last."""
-        code = self._process.wait(timeout=120)
-        said = self._log.read_text(errors="replace").splitlines()[-SAID:]
-        return SystemExit("\n".join([f"{self._who}: its process ended with code {code}", *said]))
-
-    def _sample(self) -> None:
-        while self._watching and self._process.poll() is None:
-            self.peak = max(self.peak, tree_memory(self._process.pid))
-            time.sleep(0.5)
+def start(name: str, mode: str, root: Path) -> Child:
+    """Start the process of one mode; its images, parameters and log lie below `root`."""
+    words = ["-m", "benchmarks.overhead", "--serve", name, mode, str(root)]
+    log = root / f"{name}-{mode}.log"
+    return Child(f"{name}, {mode}", words, log, common.environment(THREADS))
 
 
 def compare(name: str, turns: int, root: Path) -> dict[str, Any]:
-    """Run one workload in every mode, in turn."""
-    w = WORKLOADS[name]
-    if w.samples:
+    """Run one workload in every mode, in turn; return the measurements by mode."""
+    import torch
+
+    workload = WORKLOADS[name]
+    if workload.samples:
         make_images(name, root)
-    sides = {mode: Side(name, mode, root) for mode in MODES}
-    first = {mode: side.round() for mode, side in sides.items()}  # includes start-up
-    seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
-    for turn in range(turns + 1):
-        for mode, side in sides.items():
-            time.sleep(PAUSE)
-            took = sum(side.round()["seconds"] for _ in range(w.block)) / w.block
-            if turn >= 1:
-                seconds[mode].append(took)
-    for side in sides.values():  # after the timing: sampling costs time itself
-        side.measure_memory()
-    for side in sides.values():
-        side.round()
-    time.sleep(1.0)
-    finals = {mode: side.end() for mode, side in sides.items()}
+    children = {mode: start(name, mode, root) for mode in MODES}
+    first = {mode: child.ask("round") for mode, child in children.items()}
+
+    def block(child: Child) -> float:
+        return sum(child.ask("round")["seconds"] for _ in range(workload.block)) / workload.block
+
+    blocks = {mode: partial(block, child) for mode, child in children.items()}
+    time_in_turns(blocks, 1, PAUSE)  # warm-up
+    seconds = time_in_turns(blocks, turns, PAUSE)
+    peaks, models = {}, {}
+    for mode, child in children.items():  # after the timing, because sampling costs time
+        with PeakMemory(child.pid) as peak:
+            child.ask("round")
+            time.sleep(1.0)
+        peaks[mode] = peak.bytes
+        child.ask(f"end {root / f'{name}-{mode}.pt'}")
+        child.close()
+        models[mode] = torch.load(root / f"{name}-{mode}.pt")
     return {
         mode: {
             "seconds": statistics.median(seconds[mode]),
-            "ratios": {loop: _ratio(seconds[mode], seconds[loop]) for loop in LOOPS},
+            "ratios": {loop: ratio(seconds[mode], seconds[loop]) for loop in LOOPS},
             "first_round_seconds": first[mode]["since_start"],
-            "peak_bytes": sides[mode].peak,
-            "difference": _difference(finals["loop"], finals[mode]),
+            "peak_bytes": peaks[mode],
+            "difference": _largest_difference(models["loop"], models[mode]),
         }
         for mode in MODES
     }
 
 
-def _ratio(mine: Sequence[float], loop: Sequence[float]) -> list[float]:
-    """Median, least and greatest ratio over turns."""
-    ratios = [one / other for one, other in zip(mine, loop, strict=True)]
-    return [statistics.median(ratios), min(ratios), max(ratios)]
-
-
-def _difference(loop: Any, mine: Any) -> float:
-    """The greatest difference between two models' parameters."""
+def _largest_difference(loop: Any, mine: Any) -> float:
     return max(
         float((mine[key].double() - value.double()).abs().max()) for key, value in loop.items()
     )
 
 
-def show(name: str, found: dict[str, Any]) -> None:
-    """Print one workload's rows."""
-    for mode, row in found.items():
+def print_rows(name: str, rows: dict[str, Any]) -> None:
+    """Print the measurements of one workload."""
+    for mode, row in rows.items():
         ratios = "  ".join(
-            f"of {loop} {row['ratios'][loop][0]:5.2f} "
-            f"[{row['ratios'][loop][1]:.2f}, {row['ratios'][loop][2]:.2f}]"
+            f"of {loop} {median:5.2f} [{least:.2f}, {largest:.2f}]"
             + (f" (aim {WORKLOADS[name].aims[loop]:.2f})" if mode == "ray" else "")
-            for loop in LOOPS
+            for loop, (median, least, largest) in row["ratios"].items()
         )
         print(
             f"  {mode:9s} {1e3 * row['seconds']:9.1f} ms/round  {ratios}\n"
@@ -215,49 +332,27 @@ def show(name: str, found: dict[str, Any]) -> None:
         )
 
 
-def check_same_work(name: str, found: dict[str, Any]) -> None:
-    """Refuse ratios of work that was not the same."""
-    for mode, row in found.items():
-        if not row["difference"] <= 1e-4:
-            raise SystemExit(f"{name}: {mode} did not do the same work as the loop")
-
-
-def many_clients(name: str, root: Path) -> dict[str, Any]:
-    """Peak memory of virtual clients whose models are kept between rounds."""
-    side = Side(name, "ray", root)
-    side.measure_memory()
-    took = [side.round()["seconds"] for _ in range(WORKLOADS[name].turns)]
-    side.end()
-    print(
-        f"  ray       {took[-1]:9.1f} s/round, peak of the process tree {side.peak / 1e9:.2f} GB",
-        flush=True,
-    )
-    return {"ray": {"seconds": took[-1], "peak_bytes": side.peak}}
-
-
 def main() -> None:
-    """Parse the command line and run."""
+    """Parse the command line and measure."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
     cli.add_argument("--turns", type=int, help="timed turns per workload")
-    cli.add_argument("--json", type=Path, help="write the numbers here too")
+    cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
     cli.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
-        serve(args.serve[0], args.serve[1], Path(args.serve[2]))
+        serve_rounds(args.serve[0], args.serve[1], Path(args.serve[2]))
         return
     print(f"{os.cpu_count()} cores, {THREADS} threads in every mode", flush=True)
     results: dict[str, Any] = {"cores": os.cpu_count(), "threads": THREADS, "workloads": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only:
-            print(f"\n{name}: {WORKLOADS[name].what}", flush=True)
-            if WORKLOADS[name].aims:
-                found = compare(name, args.turns or WORKLOADS[name].turns, Path(folder))
-                show(name, found)
-                check_same_work(name, found)
-            else:
-                found = many_clients(name, Path(folder))
-            results["workloads"][name] = found
+            print(f"\n{name}: {WORKLOADS[name].summary}", flush=True)
+            rows = compare(name, args.turns or WORKLOADS[name].turns, Path(folder))
+            print_rows(name, rows)
+            if not max(row["difference"] for row in rows.values()) <= 1e-4:
+                raise SystemExit(f"{name}: the modes did not do the same work")
+            results["workloads"][name] = rows
             if args.json:
                 args.json.write_text(json.dumps(results, indent=2) + "\n")
 

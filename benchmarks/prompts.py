@@ -1,24 +1,26 @@
 """Time and memory of one local step on prompts, against a straightforward implementation.
 
-    python benchmarks/prompts.py
-    python benchmarks/prompts.py --classes 50 --batch 32 --device cuda
+    python -m benchmarks.prompts
+    python -m benchmarks.prompts --classes 50 --batch 32 --device cuda
 
 Both sides train the same prompts around the same ViT-B/16 with random weights, on the same images,
-in turns within one process; the ratio of their medians is what counts. The straightforward side
-is what one would write first: texts of 77 tokens, groups in a Python loop, the image tower run in
-every step. It must give the same loss and the same prompts after a step, to 1e-4. Memory is the
-peak of a process of its own for each side (on CUDA: the allocator's peak).
+in turns within one process. The straightforward side is a naive implementation: texts of 77 tokens,
+groups in a Python loop, the image tower in every step. It must give the same loss and the same
+prompts after a step, to 1e-4. Memory is the peak above the start in a separate process for each
+side (on CUDA: the allocator's peak).
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import statistics
-import threading
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -26,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.common import Child, PeakMemory, serve, time_in_turns
 from fedray.algorithms.prompts.fedmgp import diversity, group_cross_entropy
 from fedray.config import Component
 from fedray.models import ImageFeatures, Pixels
@@ -40,20 +43,20 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared: a loss of fedray's and a straightforward one, over the same prompts."""
+    """Fedray's loss and a straightforward one over the same prompts."""
 
-    what: str
+    summary: str
     prompts: Callable[[FrozenClip, list[str]], PromptedClip]
     ours: Callable[[PromptedClip, Any], Tensor]
     plain: Callable[[Plain, PromptedClip, Any], Tensor]
 
 
 class Plain:
-    """CLIP used as it comes: full length, one group after the other, nothing kept.
+    """A CLIP without optimisations: full text length, one group at a time, no cached features.
 
     Args:
-        clip: where the weights are.
-        names: of the classes.
+        clip: holds the weights.
+        names: class names.
     """
 
     def __init__(self, clip: FrozenClip, names: list[str]) -> None:
@@ -65,7 +68,7 @@ class Plain:
         self.names = names
 
     def text(self, context: Tensor, template: str) -> Tensor:
-        """Unit text features [K, d] under one context [l, w]."""
+        """Return unit text features [K, d] for one context [l, w]."""
         tower = self.tower
         texts = [template.format(name) for name in self.names]
         tokens = self.tokenizer(texts, context_length=CONTEXT).to(context.device)
@@ -77,7 +80,7 @@ class Plain:
         return F.normalize(x, dim=-1)
 
     def image(self, images: Tensor, prompt: Tensor | None = None) -> Tensor:
-        """Unit image features [B, d], with visual prompts [l, w] or none."""
+        """Return unit image features [B, d], with visual prompts [l, w] or none."""
         visual = self.visual
         x = self.vision.embed(images)
         if prompt is not None:
@@ -88,7 +91,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Data:
-    """One batch: images, what the frozen tower makes of them, labels."""
+    """One batch: images, their features from the frozen tower, labels."""
 
     images: Tensor
     features: Tensor
@@ -96,12 +99,12 @@ class Data:
 
 
 def promptfl(model: PromptedClip, data: Data) -> Tensor:
-    """Cross-entropy of PromptFL's step, from kept image features."""
+    """Return the cross-entropy of PromptFL's step, from cached image features."""
     return F.cross_entropy(model(ImageFeatures(data.features)).logits, data.labels)
 
 
 def plain_promptfl(plain: Plain, model: ContextClip, data: Data) -> Tensor:
-    """The same, with the image tower in the step."""
+    """Return the loss of `promptfl`, with the image tower in the step."""
     with torch.no_grad():
         image = plain.image(data.images)
     text = plain.text(model.context, placeholders(model.length))
@@ -109,7 +112,7 @@ def plain_promptfl(plain: Plain, model: ContextClip, data: Data) -> Tensor:
 
 
 def fedmgp_text(model: GroupedClip, data: Data) -> Tensor:
-    """FedMGP's loss with text prompts alone, from kept image features."""
+    """Return FedMGP's loss with text prompts alone, from cached image features."""
     groups = model(ImageFeatures(data.features)).groups
     return group_cross_entropy(groups.logits, data.labels) + diversity(
         groups.text, "l1", "repel", "mean"
@@ -117,14 +120,14 @@ def fedmgp_text(model: GroupedClip, data: Data) -> Tensor:
 
 
 def plain_fedmgp_text(plain: Plain, model: GroupedClip, data: Data) -> Tensor:
-    """The same, group by group; image features are given, since the text side is asked about."""
+    """Return the loss of `fedmgp_text`, group by group; image features are cached here too."""
     texts = torch.stack([plain.text(context, PHOTO) for context in model.text])
     logits = plain.scale * F.normalize(data.features, dim=-1) @ texts.transpose(1, 2)
     return group_cross_entropy(logits, data.labels) + diversity(texts, "l1", "repel", "mean")
 
 
 def fedmgp(model: GroupedClip, data: Data) -> Tensor:
-    """FedMGP's whole step."""
+    """Return the loss of FedMGP's whole step."""
     groups = model(Pixels(data.images)).groups
     modalities = (groups.text, groups.image)
     diversities = [diversity(features, "l1", "repel", "mean") for features in modalities]
@@ -132,7 +135,7 @@ def fedmgp(model: GroupedClip, data: Data) -> Tensor:
 
 
 def plain_fedmgp(plain: Plain, model: GroupedClip, data: Data) -> Tensor:
-    """The same, group by group."""
+    """Return the loss of `fedmgp`, group by group."""
     texts = torch.stack([plain.text(prompts, PHOTO) for prompts in model.text])
     images = torch.stack([plain.image(data.images, prompts) for prompts in model.visual])
     logits = plain.scale * images @ texts.transpose(1, 2)
@@ -140,27 +143,18 @@ def plain_fedmgp(plain: Plain, model: GroupedClip, data: Data) -> Tensor:
     return group_cross_entropy(logits, data.labels) + torch.stack(diversities).mean()
 
 
-def _groups(visual_length: int) -> Callable[[FrozenClip, list[str]], PromptedClip]:
-    return lambda clip, names: GroupedClip(
-        clip, names, groups=5, text_length=2, visual_length=visual_length
-    )
-
-
+CONTEXT_CLIP = partial(ContextClip, length=16)
+TEXT_GROUPS = partial(GroupedClip, groups=5, text_length=2, visual_length=0)
+GROUPS = partial(GroupedClip, groups=5, text_length=2, visual_length=2)
 CASES = {
-    "promptfl": Case(
-        "PromptFL, whole step",
-        lambda clip, names: ContextClip(clip, names, 16),
-        promptfl, plain_promptfl,
-    ),
-    "fedmgp-text": Case(
-        "FedMGP, text side", _groups(visual_length=0), fedmgp_text, plain_fedmgp_text
-    ),
-    "fedmgp": Case("FedMGP, whole step", _groups(visual_length=2), fedmgp, plain_fedmgp),
-}  # fmt: skip
+    "promptfl": Case("PromptFL, whole step", CONTEXT_CLIP, promptfl, plain_promptfl),
+    "fedmgp-text": Case("FedMGP, text side", TEXT_GROUPS, fedmgp_text, plain_fedmgp_text),
+    "fedmgp": Case("FedMGP, whole step", GROUPS, fedmgp, plain_fedmgp),
+}
 
 
 def batch(clip: FrozenClip, size: int, classes: int, device: torch.device) -> Data:
-    """Random images, the same for both sides."""
+    """Return a batch of random images, the same for both sides."""
     random = torch.Generator().manual_seed(0)
     side = clip.vision.image_size
     images = torch.rand(size, 3, side, side, generator=random).mul(2).sub(1).to(device)
@@ -171,7 +165,7 @@ def batch(clip: FrozenClip, size: int, classes: int, device: torch.device) -> Da
 
 
 def step(model: nn.Module, loss: Callable[[], Tensor]) -> float:
-    """One step of SGD; returns the loss."""
+    """Take one step of SGD; return the loss."""
     optimizer = torch.optim.SGD(model.parameters(), LR)
     optimizer.zero_grad()
     value = loss()
@@ -180,11 +174,11 @@ def step(model: nn.Module, loss: Callable[[], Tensor]) -> float:
     return float(value.detach())
 
 
-def prepared(case: Case, args: argparse.Namespace) -> tuple[PromptedClip, Step, Step]:
-    """The model, and a step of either side on it."""
+def prepare(case: Case, args: argparse.Namespace) -> tuple[PromptedClip, Step, Step]:
+    """Return the model, and a step of each side on it."""
     device = torch.device(args.device)
-    chosen = Component(name="openclip", model=args.model, pretrained="random")
-    clip = FrozenClip(ClipChoice.of(chosen).source()).to(device)
+    choice = Component(name="openclip", model=args.model, pretrained="random")
+    clip = FrozenClip(ClipChoice.of(choice).source()).to(device)
     names = [f"thing number {i}" for i in range(args.classes)]
     model = case.prompts(clip, names).to(device)
     model.initialise(torch.Generator(device).manual_seed(1))
@@ -196,65 +190,54 @@ def prepared(case: Case, args: argparse.Namespace) -> tuple[PromptedClip, Step, 
     )
 
 
-def agreement(model: PromptedClip, ours: Step, plain: Step) -> float:
-    """The largest difference of loss and of prompts after a step from the same start."""
+def disagreement(model: PromptedClip, ours: Step, plain: Step) -> float:
+    """Return the largest difference of loss and prompts after a step from the same start."""
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    found = []
-    for one in (ours, plain):
+    results = []
+    for side in (ours, plain):
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(start[name])
-        loss = one()
-        found.append((loss, [parameter.detach().clone() for parameter in model.parameters()]))
-    (a, after_a), (b, after_b) = found
+        loss = side()
+        results.append((loss, [parameter.detach().clone() for parameter in model.parameters()]))
+    (a, after_a), (b, after_b) = results
     differences = [float((x - y).abs().max()) for x, y in zip(after_a, after_b, strict=True)]
     return max(abs(a - b), *differences)
 
 
-def timed(one: Step, device: str) -> float:
-    """Seconds of one step."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+def seconds_of(side: Step, device: str) -> float:
+    """Return the seconds of one step."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait()
     start = time.perf_counter()
-    one()
-    if device == "cuda":
-        torch.cuda.synchronize()
+    side()
+    wait()
     return time.perf_counter() - start
 
 
-def peak(name: str, side: int, args: argparse.Namespace, queue: Any) -> None:
-    """Put the peak memory of one side's steps above what stands there before, MiB."""
-    torch.set_num_threads(args.threads)
-    steps = prepared(CASES[name], args)
-    if args.device == "cuda":
+def peak(side: Step, device: str) -> float:
+    """Return the peak memory of a step above the memory before it, in MiB."""
+    if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        steps[side]()
-        queue.put((torch.cuda.max_memory_allocated() - before) / 2**20)
-        return
-    process, seen, done = psutil.Process(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.005):
-            seen.append(process.memory_info().rss)
-
+        side()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    process = psutil.Process()
     before = process.memory_info().rss
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    steps[side]()
-    done.set()
-    watcher.join()
-    queue.put(max(0, max(seen) - before) / 2**20)
+    with PeakMemory(process.pid, lambda _: process.memory_info().rss, seconds=0.005) as sampled:
+        side()
+    return max(0, sampled.bytes - before) / 2**20
 
 
-def memory(name: str, side: int, args: argparse.Namespace) -> float:
-    """`peak` in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=peak, args=(name, side, args, queue))
-    process.start()
-    found: float = queue.get()
-    process.join()
+def peaks(name: str) -> list[float]:
+    """Return `peak` of both sides, each in a new process with this command's arguments."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for side in ("1", "2"):
+            words = ["-m", "benchmarks.prompts", *sys.argv[1:], "--serve", name, side]
+            child = Child(f"{name}, side {side}", words, Path(folder) / side)
+            found.append(child.ask("peak"))
+            child.close()
     return found
 
 
@@ -268,25 +251,31 @@ def main() -> None:
     cli.add_argument("--steps", type=int, default=5)
     cli.add_argument("--threads", type=int, default=torch.get_num_threads())
     cli.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    cli.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = cli.parse_args()
     unknown = sorted(set(args.cases) - set(CASES))
     if unknown:
         cli.error(f"there is no case {unknown[0]}; there are {', '.join(CASES)}")
     torch.set_num_threads(args.threads)
+    if args.serve:
+        side = prepare(CASES[args.serve[0]], args)[int(args.serve[1])]
+        serve(lambda _: peak(side, args.device))
+        return
     print(f"{args.model}, {args.classes} classes, batch {args.batch}, {args.device}\n")
     print("| step | fedray | straightforward | times faster | MiB | MiB | difference |")
     print("|---|---|---|---|---|---|---|")
     for name in args.cases or CASES:
-        model, ours, plain = prepared(CASES[name], args)
-        difference = agreement(model, ours, plain)
+        model, ours, plain = prepare(CASES[name], args)
+        difference = disagreement(model, ours, plain)
         if difference > 1e-4:
             raise SystemExit(f"{name}: the two sides differ by {difference:.2g}, more than 1e-4")
-        pairs = [(timed(ours, args.device), timed(plain, args.device)) for _ in range(args.steps)]
-        fast, slow = (statistics.median(times) for times in zip(*pairs, strict=True))
-        del model, ours, plain
-        used = [memory(name, side, args) for side in (1, 2)]
+        sides = {"ours": ours, "plain": plain}
+        steps = {side: partial(seconds_of, sides[side], args.device) for side in sides}
+        fast, slow = map(statistics.median, time_in_turns(steps, args.steps).values())
+        del model, ours, plain, sides, steps
+        used = peaks(name)
         print(
-            f"| {CASES[name].what} | {fast:.3f} s | {slow:.3f} s | {slow / fast:.1f} | "
+            f"| {CASES[name].summary} | {fast:.3f} s | {slow:.3f} s | {slow / fast:.1f} | "
             f"{used[0]:.0f} | {used[1]:.0f} | {difference:.0e} |",
             flush=True,
         )

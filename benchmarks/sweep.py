@@ -1,13 +1,13 @@
-"""What of a sweep's processor time is training: its trials alone against the whole sweep.
+"""The share of a sweep's processor time that is training: its trials alone against the sweep.
 
     python -m benchmarks.sweep
     python -m benchmarks.sweep fedproto_lambda rounds=3 --num-samples 4 --json sweep.json
 
-Efficiency is the time that all trials train, each measured alone, over the sweep's wall time times
-its cores. Alone is one run after the other in one process on one thread; what counts is the time
-in rounds, not the start. The sweep is the command that users type, from its first to its last
-moment: start, imports, Ray, tracking, table and figure. Of equal trials `--alone N` measures N
-evenly spread ones and takes the others to be as long. Run it on a machine that does nothing else.
+Efficiency is the training time of all trials, each measured alone, divided by the sweep's wall time
+times its cores. The trials alone run one after the other in one process on one thread; only time in
+rounds counts, not the start. The sweep is the command that users type, from its start to its end:
+imports, Ray, tracking, table and figure. If all trials are equal, `--alone N` measures N evenly
+spread ones and takes the others to be as long. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -23,27 +23,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-ENVIRONMENT = {
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
+from benchmarks.common import Child, environment, serve
 
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What was measured; times in seconds.
+    """The measurements of a sweep; times in seconds.
 
     Attributes:
         sweep: its name.
-        trials: how many.
-        cores: that the sweep could use.
-        alone: the time that all trials train, each alone.
-        wall: from the sweep's command to its end.
-        startups: of each trial, until its first round; by number.
-        seconds: of each trial, until its end; by number.
+        trials: number of trials.
+        cores: cores that the sweep could use.
+        alone: training time of all trials, each alone.
+        wall: from the start of the sweep's command to its end.
+        startups: of each trial, until its first round.
     """
 
     sweep: str
@@ -52,15 +45,14 @@ class Efficiency:
     alone: float
     wall: float
     startups: list[float]
-    seconds: list[float]
 
     @property
     def efficiency(self) -> float:
-        """Of the processor time, the share that trained."""
+        """The share of the processor time that trained."""
         return self.alone / (self.wall * self.cores)
 
     def table(self) -> str:
-        """What is printed."""
+        """Return the measurements as lines of text."""
         later = self.startups[self.cores :]
         rows = [
             ("trials", f"{self.trials}"),
@@ -75,47 +67,27 @@ class Efficiency:
 
 
 def run_sweep(arguments: Sequence[str], out: Path) -> float:
-    """Run the sweep's command; its output and its errors are shown. Returns its wall time.
+    """Run the sweep's command and return its wall time; its output goes to the terminal.
 
     Raises:
-        subprocess.CalledProcessError: when it fails.
+        subprocess.CalledProcessError: if the sweep fails.
     """
     command = [sys.executable, "-m", "fedray.sweep", *arguments, "--out", str(out)]
-    results = {"FEDRAY_RESULTS": str(out.parent)}
     started = time.perf_counter()
-    subprocess.run(command, env={**os.environ, **ENVIRONMENT, **results}, check=True)
+    env = {**environment(), "FEDRAY_RESULTS": str(out.parent)}
+    subprocess.run(command, env=env, check=True)
     return time.perf_counter() - started
 
 
-def run_alone(sweep: Path, count: int | None) -> float:
-    """Run trials of a finished sweep in a process of their own; seconds that all of them train.
-
-    Raises:
-        subprocess.CalledProcessError: when it fails; its errors are shown.
-    """
-    command = [sys.executable, "-m", "benchmarks.sweep", "--train", str(sweep)]
-    if count is not None:
-        command += ["--alone", str(count)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return float(done.stdout.splitlines()[-1])
-
-
-def train(sweep: Path, count: int | None) -> float:
-    """Run the trials of a sweep one after the other in this process, the first one twice.
+def train(sweep: Path, count: int) -> float:
+    """Run trials of a finished sweep one after the other in this process.
 
     Args:
         sweep: the folder of the sweep.
-        count: how many to measure, evenly spread; None for all.
+        count: number of trials to measure, evenly spread; 0 for all.
 
     Returns:
-        Seconds that all trials train.
+        The training time of all trials, in seconds.
     """
     import torch
 
@@ -127,63 +99,65 @@ def train(sweep: Path, count: int | None) -> float:
 
     ledger, device = Ledger.read(sweep), torch.device("cpu")
     trials = ledger.ordered
-    chosen = trials if count is None else trials[:: max(1, len(trials) // count)][:count]
+    chosen = trials[:: max(1, len(trials) // count)][:count] if count else trials
 
     def seconds(experiment: Experiment, out: Path) -> float:
         for _ in Session(experiment, out, lambda a: SerialExecutor(a, device)).rounds():
             pass
         return RunFolder(out).read().costs.wall_seconds
 
-    runs = [
-        (trial, ledger.plan.experiment_of(trial.config, seed))
-        for trial in chosen
-        for seed in ledger.plan.seeds
-    ]
+    plan = ledger.plan
+    runs = [plan.experiment_of(trial.config, seed) for trial in chosen for seed in plan.seeds]
     with tempfile.TemporaryDirectory() as folder:
-        first = runs[0][1].model_copy(update={"rounds": 1})
-        seconds(first, Path(folder, "first"))  # imports, encoders, caches
-        spent = 0.0
-        for number, (trial, experiment) in enumerate(runs):
-            took = seconds(experiment, Path(folder, str(number)))
-            print(f"alone: trial {trial.number}, seed {experiment.seed}: {took:.1f} s", flush=True)
-            spent += took
-    return spent * len(trials) / len(chosen)
+        first = runs[0].model_copy(update={"rounds": 1})
+        seconds(first, Path(folder, "first"))  # fills imports, encoders and caches
+        total = 0.0
+        for number, experiment in enumerate(runs):
+            total += seconds(experiment, Path(folder, str(number)))
+    return total * len(trials) / len(chosen)
 
 
-def measure(arguments: Sequence[str], alone: int | None) -> Efficiency:
+def measure(arguments: Sequence[str], alone: int) -> Efficiency:
     """Run a sweep, then its trials alone."""
     with tempfile.TemporaryDirectory(prefix="fedray-sweep-") as folder:
         out = Path(folder, "sweep")
         wall = run_sweep(arguments, out)
-        found = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+        record = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+        words = ["-m", "benchmarks.sweep", "--train", str(out)]
+        child = Child("trials alone", words, Path(folder, "alone.log"))
+        training = child.ask(str(alone))
+        child.close()
         return Efficiency(
-            sweep=found["sweep"],
-            trials=len(found["trials"]),
+            sweep=record["sweep"],
+            trials=len(record["trials"]),
             cores=len(os.sched_getaffinity(0)),
-            alone=run_alone(out, alone),
+            alone=training,
             wall=wall,
-            startups=[trial["startup_seconds"] for trial in found["trials"]],
-            seconds=[trial["seconds"] for trial in found["trials"]],
+            startups=[trial["startup_seconds"] for trial in record["trials"]],
         )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Parse the command line and measure; return the exit code."""
     cli = argparse.ArgumentParser(
-        description=(__doc__ or "").partition("\n")[0],
-        epilog="Whatever else is given goes to fedray.sweep: NAME key=value --num-samples N.",
+        prog="python -m benchmarks.sweep",
+        description=__doc__,
+        epilog="All other arguments go to fedray.sweep: NAME key=value --num-samples N.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    cli.add_argument("--alone", type=int, metavar="N", help="measure only N trials alone")
-    cli.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    cli.add_argument(
+        "--alone", type=int, default=0, metavar="N", help="measure only N trials alone"
+    )
+    cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
     cli.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     args, rest = cli.parse_known_args(argv)
     if args.train is not None:
-        print(train(args.train, args.alone))
+        serve(lambda count: train(args.train, int(count)))
         return 0
-    found = measure(rest or ["fedtsp_lambda"], args.alone)
-    print(f"\n{found.sweep}\n{found.table()}")
+    measured = measure(rest or ["fedtsp_lambda"], args.alone)
+    print(f"\n{measured.sweep}\n{measured.table()}")
     if args.json is not None:
-        text = json.dumps({**asdict(found), "efficiency": found.efficiency}, indent=1)
+        text = json.dumps({**asdict(measured), "efficiency": measured.efficiency}, indent=1)
         args.json.write_text(text + "\n", encoding="utf-8")
     return 0
 

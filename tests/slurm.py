@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.doors import free_port
+from benchmarks.common import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = ("n1", "n2")

@@ -25,7 +25,7 @@ import jsonschema
 import pytest
 import yaml
 
-from benchmarks.doors import free_port
+from benchmarks.common import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTERS = ROOT / "clusters"

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.doors import free_port
+from benchmarks.common import free_port
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent

@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "mlflow"
 PAGE = ROOT / "docs" / "mlflow.md"
 SERVER = FOLDER / "server.sh"
-TEAM = FOLDER / "team.sh"
 
 
 def compose() -> dict[str, Any]:
@@ -172,47 +171,6 @@ def test_auth_config_has_only_keys_of_the_package_and_points_at_postgres():
     assert f"--backend-store-uri={ours['mlflow']['database_uri']}" in command
 
 
-# --- team.sh -------------------------------------------------------------------------------------
-
-
-def parts_of_team(tmp_path: Path) -> tuple[dict[str, str], set[str]]:
-    """With which options and variables team.sh would call `mlflow`; its other parts are mute."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in ("pg_ctl", "initdb", "python", "moto_server", "setpriv"):
-        (tools / name).write_text("#!/usr/bin/env bash\nexit 0\n")
-    (tools / "moto_server").write_text("#!/usr/bin/env bash\nexec sleep 60\n")  # mlflow ends first
-    (tools / "psql").write_text("#!/usr/bin/env bash\necho 1\n")
-    (tools / "mlflow").write_text('#!/usr/bin/env bash\nprintf "CALL %s\\n" "$@"; env\n')
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
-    (tmp_path / "data" / "postgres").mkdir(parents=True)
-    (tmp_path / "data" / "postgres" / "PG_VERSION").write_text("15\n")
-    env = {"PATH": f"{tools}:/usr/bin:/bin", "MLFLOW_DATA": str(tmp_path / "data")}
-    subprocess.run(["bash", TEAM], env=env, capture_output=True, check=False, timeout=240)
-    lines = (tmp_path / "data" / "mlflow.log").read_text().splitlines()
-    words = [line.removeprefix("CALL ") for line in lines if line.startswith("CALL ")]
-    assert words[0] == "server"
-    given = dict(word.split("=", 1) for word in words[1:])
-    return given, {line.split("=")[0] for line in lines if not line.startswith("CALL ")}
-
-
-def test_team_script_and_compose_say_the_same(tmp_path):
-    given, variables = parts_of_team(tmp_path)
-    service = compose()["services"]["mlflow"]
-    defaults = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in service["command"][2:]]
-    wanted = dict(word.split("=", 1) for word in defaults)
-    wanted["--host"] = "127.0.0.1"  # in a container it is the published port that is bound to it
-    database = wanted["--backend-store-uri"].replace("@postgres:5432/", "@127.0.0.1:5433/")
-    wanted["--backend-store-uri"] = database
-    assert given == wanted
-    assert set(service["environment"]) <= variables
-    ours, theirs = configparser.ConfigParser(), configparser.ConfigParser()
-    ours.read(tmp_path / "data" / "basic_auth.ini")
-    theirs.read(FOLDER / "basic_auth.ini")
-    assert dict(ours["mlflow"]) == {**theirs["mlflow"], "database_uri": database}
-
-
 def test_server_script_and_compose_agree_where_both_have_a_say():
     words = compose()["services"]["mlflow"]["command"]
     (workers,) = [word.split("=", 1)[1] for word in words if word.startswith("--uvicorn-opts")]
@@ -225,10 +183,9 @@ def test_server_script_and_compose_agree_where_both_have_a_say():
 # --- server.sh -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", [SERVER, TEAM], ids=lambda path: path.name)
-def test_scripts_are_executable_bash(script):
-    assert script.stat().st_mode & stat.S_IXUSR
-    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+def test_server_script_is_executable_bash():
+    assert SERVER.stat().st_mode & stat.S_IXUSR
+    done = subprocess.run(["bash", "-n", SERVER], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -239,9 +196,8 @@ def test_server_script_has_options_that_exist():
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("script", [SERVER, TEAM], ids=lambda path: path.name)
-def test_scripts_pass_shellcheck(script):
-    done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+def test_server_script_passes_shellcheck():
+    done = subprocess.run(["shellcheck", SERVER], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

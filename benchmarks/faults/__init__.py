@@ -1,8 +1,8 @@
-"""Faults at scale: injected at random by seed, each held against the undisturbed result.
+"""Faults at random moments, drawn by a seed; every result is compared with the undisturbed one.
 
-    python -m benchmarks.faults                        what there is
-    python -m benchmarks.faults damage --count 300     damaged run folders, 300 of them
-    python -m benchmarks.faults all --count 1000       every kind, shared out
+    python -m benchmarks.faults                        list the kinds of faults
+    python -m benchmarks.faults damage --count 440     damage files of runs, 440 times
+    python -m benchmarks.faults all --count 1000       inject every kind
 
 A kind is a module with `run(count, seed, folder) -> Tally`. `tests/faults/` runs each in short.
 """

@@ -10,42 +10,39 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.faults.tally import Tally
+from benchmarks.faults.harness import Tally
 
 KINDS = {
-    "kills": "a serial run killed at random moments and resumed, again and again",
-    "workers": "Ray workers, server actors and drivers killed in living runs",
-    "replies": "Ray workers that stand still for a while, with a time-out and without",
-    "nodes": "nodes of a cluster on this machine killed under a run",
-    "sweeps": "drivers of sweeps killed and resumed",
-    "disk": "a disk that is full at a random operation of a run, then is not",
-    "damage": "bit flips, truncations, swaps and edits in the files of a run",
-    "poison": "replies of one client that are not what they should be",
-    "settings": "wrong keys, values, words and files, from the types of all settings",
-    "tracker": "a tracking server that hangs, fails, dies or forgets to answer; drivers killed",
+    "kills": "kill a serial run at random moments and resume it, again and again",
+    "workers": "kill Ray workers, server actors and drivers of living runs",
+    "nodes": "kill nodes of a cluster on this machine under runs and sweeps; print recovery times",
+    "sweeps": "kill drivers of sweeps and resume them",
+    "disk": "fill the disk at a random operation of a run, then free it",
+    "damage": "damage a file of a run: flip a bit, cut it, replace it, ...",
+    "tracker": "let a tracking server hang, fail, die or forget to answer; kill drivers",
 }
-"""Each module of this package that injects faults, with what it does."""
+"""The modules of this package that inject faults."""
 
-WEIGHTS = {"nodes": 0.1, "sweeps": 0.1, "replies": 0.5}
-"""How much smaller a share of `all` those get that take long; 1 is what the others get."""
+WEIGHTS = {"nodes": 0.1, "sweeps": 0.1}
+"""The share of `all` that slow kinds get, relative to the others."""
 
 
 def shares(kinds: list[str], count: int) -> dict[str, int]:
-    """How many faults each kind is to inject, `count` or a few more in all."""
+    """Divide `count` faults among the kinds, rounded up."""
     whole = sum(WEIGHTS.get(kind, 1.0) for kind in kinds)
     return {kind: math.ceil(count * WEIGHTS.get(kind, 1.0) / whole) for kind in kinds}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Inject faults and print what came of them; 1 when any ended as it must not."""
-    listing = "\n".join(f"  {name:<10} {what}" for name, what in KINDS.items())
+    """Inject faults and print the outcomes; return 1 if any outcome is wrong."""
+    listing = "\n".join(f"  {name:<10} {summary}" for name, summary in KINDS.items())
     cli = argparse.ArgumentParser(
         prog="python -m benchmarks.faults",
         description=f"kinds of faults:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cli.add_argument("kind", choices=[*KINDS, "all"])
-    cli.add_argument("--count", type=int, default=100, help="faults to inject, of all kinds")
+    cli.add_argument("--count", type=int, default=100, help="number of faults, of all kinds")
     cli.add_argument("--seed", type=int, default=0)
     args = cli.parse_args(argv)
     kinds = list(KINDS) if args.kind == "all" else [args.kind]
@@ -53,10 +50,12 @@ def main(argv: list[str] | None = None) -> int:
     for kind, count in shares(kinds, args.count).items():
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=f"fedray-{kind}-") as folder:
-            found = import_module(f"benchmarks.faults.{kind}").run(count, args.seed, Path(folder))
-        took = time.monotonic() - began
-        print(f"{kind}: {found.count} faults, {len(found.wrong)} wrong, {took:.0f} s", flush=True)
-        total += found
+            tally = import_module(f"benchmarks.faults.{kind}").run(count, args.seed, Path(folder))
+        seconds = time.monotonic() - began
+        print(
+            f"{kind}: {tally.count} faults, {len(tally.wrong)} wrong, {seconds:.0f} s", flush=True
+        )
+        total += tally
     print(total.table())
     return 1 if total.wrong else 0
 

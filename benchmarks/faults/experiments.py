@@ -1,6 +1,6 @@
-"""The small experiments that faults are injected into: every kind of state that a run can hold.
+"""Small experiments for faults, which together hold every kind of state that a run can hold.
 
-Clients take part more than once, some replies are late, one client joins in the middle.
+Clients take part more than once, some replies are late, and one client joins in the middle.
 """
 
 from __future__ import annotations
@@ -37,15 +37,11 @@ _CLIP = {
 }
 
 METHODS = ("scaffold", "fedmgp", "dp2fl", "fedtsp")
-"""Control variates, prompt groups, validation images with a newcomer, prompts at the server."""
+"""They hold control variates, prompt groups, validation images, and prompts at the server."""
 
 
 def write_experiments(folder: Path) -> dict[str, Path]:
-    """Write the experiment of every method, with the random encoders that some need.
-
-    Returns:
-        The experiment's file by method.
-    """
+    """Write an experiment for each method, with random encoders; return the files by method."""
     files = {}
     for method in METHODS:
         tree = {**_BASE, "algorithm": {"name": method}, **_parts(method, folder)}
@@ -55,7 +51,7 @@ def write_experiments(folder: Path) -> dict[str, Path]:
 
 
 def _parts(method: str, folder: Path) -> Mapping[str, Any]:
-    """What a method needs beyond the rest."""
+    """Return the settings that only this method needs."""
     if method == "fedtsp":
         encoder = {"name": "bert", "path": str(_write_bert(folder / "bert"))}
         return {"text": {"encoder": encoder, "style": "handcrafted"}}
@@ -68,7 +64,7 @@ def _parts(method: str, folder: Path) -> Mapping[str, Any]:
 
 
 def _write_bert(folder: Path) -> Path:
-    """A BERT of width 16 with random weights, as save_pretrained writes it."""
+    """Write a BERT of width 16 with random weights by save_pretrained; return the folder."""
     import torch
     from transformers import BertConfig, BertModel, BertTokenizer
 
@@ -91,7 +87,7 @@ def _write_bert(folder: Path) -> Path:
 
 
 def _write_clip(folder: Path) -> Path:
-    """A CLIP for 8-pixel images with random weights, as open_clip writes it."""
+    """Write a CLIP for 8-pixel images with random weights as open_clip does."""
     import open_clip
     import torch
     from safetensors.torch import save_file
@@ -99,8 +95,8 @@ def _write_clip(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     preprocess = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
-    described = {"model_cfg": _CLIP, "preprocess_cfg": preprocess}
-    (folder / "open_clip_config.json").write_text(json.dumps(described), encoding="utf-8")
+    config = {"model_cfg": _CLIP, "preprocess_cfg": preprocess}
+    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     weights = open_clip.CLIP(**_CLIP).state_dict()
     save_file(weights, folder / "open_clip_model.safetensors")
     return folder

@@ -1,4 +1,4 @@
-"""A small HTTP proxy that misbehaves: between a client and a real server, or in place of one."""
+"""A small HTTP proxy that misbehaves, in front of a real server or in place of one."""
 
 from __future__ import annotations
 
@@ -18,47 +18,34 @@ ANSWERS = {
     "html": (200, "text/html", b"<html><body>Please log in to the network</body></html>"),
     "garbage": (200, "application/json", b'{"run": {"info": \xff\x00'),
 }
-"""What is answered instead of asking the server; a 429 also asks for an hour's patience."""
+"""Answers given instead of the server's; a 429 also asks to retry in an hour."""
 FAULTS = ("hang", "reset", "lost", "late", "twice", "slow", "down", *ANSWERS)
-"""Besides `ANSWERS`.
+"""Besides `ANSWERS`:
 
-hang: no answer, and the server hears nothing;  reset: the connection is cut before;
-lost: the server did it, the connection is cut;  late: the same, but long after the client gave up;
-twice: the server is told twice;  slow: half a second late;  down: nobody listens for a while.
+hang: no answer, and no request to the server;  reset: the connection is cut before the request;
+lost: the connection is cut after the request;  late: the same, long after the client gave up;
+twice: the server gets the request twice;  slow: the answer is late;  down: refused for a while.
 """
 
+DOWN_SECONDS = LATE_SECONDS = 0.5
 Choose = Callable[[str, str], "str | None"]
 
 
 class Proxy:
-    """Listens on a port of the loopback; a context manager.
+    """A context manager that listens on a port of the loopback.
 
     Args:
-        target: port of the real server on the loopback; None: there is none.
-        choose: which fault befalls a request, given its method and path; None: no fault.
-        hang_seconds: how long a hanging request hangs.
-        down_seconds: for how long everything is refused after `down`.
-        late_seconds: after how long the server hears of a late request.
+        target: port of the real server on the loopback; None if there is none.
+        choose: returns the fault of a request, given its method and path; None for no fault.
+        hang_seconds: length of a hanging request.
 
     Attributes:
-        port: where it listens.
-        faults: what befell each request: (fault, method, path).
+        port: the port that it listens on.
+        faults: the faults so far: (fault, method, path).
     """
 
-    def __init__(
-        self,
-        target: int | None,
-        choose: Choose,
-        *,
-        hang_seconds: float = 3600.0,
-        down_seconds: float = 0.5,
-        late_seconds: float = 0.5,
-    ) -> None:
-        self.target = target
-        self.choose = choose
-        self.down_seconds = down_seconds
-        self.late_seconds = late_seconds
-        self.hang_seconds = hang_seconds
+    def __init__(self, target: int | None, choose: Choose, *, hang_seconds: float = 3600.0) -> None:
+        self.target, self.choose, self.hang_seconds = target, choose, hang_seconds
         self.faults: list[tuple[str, str, str]] = []
         self.down_until = 0.0
         self.over = threading.Event()
@@ -81,11 +68,11 @@ class Proxy:
 
     @property
     def uri(self) -> str:
-        """Where clients go."""
+        """The address for clients."""
         return f"http://127.0.0.1:{self.port}"
 
     def settle(self) -> None:
-        """Wait until the server has heard of every late request."""
+        """Wait until the server has got every late request."""
         while self.late:
             self.late.pop().join()
 
@@ -94,7 +81,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Connections that are cut are what this is for."""
+        """Ignore cut connections: the proxy cuts them."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -112,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ANSWERS:
             return self._answer(*ANSWERS[fault])
         if fault == "down":
-            proxy.down_until = time.monotonic() + proxy.down_seconds
+            proxy.down_until = time.monotonic() + DOWN_SECONDS
         if fault in ("down", "reset"):
             return self._cut()
         if fault == "hang" or proxy.target is None:
@@ -121,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "late":
             return self._ask_late(body)
         if fault == "slow":
-            proxy.over.wait(0.5)
+            proxy.over.wait(LATE_SECONDS)
         answer = self._ask(body)
         if fault == "twice":
             answer = self._ask(body)
@@ -130,20 +117,20 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve
 
     def _ask(self, body: bytes) -> tuple[int, str, bytes]:
-        """What the server says."""
-        there = http.client.HTTPConnection("127.0.0.1", self.proxy.target, timeout=60)
+        """Return the server's answer: status, content type, body."""
+        server = http.client.HTTPConnection("127.0.0.1", self.proxy.target, timeout=60)
         kept = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
-        there.request(self.command, self.path, body or None, {**kept, "Connection": "close"})
-        answer = there.getresponse()
+        server.request(self.command, self.path, body or None, {**kept, "Connection": "close"})
+        answer = server.getresponse()
         content = answer.read()
-        if self.command == "HEAD":  # only as long as what a GET would give
+        if self.command == "HEAD":  # as long as the answer to a GET
             content = bytes(int(answer.headers.get("Content-Length") or 0))
-        there.close()
+        server.close()
         return answer.status, answer.headers.get("Content-Type", ""), content
 
     def _ask_late(self, body: bytes) -> None:
         def ask() -> None:
-            time.sleep(self.proxy.late_seconds)
+            time.sleep(LATE_SECONDS)
             self._ask(body)
 
         thread = threading.Thread(target=ask)
@@ -166,4 +153,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""

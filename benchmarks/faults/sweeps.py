@@ -1,62 +1,52 @@
-"""The driver of a sweep dies: SIGKILL at random moments, then `--resume`, again and again.
+"""Kill the driver of a sweep with SIGKILL at random moments, then `--resume`, again and again.
 
-At once, while the trials that it left on Ray are still ending.
+The sweep is resumed at once, while the trials that the driver left on Ray are still ending.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.faults.folders import difference
-from benchmarks.faults.kills import prepare
-from benchmarks.faults.processes import below, ray_folder, still_there
-from benchmarks.faults.tally import Tally
-from benchmarks.faults.victims import Victim, import_all
+from benchmarks.common import descendants, ray_folder, still_running
+from benchmarks.faults.harness import Tally, Victim, difference, prepare, run_undisturbed
 from fedray.records import find_runs
 
 FAULT = "sweep's driver killed, then --resume"
 LIMIT_SECONDS = 1800.0
 PER_RUN = 4
 OUTCOMES = ("config", "status", "objective", "std", "best_rounds", "final", "last_round", "bytes")
-"""What a trial's entry in sweep.json says of its numbers."""
+"""Entries of a trial in sweep.json that must not change."""
 
 CONCLUDED = ("trials.csv", "best.yaml", "sweep.png", "sweep.yaml")
-"""What a sweep that has come to its end leaves beside sweep.json."""
+"""Files that a finished sweep leaves beside sweep.json."""
 
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Kill the driver of small sweeps `count` times."""
-    import_all("fedray.sweep.command", "fedray.runtime.server")
-    os.environ["FEDRAY_CACHE"] = str(folder / "cache")
-    moments = random.Random(seed)
-    sweep = _write(folder, prepare(folder)["scaffold"])
-    tally = Tally()
+    experiments = prepare(folder, "fedray.sweep.command", "fedray.runtime.server")
+    settings = {"workers": 1, "cpus": 0.5, "rounds": 8}
+    sweep = write_sweep(folder, experiments["scaffold"], settings)
+    moments, tally, number = random.Random(seed), Tally(), 0
     with ray_folder():
-        began = time.monotonic()
-        end = _start(sweep, folder / "undisturbed", folder).wait(LIMIT_SECONDS)
-        if end is None or end.code != 0:
-            raise RuntimeError(f"the sweep does not run undisturbed: {end}")
-        seconds = time.monotonic() - began
-        number = 0
+        command = sweep_command(sweep, folder / "undisturbed")
+        seconds = run_undisturbed(command, folder / "sweep.log", LIMIT_SECONDS)
         while tally.count < count:
             most = min(PER_RUN, count - tally.count)
-            tally += _one_sweep(sweep, folder, folder / f"sweep-{number}", most, seconds, moments)
-            tally.say()
+            tally += _one_sweep(sweep, folder / f"sweep-{number}", most, seconds, moments)
+            tally.print_progress()
             number += 1
     return tally
 
 
-def _write(folder: Path, experiment: Path) -> Path:
-    """A sweep of three trials over an experiment of two clients' workers."""
-    settings = {"workers": 1, "cpus": 0.5, "rounds": 8}
+def write_sweep(folder: Path, experiment: Path, settings: dict[str, Any]) -> Path:
+    """Write a sweep of three trials over the learning rate of an experiment."""
     sweep = {
         "answers": "does a killed sweep lose or change anything?",
         "search": "grid",
@@ -68,56 +58,50 @@ def _write(folder: Path, experiment: Path) -> Path:
     return path
 
 
-def _start(sweep: Path, home: Path, folder: Path) -> Victim:
-    resumes = ["--resume"] if (home / "sweep.json").exists() else []
-    words = [str(sweep), *resumes, "--out", str(home), "--no-track"]
+def sweep_command(sweep: Path, home: Path, *words: str) -> Callable[[], int]:
+    """Return a function that runs or resumes a sweep in the folder `home`."""
 
     def work() -> int:
         from fedray.sweep import command
 
-        return command.main(words)
+        resumes = ["--resume"] if (home / "sweep.json").exists() else []
+        return command.main([str(sweep), *words, *resumes, "--out", str(home), "--no-track"])
 
-    return Victim(work, folder / "sweep.log")
+    return work
 
 
-def _one_sweep(
-    sweep: Path, folder: Path, home: Path, most: int, seconds: float, moments: random.Random
-) -> Tally:
-    """Kill one sweep's driver up to `most` times, let it end, give what came of it."""
-    tally, kills, wrong = Tally(), 0, ""
+def _one_sweep(sweep: Path, home: Path, most: int, seconds: float, moments: random.Random) -> Tally:
+    """Kill a sweep's driver up to `most` times, wait for the end, return the outcomes."""
+    kills, wrong, log = 0, "", home.parent / "sweep.log"
     while kills < most and not wrong:
-        driver = _start(sweep, home, folder)
+        driver = Victim(sweep_command(sweep, home), log)
         if driver.wait(moments.uniform(0.2 * seconds, seconds)) is not None:
             break
-        left = below(driver.pid)
+        left = descendants(driver.pid)
         driver.kill()
-        driver.end()
         kills += 1
-        remaining = still_there(left) if moments.random() < 0.5 else []
+        remaining = still_running(left) if moments.random() < 0.5 else []
         wrong = f"left by a killed driver: {remaining}" if remaining else ""
     end = driver.wait(0.1)
     if end is None or end.was_killed:
-        driver = _start(sweep, home, folder)
+        driver = Victim(sweep_command(sweep, home), log)
         end = driver.wait(LIMIT_SECONDS)
     if end is None:
         driver.kill()
         wrong = wrong or "the sweep has not ended"
     else:
-        is_over = end.code == 2 and "is finished" in end.errors  # killed after its last word
+        # A driver that is killed after its last step has nothing to resume.
+        is_over = end.code == 2 and "is finished" in end.errors
         wrong = wrong or end.fault or (end.code and not is_over and end.errors) or ""
-    wrong = wrong or _difference(home, folder / "undisturbed")
-    for _ in range(kills):
-        if wrong:
-            tally.add_wrong(FAULT, f"{home}: {wrong}")
-            wrong = ""
-        else:
-            tally.add(FAULT, "identical")
+    wrong = wrong or _sweep_difference(home, home.parent / "undisturbed")
+    tally = Tally()
+    tally.add([FAULT] * kills, "identical", wrong and f"{home}: {wrong}")
     shutil.rmtree(home, ignore_errors=True)
     return tally
 
 
-def _difference(home: Path, undisturbed: Path) -> str:
-    """What distinguishes a sweep from the undisturbed one."""
+def _sweep_difference(home: Path, undisturbed: Path) -> str:
+    """Return what distinguishes a sweep from the undisturbed one; "" for nothing."""
     if _trials(home) != _trials(undisturbed):
         return f"sweep.json: {_trials(home)}, undisturbed {_trials(undisturbed)}"
     missing = [name for name in CONCLUDED if not (home / name).is_file()]
@@ -125,14 +109,13 @@ def _difference(home: Path, undisturbed: Path) -> str:
         return f"not concluded: {missing}"
     for path, _ in find_runs([undisturbed]):
         name = path.relative_to(undisturbed.resolve())
-        found = difference(home / name, path)
-        if found:
-            return f"{name}: {found}"
+        if text := difference(home / name, path):
+            return f"{name}: {text}"
     return ""
 
 
 def _trials(home: Path) -> list[dict[str, Any]]:
-    """What sweep.json says of every trial's numbers."""
+    """Return the outcomes of all trials in sweep.json."""
     trials = json.loads((home / "sweep.json").read_text())["trials"]
     entries = trials.values() if isinstance(trials, dict) else trials
     return [{key: entry.get(key) for key in OUTCOMES} for entry in entries]

@@ -1,8 +1,8 @@
-"""A tracking server that hangs, fails, forgets to answer, dies; and drivers killed while they log.
+"""A tracking server that hangs, fails, forgets to answer or dies, and drivers killed while logging.
 
-A sweep of two trials logs through a proxy that misbehaves at random requests, to a real
-`mlflow server`; in some episodes the process that logs is killed at a random moment and started
-again. Afterwards the sweep is uploaded. Then every number is there once and nothing else is.
+A sweep of two trials logs to a real `mlflow server` through a proxy that misbehaves at random
+requests. In some episodes the logging process is killed at a random moment and started again.
+Afterwards the sweep is uploaded. Then the server must hold every number once and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,11 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import free_port
+from benchmarks.faults.harness import Tally
 from benchmarks.faults.proxy import FAULTS, Proxy
-from benchmarks.faults.tally import Tally
 from fedray.config import Experiment
 from fedray.files import write_json
-from fedray.records import Costs, Round, Run, RunInfo, Traffic
+from fedray.records import Costs, Round, Run, RunFolder, RunInfo, Traffic
 from fedray.tracking import MlflowTracker, grouped
 
 TRIALS = ("trial_0", "trial_1")
@@ -35,98 +35,83 @@ PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
 
 
 def run(count: int, seed: int, folder: Path) -> Tally:
-    """Inject `count` faults, some at a time, and look at what the server holds after each lot."""
+    """Inject at least `count` faults, several per episode; check the server after each episode."""
     tally = Tally()
     with server(folder) as port:
         for episode in range(10 * count):
             if tally.count >= count:
                 break
-            draw = random.Random(f"{seed} {episode}")
-            home = make_sweep(folder / str(episode), draw, episode)
-            befell = log_badly(home, port, draw, f"e{episode}")
-            wrong = look(home, f"http://127.0.0.1:{port}", f"e{episode}")
-            for fault in befell:
-                tally.add(fault, "all there, once")
-            if wrong:
-                tally.add_wrong(", ".join(befell), f"episode {episode}: {wrong}")
+            draw, name = random.Random(f"{seed} {episode}"), f"e{episode}"
+            home = make_sweep(folder / str(episode), draw, wide=episode % 4 == 3)
+            faults = log_badly(home, port, draw, name)
+            wrong = look(home, f"http://127.0.0.1:{port}", name)
+            tally.add(faults, "all there, once", wrong and f"episode {episode}: {wrong}")
     return tally
-
-
-# --- a real server -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def server(folder: Path) -> Iterator[int]:
-    """`mlflow server` on sqlite, on a free port of the loopback."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    """Run `mlflow server` on sqlite; yield its port on the loopback once it answers."""
+    port, log = free_port(), folder / "server.log"
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
     command += ["--artifacts-destination", str(folder / "kept")]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    with (folder / "server.log").open("wb") as log:
+    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, env=environment, start_new_session=True
+            command, stdout=file, stderr=file, cwd=folder, env=env, start_new_session=True
         )
     try:
-        await_health(process, port, folder / "server.log")
+        deadline = time.monotonic() + 180
+        while not _answers(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"mlflow server did not start:\n{log.read_text()}")
+            time.sleep(0.2)
         yield port
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def await_health(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Return once the server answers."""
-    deadline = time.monotonic() + 180
-    while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-            return
-        time.sleep(0.2)
-    raise RuntimeError(f"mlflow server did not start:\n{log.read_text()}")
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+        return True
+    return False
 
 
-# --- a sweep, logged through faults --------------------------------------------------------------
+# --- a sweep, logged through faults ---------------------------------------------------------------
 
 
-def make_sweep(home: Path, draw: random.Random, episode: int) -> Path:
-    """Two trials' folders with a result.json each; one in four has more metrics than a request."""
-    wide = 1200 if episode % 4 == 3 else 20
+def make_sweep(home: Path, draw: random.Random, *, wide: bool = False) -> Path:
+    """Write two trials' result.json; with `wide` they have more metrics than a request may hold."""
     for seed, trial in enumerate(TRIALS):
         (home / trial).mkdir(parents=True)
         experiment = Experiment(name="digits", rounds=4, seed=seed)
-        info = RunInfo(
-            name="digits",
-            scale="laptop",
-            algorithm="fedavg",
-            config=experiment.tree(),
-            seed=seed,
-            identity=experiment.identity("data"),
-            versions={},
-            partition_sha256="f" * 64,
-            data_sha256="d" * 64,
-        )
+        names = {"name": "digits", "scale": "laptop", "algorithm": "fedavg", "versions": {}}
+        hashes = {"partition_sha256": "f" * 64, "data_sha256": "d" * 64}
+        hashes["identity"] = experiment.identity("data")
+        info = RunInfo(**names, **hashes, config=experiment.tree(), seed=seed)
+        metrics = [f"m{i}" for i in range(1200 if wide else 20)]
         rounds = [
-            Round(r, 1.0, {f"m{i}": draw.random() for i in range(wide)}, up=Traffic({"w": r}))
+            Round(r, 1.0, {name: draw.random() for name in metrics}, up=Traffic({"w": r}))
             for r in range(5)
         ]
-        done = Run(info, rounds, Costs(wall_seconds=5.0))
-        write_json(home / trial / "result.json", done.to_json())
+        run = Run(info, rounds, Costs(wall_seconds=5.0))
+        write_json(home / trial / "result.json", run.to_json())
     return home
 
 
 def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str]:
-    """Log a sweep through the proxy; returns which faults befell it."""
-    rate = draw.choice([0.05, 0.2, 0.5])
+    """Log a sweep through the proxy, and perhaps kill the logging process; return the faults."""
+    rate, kills = draw.choice([0.05, 0.2, 0.5]), draw.choice([0, 1, 1, 2])
     spawn = multiprocessing.get_context("forkserver")
     spawn.set_forkserver_preload(["mlflow", "fedray.tracking.live"])
-    kills = draw.choice([0, 1, 1, 2])
 
     def choose(method: str, path: str) -> str | None:
-        dangerous = path.endswith("runs/create")  # what has no name yet can be made twice
-        return draw.choice(FAULTS) if draw.random() < (0.5 if dangerous else rate) else None
+        # Creating a run is dangerous: a repeated request may make a second one.
+        is_fault = draw.random() < (0.5 if path.endswith("runs/create") else rate)
+        return draw.choice(FAULTS) if is_fault else None
 
     with Proxy(port, choose, hang_seconds=4.0) as proxy:
         for attempt in range(kills + 1):
@@ -140,18 +125,18 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 
 
 def drive(uri: str, home: Path, name: str, pause: float, *, live: bool = True) -> None:
-    """What the driver of a sweep, and the upload of one, tell the tracker."""
+    """Track a sweep as its driver does, or with `live=False` as an upload does."""
     os.environ.update(IMPATIENT if live else PATIENT)
     if live:
         sys.stderr = (home / "stderr.txt").open("a")
     tracker = MlflowTracker(uri, "faults", folder=home, live=live, retry_seconds=0.05)
     tracker.start_parent(name, {"search": "grid"}, {"sweep": name}, key=name, wait_seconds=5)
-    results = {trial: read(home / trial) for trial in TRIALS}
-    for trial, done in results.items():
-        tracker.start(f"{name}-{trial}", trial, params={"seed": done.info.seed}, tags={})
+    runs = {trial: RunFolder(home / trial).read() for trial in TRIALS}
+    for trial, run in runs.items():
+        tracker.start(f"{name}-{trial}", trial, params={"seed": run.info.seed}, tags={})
     for r in range(5):
-        for trial, done in results.items():
-            tracker.round(f"{name}-{trial}", done.rounds[r])
+        for trial, run in runs.items():
+            tracker.round(f"{name}-{trial}", run.rounds[r])
             time.sleep(pause)
     for trial in TRIALS:
         files = [home / trial / "result.json"]
@@ -162,18 +147,11 @@ def drive(uri: str, home: Path, name: str, pause: float, *, live: bool = True) -
         raise RuntimeError(tracker.failure)
 
 
-def read(folder: Path) -> Run:
-    """A trial's result."""
-    from fedray.records import RunFolder
-
-    return RunFolder(folder).read()
-
-
-# --- what came of it -----------------------------------------------------------------------------
+# --- verdict --------------------------------------------------------------------------------------
 
 
 def look(home: Path, uri: str, name: str) -> str:
-    """Upload what is missing; what is wrong then with what the server holds, or ""."""
+    """Upload what is missing; return what is wrong with the server's content, "" for nothing."""
     from mlflow import MlflowClient
 
     before = {trial: (home / trial / "result.json").read_bytes() for trial in TRIALS}
@@ -183,38 +161,38 @@ def look(home: Path, uri: str, name: str) -> str:
     place = client.get_experiment_by_name("faults").experiment_id
     keys = [name, *(f"{name}-{trial}" for trial in TRIALS)]
     runs = {key: list(client.search_runs([place], f"tags.`fedray.key` = '{key}'")) for key in keys}
-    if any(len(found) != 1 for found in runs.values()):
-        return f"runs by key: { ({key: len(found) for key, found in runs.items()}) }"
+    if any(len(twins) != 1 for twins in runs.values()):
+        return f"runs by key: { ({key: len(twins) for key, twins in runs.items()}) }"
     parent = runs[name][0]
     wrong = check_points(client, parent, {"best_objective": {0: 0.5}, "trials_finished": {0: 2.0}})
     for trial in TRIALS:
         child = runs[f"{name}-{trial}"][0]
-        wrong += check_points(client, child, expected(read(home / trial)))
+        wrong += check_points(client, child, expected(RunFolder(home / trial).read()))
         if child.data.tags.get("mlflow.parentRunId") != parent.info.run_id:
             wrong.append(f"{trial} has another parent")
         text = Path(client.download_artifacts(child.info.run_id, "result.json")).read_bytes()
         if not text == before[trial] == (home / trial / "result.json").read_bytes():
             wrong.append(f"{trial}: another result.json")
-    wrong += [
-        f"{key}: {r.info.status}" for key, (r,) in runs.items() if r.info.status != "FINISHED"
-    ]
+    for key, (run,) in runs.items():
+        if run.info.status != "FINISHED":
+            wrong.append(f"{key}: {run.info.status}")
     return "; ".join(wrong[:5])
 
 
-def expected(done: Run) -> dict[str, dict[int, float]]:
-    """Some of a trial's metrics by step: the first, the last, what is written last, and the end."""
-    names = list(done.rounds[0].metrics)
-    found = {
-        grouped(name): {each.round: each.metrics[name] for each in done.rounds}
+def expected(run: Run) -> dict[str, dict[int, float]]:
+    """Return metrics by step that MLflow must hold: the first, the last, times, and the end."""
+    names = list(run.rounds[0].metrics)
+    metrics = {
+        grouped(name): {done.round: done.metrics[name] for done in run.rounds}
         for name in (names[0], names[-1])
     }
-    found["time/seconds"] = {each.round: each.seconds for each in done.rounds}
-    found["time/total_seconds"] = {each.round: 1.0 + each.round for each in done.rounds}
-    return found | {"objective": {4: 0.5}}
+    metrics["time/seconds"] = {done.round: done.seconds for done in run.rounds}
+    metrics["time/total_seconds"] = {done.round: 1.0 + done.round for done in run.rounds}
+    return metrics | {"objective": {4: 0.5}}
 
 
 def check_points(client: Any, run: Any, wanted: dict[str, dict[int, float]]) -> list[str]:
-    """What is missing, twice or different."""
+    """Name the metrics whose points are missing, doubled or different."""
     wrong = []
     for name, by_step in wanted.items():
         points = client.get_metric_history(run.info.run_id, name)

@@ -24,7 +24,7 @@ QUICK = ("fedray new ", "fedray ls ", "fedray show ", "fedray data ")
 OTHERS = {
     *(".", "apt-get", "cd", "chmod", "cp", "docker", "export", "helm", "kubectl", "make", "pip"),
     *("python3", "python3.11", "ray", "sbatch", "sed", "sudo"),
-    *("clusters/laptop/start-head.sh", "mlflow/server.sh", "mlflow/team.sh"),
+    *("clusters/laptop/start-head.sh", "mlflow/server.sh"),
 }
 """What else a command begins with; environments' own programs are below .venv."""
 ELSEWHERE = ("papers.md", "plugins.md", "ARCHITECTURE.md", "concepts.md")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import small_runs
 import torch
 from ray import cloudpickle
 
-from benchmarks.faults import poison
 from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
@@ -65,8 +65,8 @@ def knows(monkeypatch):
     algorithms.add(Breaking)
 
 
-def run(out: Path, make: poison.MakeExecutor, every: int, **keys: Any) -> list[Any]:
-    tree = {**poison.TREE, "rounds": 5, "participation": 0.5, "checkpoint_every": every, **keys}
+def run(out: Path, make: small_runs.MakeExecutor, every: int, **keys: Any) -> list[Any]:
+    tree = {**small_runs.TREE, "rounds": 5, "participation": 0.5, "checkpoint_every": every, **keys}
     experiment = from_tree({**tree, "algorithm": {"name": "breaking"}}, ())
     return list(Session(experiment, out, make).rounds())
 
@@ -85,14 +85,14 @@ def undisturbed(tmp_path_factory):
     algorithms.add(Breaking)
     try:
         out = tmp_path_factory.mktemp("undisturbed")
-        run(out, poison.serial, 1)
+        run(out, small_runs.serial, 1)
         return numbers(out)
     finally:
         del algorithms._entries["breaking"]
 
 
 def assert_stops_and_goes_on(
-    out: Path, make: poison.MakeExecutor, every: int, undisturbed: Any, monkeypatch: Any
+    out: Path, make: small_runs.MakeExecutor, every: int, undisturbed: Any, monkeypatch: Any
 ) -> str:
     """The run stops in round 4 with round 3's checkpoint; the cured one ends as the undisturbed."""
     with pytest.raises(ServerError) as stopped:
@@ -119,7 +119,7 @@ def test_it_stops_the_run_after_a_whole_round(
     undisturbed, tmp_path, monkeypatch, fault, every, cause
 ):
     monkeypatch.setattr(Breaking, "fault", staticmethod(fault))
-    said = assert_stops_and_goes_on(tmp_path, poison.serial, every, undisturbed, monkeypatch)
+    said = assert_stops_and_goes_on(tmp_path, small_runs.serial, every, undisturbed, monkeypatch)
     kept = tmp_path / "error.txt"
     assert said == f"server, round 4, step server_update: {cause} (traceback in {kept})"
 
@@ -127,7 +127,7 @@ def test_it_stops_the_run_after_a_whole_round(
 def test_without_checkpoints_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(Breaking, "fault", staticmethod(divide))
     with pytest.raises(ServerError):
-        run(tmp_path, poison.serial, 0)
+        run(tmp_path, small_runs.serial, 0)
     assert checkpointed(tmp_path) == []
 
 
@@ -142,9 +142,9 @@ def test_a_client_that_stops_a_run_leaves_a_checkpoint_too(undisturbed, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(Breaking, "finish", finish)
         with pytest.raises(ClientError):
-            run(tmp_path, poison.serial, 5)
+            run(tmp_path, small_runs.serial, 5)
     assert checkpointed(tmp_path) == ["round_00003"]
-    run(tmp_path, poison.serial, 5)
+    run(tmp_path, small_runs.serial, 5)
     assert numbers(tmp_path) == undisturbed
 
 
@@ -157,17 +157,17 @@ def test_a_download_that_is_not_as_declared_is_the_server_s_fault(tmp_path, monk
         Breaking, "server_update", lambda self, s, u, server: nan(honest(self, s, u, server))
     )
     with pytest.raises(ServerError, match=r"^server, round 2, step round: .*holds a NaN"):
-        run(tmp_path, poison.serial, 1)
+        run(tmp_path, small_runs.serial, 1)
 
 
 @pytest.mark.ray
 def test_on_workers_it_is_the_same(undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(poison, "Worker", Worker)
+    monkeypatch.setattr(small_runs, "Worker", Worker)
     monkeypatch.setattr(Breaking, "fault", staticmethod(spoil))
     this = sys.modules[__name__]  # which processes that are there already cannot import
     cloudpickle.register_pickle_by_value(this)
     try:
-        with poison.on_two_workers() as on_ray:
+        with small_runs.on_two_workers() as on_ray:
             assert_stops_and_goes_on(tmp_path, on_ray, 5, undisturbed, monkeypatch)
     finally:
         cloudpickle.unregister_pickle_by_value(this)

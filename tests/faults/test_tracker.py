@@ -26,7 +26,7 @@ def test_a_number_that_stands_twice_is_found(tmp_path: Path, empty_database: Pat
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
-    home = tracker.make_sweep(tmp_path / "sweep", random.Random(0), 0)
+    home = tracker.make_sweep(tmp_path / "sweep", random.Random(0))
     assert tracker.look(home, uri, "sweep") == ""
     client = MlflowClient(uri)
     place = client.get_experiment_by_name("faults").experiment_id

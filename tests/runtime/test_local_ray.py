@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray._private import ray_constants, utils
 from ray._private.node import Node
 
+from benchmarks.common import ray_folder
 from fedray.errors import UserError
 from fedray.runtime.cluster import connect
 from fedray.runtime.local_ray import (
@@ -291,3 +295,38 @@ def test_a_ray_that_does_not_keep_to_this_machine_is_said(asked, monkeypatch, ca
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
     connect()
     assert capsys.readouterr().err == "warning: this Ray can be reached from the network\n"
+
+
+LISTEN = """
+import ray, sys
+from fedray.runtime.cluster import connect
+
+connect(num_cpus=1)
+ray.get(ray.remote(lambda: None).remote())
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_real_ray_listens_on_the_loopback_alone(home):
+    with ray_folder():
+        process = psutil.Popen(
+            [sys.executable, "-c", LISTEN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert "up\n" in process.stdout
+            sockets = [
+                (each.name(), found.laddr.ip.removeprefix("::ffff:"))
+                for each in (process, *process.children(recursive=True))
+                for found in each.net_connections("tcp")
+                if found.status == psutil.CONN_LISTEN
+            ]
+        finally:
+            process.communicate("")
+    assert {"gcs_server", "raylet"} <= {name for name, _ in sockets}
+    assert [found for found in sockets if not is_loopback(found[1])] == []
