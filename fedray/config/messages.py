@@ -43,7 +43,8 @@ def _places(tree: Any, error: ErrorDetails) -> list[str]:
     value = tree
     for part in error["loc"]:
         is_key = isinstance(value, Mapping) and part in value
-        if is_key or (isinstance(value, list | tuple) and isinstance(part, int)):
+        is_place = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+        if is_key or is_place:
             value = value[part]
         elif part != error["loc"][-1] or error["type"] not in ("missing", "extra_forbidden"):
             continue
