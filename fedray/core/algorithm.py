@@ -9,19 +9,9 @@ round has more exchanges overrides `round`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -48,8 +38,6 @@ class Requires:
         head: models end in a classifier; False: in their features.
         prompts: models are prompts around a frozen CLIP, made by `prompted_model`.
         validation: clients have validation images.
-        dense: not a need but a leave: the method is defined for dense prediction too, where every
-            pixel is a sample. Never inherited: what a method adds may want one feature an image.
         sgd: what clients upload is a sum of the gradients of a round, times lr: steps are SGD's,
             with or without momentum, which begins anew every round, and nothing is clipped.
     """
@@ -58,7 +46,6 @@ class Requires:
     head: bool = True
     prompts: bool = False
     validation: bool = False
-    dense: bool = False
     sgd: bool = False
 
 
@@ -126,7 +113,10 @@ class Algorithm:
     requires: ClassVar[Requires] = Requires()
     uploads: ClassVar[PayloadTypes] = ()
     downloads: ClassVar[PayloadTypes] = ()
-    """Every payload that travels, client to server and server to client."""
+    """All types of payloads that travel, client to server and server to client."""
+    dense: ClassVar[bool] = False
+    """Whether the method supports dense prediction, where every pixel is a sample. Each class must
+    state it again (`CLAIMS`), since what it adds may need one feature per image."""
 
     class HParams(HyperParameters):
         """Hyper-parameters; a method without any has these."""
@@ -135,16 +125,28 @@ class Algorithm:
     """The hyper-parameters; a subclass declares them again with its own type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Check the declarations of payloads, and reset claims that the class must repeat.
+
+        Raises:
+            TypeError: if a payload has a field that cannot travel.
+        """
         super().__init_subclass__(**kwargs)
-        if "requires" not in vars(cls):
-            cls.requires = replace(cls.requires, dense=False)
+        for payload in (*cls.uploads, *cls.downloads):
+            payload.declared()
+        for claim, steps in CLAIMS.items():
+            for base in cls.__mro__:
+                if claim in vars(base):
+                    break
+                if not steps or any(step in vars(base) for step in steps):
+                    setattr(cls, claim, vars(Algorithm)[claim])
+                    break
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Whether the server's step sees uploads only through their mean with equal weights.
+        """Return True if the server's step uses uploads only through their equally weighted mean.
 
-        Central privacy adds its noise to that mean. A class with a server step of its own has to
-        say it again, see `takes_a_mean`.
+        Central privacy adds its noise to that mean. A class that changes the server's step must
+        define this method again (`CLAIMS`).
         """
         return False
 
@@ -202,19 +204,12 @@ class Algorithm:
         return output.logits
 
 
-def takes_a_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
-    """Whether central privacy can be stated of a method: `means_equally`, said of its own step."""
-    steps = min(_height(method, name) for name in _SERVER_STEPS if hasattr(method, name))
-    return _height(method, "means_equally") <= steps and method.means_equally(hparams)
-
-
-_SERVER_STEPS = ("round", "server_update", "summand", "server_step")
-"""What the server's step is made of, and what `SummingMethod` makes it of."""
-
-
-def _height(method: type[Algorithm], name: str) -> int:
-    """How far up a method's bases an attribute was defined."""
-    return next(height for height, base in enumerate(method.__mro__) if name in vars(base))
+CLAIMS: Mapping[str, tuple[str, ...]] = {
+    "dense": (),
+    "means_equally": ("round", "server_update", "summand", "server_step"),
+}
+"""What a class states about itself, and the steps about which it states this. A subclass that
+changes one of these steps must state it again; with no steps listed, every subclass must."""
 
 
 class SummingMethod(Algorithm):
@@ -278,51 +273,4 @@ class AuxiliaryMethod(Algorithm):
         return WithAuxiliary(own, auxiliary)
 
 
-def declared_upload(step: Any) -> tuple[type, ...] | None:
-    """What a client's step uploads by its return annotation, `tuple[LocalPrototypes, ClientState]`.
-
-    Returns:
-        Types of payload, and NoneType where it may upload nothing; None when it does not say.
-
-    Raises:
-        TypeError: when it says that it uploads anything else, or a payload that is no dataclass.
-    """
-    if "ClientState" not in str(getattr(step, "__annotations__", {}).get("return")):
-        return None
-    said = SimpleNamespace(__annotations__={"return": step.__annotations__["return"]})
-    try:
-        hint = get_type_hints(said, step.__globals__)["return"]
-    except NameError:  # imported for type checkers alone
-        return None
-    if get_origin(hint) is not tuple or len(get_args(hint)) != 2 or get_args(hint)[0] is Any:
-        return None
-    upload = get_args(hint)[0]
-    types = get_args(upload) if get_origin(upload) in (Union, UnionType) else (upload,)
-    types = tuple(type(None) if each is None else each for each in types)
-    for each in types:
-        if isinstance(each, type) and issubclass(each, Payload):
-            each.declared()
-        elif each is not type(None):
-            raise TypeError(
-                f"{step.__qualname__} uploads {each} by its return annotation; what travels is a "
-                "Payload or None"
-            )
-    return types
-
-
-class Methods(Registry[type[Algorithm]]):
-    """The registry of methods; one that uploads what cannot travel is refused."""
-
-    def add(self, entry: type[Algorithm]) -> type[Algorithm]:
-        """Register a method; also a class decorator.
-
-        Raises:
-            TypeError: when one of its steps uploads what cannot travel.
-            ValueError: when it has no name, or another method already has it.
-        """
-        for name in dir(entry):
-            declared_upload(inspect.getattr_static(entry, name))
-        return super().add(entry)
-
-
-algorithms = Methods("algorithm", "fedray.algorithms")
+algorithms = Registry[type[Algorithm]]("algorithm", "fedray.algorithms")

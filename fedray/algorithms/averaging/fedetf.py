@@ -63,8 +63,9 @@ from fedray.models import ClassifierOutput, head_tensors
 class Simplex(Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
-    reveals = "nothing: a random rotation of a fixed simplex"
-    vectors: Tensor = payload_field("prototypes", "C C")
+    vectors: Tensor = payload_field(
+        "prototypes", "C C", reveals="nothing: a random rotation of a fixed simplex"
+    )
 
 
 @dataclass(frozen=True)
