@@ -7,7 +7,7 @@ optimizers.py what takes the steps of local training
 schedules.py  how the learning rate changes over rounds
 server.py     what a server step sees, and a round's exchanges
 state.py      state as nested mappings of tensors
-payload.py    what travels, declared field by field
+payload.py    what travels: declarations and checks of its fields
 signals.py    interruptions from outside, told from a step's own
 unchanged.py  a method's attributes, which no step may change
 sums.py       sums over uploads, made where the clients run

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,7 +22,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.core.state import is_tree, leaves
+from fedray.core.state import is_tree, leaves, map_tensors
 from fedray.errors import FedrayError, NotFinite, nearest
 
 if TYPE_CHECKING:
@@ -169,10 +169,13 @@ class Payload:
 
     def map(self, function: Callable[[Kind, Tensor], Tensor]) -> Payload:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-        changed = {
-            field.name: _mapped(function, field.kind, getattr(self, field.name))
-            for field in self.declared()
-        }
+        changed: dict[str, Any] = {}
+        for field in self.declared():
+            value, applied = getattr(self, field.name), partial(function, field.kind)
+            if is_tree(value):
+                changed[field.name] = map_tensors(applied, value)
+            elif isinstance(value, Tensor):
+                changed[field.name] = applied(value)
         return dataclasses.replace(self, **changed)
 
     # --- checks ----------------------------------------------------------------------------------
@@ -248,14 +251,6 @@ def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) ->
     return dataclasses.replace(declaration, name=field.name, form=form)
 
 
-def _mapped(function: Callable[[Kind, Tensor], Tensor], kind: Kind, value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return function(kind, value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(function, kind, item) for key, item in value.items()}
-    return value
-
-
 # --- checks of one field -------------------------------------------------------------------------
 
 
@@ -289,36 +284,34 @@ def _check_tensor(place: str, value: Any) -> None:
 
 def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str, int]) -> None:
     """Check dtype and shape of a tensor with axes; note sizes of new axes in `sizes`."""
-    if not field.axes:
+    axes, shape = field.axes, tensor.shape
+    if not axes:
         return
-    shape = list(tensor.shape)
-    if tensor.dtype != field.dtype:
-        raise BadPayload(f"{place} is {_name(tensor.dtype)}, expected {_name(field.dtype)}")
-    if len(shape) != len(field.axes):
-        raise BadPayload(f"{place} has shape {shape}, expected [{', '.join(field.axes)}]")
-    for axis, size in zip(field.axes, shape, strict=True):
-        if sizes.setdefault(axis, size) != size:
-            raise BadPayload(f"{place} has shape {shape}, expected {axis} = {sizes[axis]}")
+    fits = [sizes.setdefault(*each) for each in zip(axes, shape, strict=False)] == [*shape]
+    if not fits or len(axes) != len(shape) or tensor.dtype != field.dtype:
+        known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+        wanted = f"{_name(field.dtype)} [{', '.join(axes)}]" + (f" with {known}" if known else "")
+        raise BadPayload(f"{place} is {_text(tensor)}, expected {wanted}")
 
 
 def _check_like(place: str, value: Any, expected: Any) -> None:
     """Check that a tensor or a mapping has the names, shapes and dtypes of another."""
-    if is_tree(value) and is_tree(expected):
-        for name in sorted(value.keys() ^ expected.keys()):
-            raise BadPayload(
-                f"{place} has '{name}', which does not belong there"
-                if name in value
-                else f"{place} lacks '{name}'"
-            )
-        for name, inner in value.items():
-            _check_like(f"{place}.{name}", inner, expected[name])
-    elif is_tree(value) or is_tree(expected):
+    if is_tree(value) != is_tree(expected):
         wanted = "a mapping" if is_tree(expected) else "a tensor"
         raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
-    elif value.shape != expected.shape:
-        raise BadPayload(f"{place} has shape {list(value.shape)}, expected {list(expected.shape)}")
-    elif value.dtype != expected.dtype:
-        raise BadPayload(f"{place} is {_name(value.dtype)}, expected {_name(expected.dtype)}")
+    if is_tree(expected):
+        for name in sorted(value.keys() - expected.keys()):
+            raise BadPayload(f"{place} has '{name}', which does not belong there")
+        for name, inner in expected.items():
+            if name not in value:
+                raise BadPayload(f"{place} lacks '{name}'")
+            _check_like(f"{place}.{name}", value[name], inner)
+    elif value.shape != expected.shape or value.dtype != expected.dtype:
+        raise BadPayload(f"{place} is {_text(value)}, expected {_text(expected)}")
+
+
+def _text(tensor: Tensor) -> str:
+    return f"{_name(tensor.dtype)} {list(tensor.shape)}"
 
 
 def _name(dtype: torch.dtype) -> str:

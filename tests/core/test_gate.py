@@ -60,12 +60,18 @@ def gate(**config) -> Gate:
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (Table(gaussian(C, D + 1)), r"Table\.vectors has shape \[5, 9\], expected d = 8"),
-        (Table(gaussian(C - 1, D)), r"Table\.vectors has shape \[4, 8\], expected C = 5"),
-        (Table(gaussian(D)), r"Table\.vectors has shape \[8\], expected \[C, d\]"),
+        (
+            Table(gaussian(C, D + 1)),
+            r"Table\.vectors is float32 \[5, 9\], expected .* \[C, d\] with C = 5, d = 8",
+        ),
+        (
+            Table(gaussian(C - 1, D)),
+            r"Table\.vectors is float32 \[4, 8\], expected .* \[C, d\] with C = 5, d = 8",
+        ),
+        (Table(gaussian(D)), r"Table\.vectors is float32 \[8\], expected float32 \[C, d\]"),
         (
             mixed(counts=torch.tensor([1, 2])),
-            r"Mixed\.counts has shape \[2\], expected c = 3",
+            r"Mixed\.counts is int64 \[2\], expected int64 \[c\] with c = 3",
         ),
         (
             mixed(vectors=gaussian(3, D) / 0),

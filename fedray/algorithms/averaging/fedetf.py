@@ -72,7 +72,6 @@ class Simplex(Payload):
 class ModelAndSimplex(ExtendedModel):
     """The global model, the scale and the simplex, for a client that did not get the simplex."""
 
-    reveals = ExtendedModel.reveals
     kept: Mapping[str, Tensor] = payload_field("prototypes")
 
 

@@ -46,7 +46,6 @@ class FixedHead(Payload):
 class BodyAndHead(GlobalModel):
     """The global body and the fixed head, for a client that did not get the head."""
 
-    reveals = GlobalModel.reveals
     kept: Mapping[str, Tensor] = payload_field("weights")
 
 

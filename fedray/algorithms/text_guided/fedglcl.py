@@ -94,7 +94,6 @@ class TextEmbeddings(Payload):
 class ModelAndText(GlobalModel):
     """The global model and T, for a client that did not get T."""
 
-    reveals = GlobalModel.reveals
     kept: Mapping[str, Tensor] = payload_field("text_embeddings")
 
 
@@ -102,7 +101,6 @@ class ModelAndText(GlobalModel):
 class ExtendedModelAndText(ExtendedModel):
     """The model, what learns of the text encoder, and T, for a client that did not get T."""
 
-    reveals = ExtendedModel.reveals
     kept: Mapping[str, Tensor] = payload_field("text_embeddings")
 
 
@@ -173,7 +171,7 @@ class FedGLCLProx(FedProx, FedGLCL):
     title = "FedGLCL + FedProx"
     paper = FedGLCL.paper
     travels = FedGLCL.travels
-    requires = FedGLCL.requires
+    dense = True
 
     class HParams(FedProx.HParams, FedGLCL.HParams):
         """Those of both; μ = 0 is FedGLCL."""
