@@ -257,7 +257,7 @@ class AuxiliaryMethod(Algorithm):
     """A method whose clients share a small model in addition to their own models.
 
     The architecture of the small model is the first of `model.group`. A client's model is one
-    module that contains both, so that names tell their tensors apart in training, states and payloads.
+    module that contains both, so that names tell their tensors apart everywhere.
     """
 
     def auxiliary_dim(self) -> int:
