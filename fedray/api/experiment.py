@@ -13,7 +13,6 @@ from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
-    check_agreement,
     merge,
     parents_first,
     read_experiment,
@@ -57,7 +56,6 @@ class Experiment:
         **keys: Any,
     ) -> None:
         pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
-        check_agreement(pairs)
         pairs = parents_first(pairs)
         given = [plugins] if isinstance(plugins, str | Path) else plugins
         tree = with_read_plugins(_tree(base), pairs, [str(each) for each in given])

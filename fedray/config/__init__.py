@@ -1,7 +1,8 @@
 """The typed experiment: what can be set, how it is read, and what it resolves to.
 
 typed.py       typed plain data
-wrong.py       the one sentence about what is wrong with it
+messages.py    what is said of data that is invalid
+synonyms.yaml  what other tools call the keys
 experiment.py  every key of an experiment with its unit, bounds and default; its identity
 files.py       YAML files, what they extend, dotted overrides
 listed.py      the plug-ins that a file names
@@ -28,7 +29,6 @@ from fedray.config.experiment import (
 )
 from fedray.config.files import (
     COMPONENTS,
-    check_agreement,
     dump_yaml,
     find_yaml,
     flatten,
@@ -105,7 +105,6 @@ __all__ = [
     "Tree",
     "WEIGHT_FILES",
     "WireConfig",
-    "check_agreement",
     "completed",
     "component_of",
     "dump_yaml",

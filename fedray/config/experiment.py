@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
@@ -44,11 +43,6 @@ EXECUTION_KEYS = (
     "faults.start_timeout_s",
 )
 """Keys that say where and how fast numbers are made, not which."""
-
-MOVED = MappingProxyType(
-    {"momentum": "optimizer.momentum", "weight_decay": "optimizer.weight_decay"}
-)
-"""Keys of earlier versions, and what they are called now."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
@@ -412,14 +406,6 @@ class Experiment(Frozen):
     plugins: tuple[Plugin, ...] = ()
     """Files (relative to the experiment's file), folders and modules that register methods, models,
     sources and the like of one's own; resolved, with their text, which travels to every worker."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_has_moved(cls, tree: Any) -> Any:
-        for old, new in MOVED.items():
-            if isinstance(tree, Mapping) and old in tree:
-                raise ValueError(f"the key {old} is now {new}; write {new}={tree[old]}")
-        return tree
 
     @field_validator("optimizer", mode="before")
     @classmethod

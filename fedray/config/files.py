@@ -38,51 +38,16 @@ COMPONENTS: Mapping[str, str] = MappingProxyType(
 
 MOST_BYTES = 1_000_000
 """Of a YAML file or a value; an experiment has some hundred."""
-MOST_VALUES = 100_000
-"""Of a YAML text, with what aliases repeat counted as often as it is repeated."""
-DEEPEST = 32
-"""Levels of nesting of a YAML text."""
-LONGEST_NUMBER = 40
-"""Digits of a whole number; numbers end much earlier, Python's reading of them at 4,300."""
 LONGEST_KEY = 200
 """Characters of a dotted key."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as everybody expects it, and no more of it than can be meant.
+    """YAML as everybody expects it.
 
     1e-3 is a number, a key is a word and stands once. 2026-11-22, 1:30, 010, yes and no are texts:
     YAML 1.1 makes a date, 90, 8, true and false of them, which nobody means.
     """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-        self._values = 0
-        self._sizes: dict[yaml.Node, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose one value, counting how deep it lies and how many there are."""
-        line = self.line + 1
-        is_alias = self.check_event(yaml.AliasEvent)
-        before = self._values
-        self._values += 1
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise yaml.YAMLError(f"line {line} is nested more than {DEEPEST} levels deep")
-        node: yaml.Node | None = super().compose_node(parent, index)
-        self._depth -= 1
-        if node is None:
-            return None
-        if is_alias and node not in self._sizes:
-            raise yaml.YAMLError(f"the alias in line {line} stands inside what it repeats")
-        if is_alias:
-            self._values += self._sizes[node]
-        else:
-            self._sizes[node] = self._values - before
-        if self._values > MOST_VALUES:
-            raise yaml.YAMLError(f"there are more than {MOST_VALUES} values up to line {line}")
-        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A mapping; its keys are words, and none stands twice."""
@@ -97,14 +62,6 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.YAMLError(f"key {shown(key)} stands twice in the mapping at line {line}")
             seen.add(key)
         return super().construct_mapping(node, deep)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number of as many digits as can be meant."""
-        digits = len(node.value)
-        if digits > LONGEST_NUMBER:
-            line = node.start_mark.line + 1
-            raise yaml.YAMLError(f"line {line} has a number of {digits} digits")
-        return super().construct_yaml_int(node)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -121,7 +78,6 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.represent_lines)
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -257,11 +213,11 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
     """Turn ["algorithm.lambda=7", ...] into [("algorithm.lambda", 7), ...], shorter keys first.
 
-    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order. Of one key with
-    several plain values the last one counts.
+    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order. Later assignments
+    of one key win.
 
     Raises:
-        UserError: for an argument without "=", key or value, and when two contradict each other.
+        UserError: for an argument without "=", key or value.
     """
     pairs = []
     for text in assignments:
@@ -271,7 +227,6 @@ def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
         if not value.strip():
             raise UserError(f"{key}= has no value; write {key}=null where none is meant")
         pairs.append((key, parse_yaml(value, f"the value of {key}")))
-    check_agreement(pairs)
     return parents_first(pairs)
 
 
@@ -283,54 +238,6 @@ def is_key(text: str) -> bool:
 def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Pairs of dotted keys and values, shorter keys first: a parent does not undo its children."""
     return sorted(pairs, key=lambda pair: pair[0].count("."))
-
-
-def check_agreement(pairs: Iterable[tuple[str, Any]]) -> None:
-    """Refuse pairs of which one silently undoes what another one sets.
-
-    `data=abc data.clients=3` gives a section a value, `algorithm={mu: 1} algorithm.mu=2` gives a
-    key two. Only the very same key with plain values may stand twice: the last one counts.
-
-    Raises:
-        UserError: naming both.
-    """
-    values: dict[str, tuple[str, Any]] = {}
-    inside: dict[str, str] = {}
-    plain = set()
-    for key, value in pairs:
-        leaves = dict(_leaves(_nested(key, value), ""))
-        if isinstance(value, Mapping) or key not in plain:
-            for leaf, found in leaves.items():
-                _check_leaf(key, leaf, found, values, inside)
-        if not isinstance(value, Mapping):
-            plain.add(key)
-        for leaf, found in leaves.items():
-            values[leaf] = key, found
-            inside.update((parent, key) for parent in _parents(leaf))
-
-
-def _check_leaf(
-    key: str,
-    leaf: str,
-    found: Any,
-    values: Mapping[str, tuple[str, Any]],
-    inside: Mapping[str, str],
-) -> None:
-    """Refuse a value where an earlier pair has set another, or something above or below it."""
-    others = [values[parent][0] for parent in _parents(leaf) if parent in values]
-    others += [inside[leaf]] if leaf in inside else []
-    others += [values[leaf][0]] if leaf in values and values[leaf][1] != found else []
-    if others:
-        raise UserError(
-            f"{others[0]} and {key} contradict each other, both set {leaf}; leave one of them out"
-        )
-
-
-def _parents(key: str) -> Iterator[str]:
-    """Of "a.b.c": "a" and "a.b"."""
-    for index, char in enumerate(key):
-        if char == ".":
-            yield key[:index]
 
 
 def _nested(key: str, value: Any) -> Tree:

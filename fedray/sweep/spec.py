@@ -22,7 +22,6 @@ from fedray.config import (
     ReportConfig,
     Seed,
     Tree,
-    check_agreement,
     find_yaml,
     flatten,
     is_key,
@@ -257,7 +256,6 @@ def read_sweep(path: Path) -> Sweep:
         if "seed" in scale.set:
             raise UserError(f"{name}.scales.{label}.set: seed is a sweep's; write seeds: [...]")
         check_no_select(scale.set, f"{name}.scales.{label}.set")
-        check_agreement(scale.set.items())
         check_space(space, sweep.search, name)
         check_seeds(sweep.seeds if scale.seeds is None else scale.seeds, name)
         check_mean_over(scale.mean_over or sweep.mean_over, space, sweep, name)

@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 from fedray.config import (
     Frozen,
     Tree,
-    check_agreement,
     find_yaml,
     is_key,
     parse_assignments,
@@ -362,7 +361,6 @@ def _keys(keys: Tree, where: str) -> Tree:
     if "seed" in keys:
         raise UserError(f"{where}: seed is chosen by phase; write report: {{seeds: [...]}}")
     check_no_select(keys, where)
-    check_agreement(keys.items())
     return keys
 
 

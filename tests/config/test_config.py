@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 
 import pytest
 import yaml
@@ -12,8 +11,8 @@ from fedray.config import (
     EXPERIMENTS,
     Experiment,
     Frozen,
-    check_agreement,
     dump_yaml,
+    flatten,
     load_experiment,
     merge,
     override,
@@ -55,24 +54,27 @@ def asked(*assignments: str) -> Experiment:
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
         (
             "algorithm.lambda=-1",
-            r"algorithm\.lambda: expected a number from 0 to 1000000, f",
+            r"algorithm\.lambda: input should be greater than or equal to 0, found -1",
         ),
-        ("algorithm.tau=0", r"algorithm\.tau: expected a number from 0\.0001 to 10000, found 0"),
+        (
+            "algorithm.tau=0",
+            r"algorithm\.tau: input should be greater than or equal to 0\.0001, found 0",
+        ),
         (
             "algorithm.proto_agg=mean",
-            r"algorithm\.proto_agg: expected 'weighted', .* or 'literal', found 'mean'",
+            r"algorithm\.proto_agg: input should be 'weighted', .* or 'literal', found 'mean'",
         ),
         (
             "participation=1.5",
-            r"participation: expected a number above 0 and at most 1, found 1",
+            r"participation: input should be less than or equal to 1, found 1\.5",
         ),
-        ("data.clients=0", r"data\.clients: expected a whole number from 1 to 100000, found 0"),
+        ("data.clients=0", r"data\.clients: input should be greater than or equal to 1, found 0"),
         (
             "data.split=own.json",
             r"data: split=own\.json names test images, but test=local partitions all",
         ),
-        ("rounds=2.5", r"rounds: expected a whole number from 1 to 100000, found 2\.5"),
-        ("lr=fast", r"lr: expected a number above 0 and at most 1000000, found 'fast'"),
+        ("rounds=2.5", r"rounds: input should be a valid integer, found 2\.5"),
+        ("lr=fast", r"lr: input should be a valid number, found 'fast'"),
         ("privacy.mode=local", r"privacy: mode=local needs privacy\.clip_norm"),
         (
             "privacy.noise_multiplier=1",
@@ -90,7 +92,7 @@ def test_what_is_refused(assignment, message):
 @pytest.mark.parametrize("value", ["1", "0", "'yes'", "'False'", "null"])
 @pytest.mark.parametrize("key", ["shuffle", "algorithm.learn_tau", "data.download"])
 def test_a_switch_is_true_or_false_and_nothing_else(key, value):
-    with pytest.raises(UserError, match=rf"{key}: expected true or false, found"):
+    with pytest.raises(UserError, match=rf"{key}: input should be a valid boolean, found"):
         asked(f"{key}={value}")
 
 
@@ -104,14 +106,16 @@ def test_false_is_false():
 )
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_a_number_is_no_switch(key, value):
-    with pytest.raises(UserError, match=f"{key}: expected a number, found (true|false)"):
+    with pytest.raises(
+        UserError, match=f"{key}: input should be a valid (integer|number), found (true|false)"
+    ):
         asked(f"{key}={value}")
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
 @pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "privacy.clip_norm"])
 def test_a_number_is_finite(key, value):
-    with pytest.raises(UserError, match=f"{key}: expected a finite number"):
+    with pytest.raises(UserError, match=f"{key}: input should be a finite number"):
         asked(f"{key}={value}")
 
 
@@ -123,19 +127,24 @@ def test_an_algorithm_has_a_name():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("rounds=1000000", r"rounds: expected a whole number from 1 to 100000, found 1000000"),
-        ("threads=100000", r"threads: expected a whole number from 1 to 1024"),
-        ("workers=1000000", r"workers: expected a whole number from 1 to 10000"),
-        ("local_epochs=100000000", r"local_epochs: expected a whole number from 1 to 10000"),
-        ("batch_size=10000000000", r"batch_size: expected a whole number from 1 to 1000000"),
-        ("data.clients=1000000000", r"data\.clients: expected a whole number from 1 to 100000"),
-        ("seed=10000000000000000000000000000", r"seed: expected a number of at most 64 bits"),
-        ("lr=1e300", r"lr: 1e\+300 is more than 32 bits hold"),
-        ("algorithm.tau=1e-300", r"algorithm\.tau: expected a number from 0\.0001 to 10000, found"),
-        ("data.channels=true", r"data\.channels: expected a number, found true"),
-        ("rounds='7'", r"rounds: expected a number, found the text '7'"),
-        ("rounds=010", r"rounds: expected a number, found the text '010'"),
-        ("rounds=1:30", r"rounds: expected a whole number from 1 to 100000, found '1:30'"),
+        ("rounds=1000000", r"rounds: input should be less than or equal to 100000, found 1000000"),
+        ("threads=100000", r"threads: input should be less than or equal to 1024"),
+        ("workers=1000000", r"workers: input should be less than or equal to 10000"),
+        ("local_epochs=100000000", r"local_epochs: input should be less than or equal to 10000"),
+        ("batch_size=10000000000", r"batch_size: input should be less than or equal to 1000000"),
+        ("data.clients=1000000000", r"data\.clients: input should be less than or equal to 100000"),
+        (
+            "seed=10000000000000000000000000000",
+            r"seed: input should be less than 92233720368547758",
+        ),
+        ("lr=1e300", r"lr: input should be less than or equal to 1000000"),
+        (
+            "algorithm.tau=1e-300",
+            r"algorithm\.tau: input should be greater than or equal",
+        ),
+        ("rounds='7'", r"rounds: input should be a valid integer, found '7'"),
+        ("rounds=010", r"rounds: input should be a valid integer, found '010'"),
+        ("rounds=1:30", r"rounds: input should be a valid integer, found '1:30'"),
         ("name=../../escape", r"name: '\.\./\.\./escape' has a character that separates folders"),
         ("name=..", r"name: '\.\.' begins with '\.'"),
         ("name=''", r"name: '' is empty"),
@@ -143,9 +152,8 @@ def test_an_algorithm_has_a_name():
         ('name="a\\0b"', r"name: .*cannot be (written|printed)"),
         ("data.root=''", r"data\.root: a path is expected, found an empty text"),
         (f"data.root={'x' * 300}", r"data\.root: .*a part may have 255 bytes"),
-        ("text.encoder.path=3", r"text\.encoder\.path: expected a text, or null, found 3"),
+        ("text.encoder.path=3", r"text\.encoder\.path: input should be a valid string, found 3"),
         (f"text.template={'x' * 2000}", r"text\.template: .*at most 1000 characters"),
-        (f"text.names=[{'x' * 20000}]", r"text\.names: a text of 20000 characters, expected at"),
     ],
 )
 def test_what_cannot_be_meant(assignment, message):
@@ -245,22 +253,13 @@ def test_what_words_mean(text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 3000 + "]" * 3000, "nested more than 32 levels deep"),
-        ("{a: " * 3000 + "1" + "}" * 3000, "nested more than 32 levels deep"),
-        ("1" + "0" * 5000, "a number of 5001 digits"),
-        ("&a [*a]", "stands inside what it repeats"),
         ("3: 4", "3 is no key, in the mapping at line 1; keys are words"),
         ("? [a]\n: 4", "is no key"),
         ("!!python/object:os.system x", "could not determine a constructor"),
         ("a\0b", "special characters are not allowed"),
         ("x" * 1_000_001, "has 1000001 characters, expected at most 1000000"),
-        ("\n".join(["a0: &a0 [1]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60))]),
-         "more than 100000 values"),
-        ("\n".join(["a0: &a0 {x: 1}",
-                    *(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}" for i in range(1, 60))]),
-         "more than 100000 values"),
     ],
-)  # fmt: skip
+)
 def test_yaml_that_cannot_be_meant(text, message):
     with pytest.raises(UserError, match=message):
         parse_yaml(text, "here")
@@ -273,7 +272,6 @@ def test_reading_and_laying_keys_is_linear():
     tree = parse_yaml(text, "here")
     assert len(tree) == 40_000
     pairs = [(f"key{number}.inner", 2) for number in range(40_000, 50_000)]
-    check_agreement(pairs)
     assert len(override(tree, pairs)) == 50_000
 
 
@@ -335,24 +333,21 @@ def test_the_last_assignment_of_a_key_counts():
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "message"),
+    ("first", "second", "key", "value"),
     [
-        ("data=abc", "data.clients=3", "data and data.clients contradict each other"),
-        ("data={clients: 3}", "data.clients=4", "both set data.clients"),
-        ("algorithm={name: fedprox, mu: 1}", "algorithm.mu=2", "both set algorithm.mu"),
-        ("algorithm=fedavg", "algorithm={name: fedprox}", "both set algorithm.name"),
-        ("algorithm=fedavg", "algorithm.name=fedprox", "both set algorithm.name"),
-        ("data.partition=iid", "data={partition: {name: shards}}", "data.partition.name"),
-        ("faults=null", "faults.drop=0.5", "faults and faults.drop contradict each other"),
-        ("text.encoder=[a]", "text.encoder.path=3", "contradict each other"),
-        ("a.b=1", "a.b.c.d=2", "a.b and a.b.c.d contradict each other"),
+        ("algorithm={name: fedprox, mu: 1}", "algorithm.mu=2", "algorithm.mu", 2.0),
+        ("algorithm=fedavg", "algorithm={name: fedprox}", "algorithm.name", "fedprox"),
+        ("data={clients: 3}", "data={clients: 5}", "data.clients", 5),
+        ("data={clients: 3}", "data.clients=5", "data.clients", 5),
     ],
 )
-def test_words_that_contradict_each_other(first, second, message):
-    for words in ([first, second], [second, first], ["seed=1", first, "lr=1", second]):
-        with pytest.raises(UserError, match="contradict each other") as refused:
-            parse_assignments(words)
-        assert set(message.split()) <= set(re.sub(r"[,;]", "", str(refused.value)).split())
+def test_later_assignments_win(first, second, key, value):
+    assert flatten(asked(first, second).tree())[key] == value
+
+
+def test_a_section_is_no_value():
+    with pytest.raises(UserError, match=r"^data is 'abc', and yet data has clients; leave one of"):
+        asked("data=abc", "data.clients=3")
 
 
 @pytest.mark.parametrize(
@@ -539,5 +534,5 @@ def test_validate_names_the_key():
     class Parameters(Frozen):
         depth: int = 1
 
-    with pytest.raises(UserError, match=r"here\.depth: expected a whole number"):
+    with pytest.raises(UserError, match=r"here\.depth: input should be a valid integer"):
         validate(Parameters, {"depth": "deep"}, "here")

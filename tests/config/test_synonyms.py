@@ -6,11 +6,11 @@ import pytest
 
 from fedray.config import Experiment, load_experiment, read_experiment
 from fedray.config.files import COMPONENTS
-from fedray.config.synonyms import CHOOSES, SYNONYMS, key_for
+from fedray.config.synonyms import CHOOSES, key_for, synonyms
 from fedray.errors import UserError
 from fedray.registry import parameters_of, registry
 
-WORDS = [(word, key) for key, words in SYNONYMS.items() for word in words]
+WORDS = [(word, key) for key, words in synonyms().items() for word in words]
 
 
 def exists(key: str) -> bool:
@@ -28,7 +28,7 @@ def exists(key: str) -> bool:
     return last in model.model_fields
 
 
-@pytest.mark.parametrize("key", [*SYNONYMS, *CHOOSES.values()])
+@pytest.mark.parametrize("key", [*synonyms(), *CHOOSES.values()])
 def test_every_key_that_is_suggested_exists(key):
     assert exists(key)
 

@@ -68,7 +68,11 @@ def test_only_none_changes_nothing():
     [
         ("flip_crops", {}, r"no augmentation 'flip_crops'.*'flip_crop'"),
         ("none", {"padding": 4}, "unknown key 'padding' in data.augment"),
-        ("flip_crop", {"padding": -1}, "data.augment.padding: expected a whole number from 0"),
+        (
+            "flip_crop",
+            {"padding": -1},
+            "data.augment.padding: input should be greater than or equal to 0",
+        ),
         (
             "flip_rotate",
             {"max_angle": 200},

@@ -333,7 +333,7 @@ def test_classes_that_cannot_be_divided(labels, clients, each, match):
 @pytest.mark.parametrize(
     ("name", "params", "match"),
     [
-        ("fedtsp_dirichlet", {"alpha": 0}, r"data.partition.alpha: expected a number above 0"),
+        ("fedtsp_dirichlet", {"alpha": 0}, r"data.partition.alpha: input should be greater than 0"),
         ("fedtsp_dirichlet", {"alhpa": 1}, "Did you mean 'alpha'"),
         ("fedtsp_dirichlet", {"variant": "even"}, "data.partition.variant: .*'exact' or 'official"),
         ("fedtsp_dirichlet", {"max_draws": 5}, "max_draws has no effect with variant=exact"),

@@ -130,7 +130,9 @@ def test_a_sources_parameters_reach_it_and_its_cache(constant, tmp_path):
     assert set(default.images.ravel().tolist()) == {7}
     assert set(other.images.ravel().tolist()) == {9}
     assert load_images(Component(name="constant", value=7), tmp_path).sha256 == default.sha256
-    with pytest.raises(UserError, match=r"data.source.value: expected a whole number .*255, found"):
+    with pytest.raises(
+        UserError, match=r"data.source.value: input should be less than or equal to 255, found"
+    ):
         load_images(Component(name="constant", value=256), tmp_path)
     with pytest.raises(UserError, match=r"unknown key 'valeu' in data.source.*'value'"):
         load_images(Component(name="constant", valeu=1), tmp_path)

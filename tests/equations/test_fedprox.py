@@ -70,7 +70,9 @@ def test_the_term_holds_clients_near_the_global_model(run):
 
 
 def test_its_hyper_parameters_are_checked_like_any(run):
-    with pytest.raises(UserError, match=r"algorithm\.mu: expected a number from 0"):
+    with pytest.raises(
+        UserError, match=r"algorithm\.mu: input should be greater than or equal to 0"
+    ):
         run("fedprox", {**ONE_KIND, "algorithm.mu": -1})
     with pytest.raises(UserError, match=r"unknown key 'nu' in algorithm\. Valid: .*mu"):
         run("fedprox", {**ONE_KIND, "algorithm.nu": 1})

@@ -98,8 +98,11 @@ def test_completion_writes_every_parameter_and_is_idempotent(kind, entry):
         ({"name": "bert", "bert_compat": True, "pooling": "mean"}, r"reads the first position"),
         ({"name": "openclip", "path": "a", "pretrained": "b"}, r"has both pretrained and path"),
         ({"name": "openclip", "seed": 1}, r"seed is for text\.encoder\.pretrained=random"),
-        ({"name": "vectors"}, r"vectors needs text\.encoder\.path, a file of word vectors"),
-        ({"name": "vectors", "path": None}, r"vectors needs text\.encoder\.path"),
+        ({"name": "vectors"}, r"text\.encoder\.path is missing"),
+        (
+            {"name": "vectors", "path": None},
+            r"text\.encoder\.path: input should be a valid string, found null",
+        ),
         ({"name": "vectors", "path": 3}, r"text\.encoder\.path: "),
     ],
 )

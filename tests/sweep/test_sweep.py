@@ -147,11 +147,11 @@ def laptop(**changes: object) -> dict[str, object]:
         ({"space": {"algorithm.lamda": {"grid": [1]}}}, "unknown key 'lamda' in algorithm.*lambda"),
         (
             {"space": {"algorithm.lambda": {"grid": [1, -1]}}},
-            "lambda=-1: algorithm.lambda: expected a number from 0 to 1000000, found -1",
+            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
         ),
         (
             {"search": "tpe", "space": {"algorithm.lambda": {"uniform": [-1, 1]}}},
-            "lambda=-1: algorithm.lambda: expected a number from 0 to 1000000, found -1",
+            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
         ),
     ],
 )

@@ -175,19 +175,6 @@ def test_a_stopped_trial_leaves_its_workers_to_the_next(process):
         assert executor(None) is first
 
 
-def test_what_a_trial_changes_in_its_process_is_set_back(process):
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    with process.trial(with_workers(2)):
-        torch.set_default_dtype(torch.float64)
-        torch.use_deterministic_algorithms(True)
-        torch.manual_seed(99)
-        torch.set_num_threads(3)
-    assert torch.get_default_dtype() == torch.float32
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.get_num_threads() == threads
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share():
     worker = Worker(1, 0)
     experiments = [

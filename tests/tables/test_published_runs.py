@@ -275,7 +275,7 @@ def without_checksum(tree: dict) -> str:
         (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
         (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
         (lambda tree: resealed(tree, made={}), "cannot be read: KeyError"),
-        (damaged, "out: runs[0].numbers.score: expected a number, found 'high'"),
+        (damaged, "out: runs[0].numbers.score: input should be a valid number, found 'high'"),
     ],
 )
 def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys, text, said):

@@ -356,7 +356,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"columns": {"a": {"data alpha": 1}}}, r"columns\.a: 'data alpha' is no key"),
         (
             {"select": "tests"},
-            r"table tiny\.select: expected 'validation' or 'test', found",
+            r"table tiny\.select: input should be 'validation' or 'test', found",
         ),
         ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
         ({"scales": {}}, r"table tiny\.scales is empty"),
@@ -385,7 +385,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"claims": [{"claim": "mine > local", "by": "us"}]}, r"unknown key 'by' in claims"),
         (
             {"paper": {"numbers": {"mine": 1}}},
-            r"table tiny\.paper\.source is missing; expected a text",
+            r"table tiny\.paper\.source is missing",
         ),
         ({"paper": {"source": "?", "numbers": {"your": 1}}}, r"paper\.numbers: there is no row"),
         ({"paper": {"source": "?", "numbers": {"mine": "1"}}}, r"numbers\.mine holds '1'"),

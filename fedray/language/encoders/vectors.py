@@ -6,10 +6,9 @@ import gzip
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from fedray.config import Frozen, PathText
@@ -26,13 +25,6 @@ class VectorsParams(Frozen):
 
     path: PathText
     """A file in GloVe's or word2vec's text format, .gz or not."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_path(cls, tree: Any) -> Any:
-        if isinstance(tree, Mapping) and tree.get("path") is None:
-            raise ValueError("vectors needs text.encoder.path, a file of word vectors")
-        return tree
 
 
 @encoders.add

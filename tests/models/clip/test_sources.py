@@ -43,7 +43,7 @@ def test_equal_choices_are_one():
         (Component(name="opencIip"), r"no CLIP 'opencIip'\. Did you mean 'openclip'\?"),
         (
             Component(name="openclip", seed=-1),
-            r"model\.clip\.seed: expected a whole number of",
+            r"model\.clip\.seed: input should be greater than or equal to 0",
         ),
     ],
 )

@@ -1,0 +1,114 @@
+"""Messages about invalid data: one clause for each mistake, with its key and what was found there.
+
+participation: input should be less than or equal to 1, found 5; unknown key 'lamda' in
+algorithm. Did you mean 'lambda'?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedray.config.synonyms import CHOOSES, key_for
+from fedray.errors import nearest, shown
+
+
+def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: str) -> str:
+    """Return a sentence that names every mistake.
+
+    Args:
+        model: the typed model that the data was validated as.
+        tree: the data.
+        error: what pydantic raised.
+        prefix: the dotted place of the data in the experiment.
+    """
+    clauses: dict[str, str] = {}
+    for each in error.errors(include_url=False):
+        places = _places(tree, each)
+        key = ".".join([prefix, *places] if prefix else places)
+        clause = _clause(model, key, places, each)
+        if key in clauses:  # a value that fits no member of a union has a mistake for each
+            clause = f"{clauses[key]}, or {clause.removeprefix(f'{key}: ')}"
+        clauses[key] = clause
+    *others, last = clauses.values()
+    return "; ".join([*(each.rstrip(".") for each in others), last])
+
+
+def _places(tree: Any, error: ErrorDetails) -> list[str]:
+    """Return the keys and positions on the way to a mistake, without pydantic's names of types."""
+    places: list[str] = []
+    value = tree
+    for part in error["loc"]:
+        is_key = isinstance(value, Mapping) and part in value
+        if is_key or (isinstance(value, list | tuple) and isinstance(part, int)):
+            value = value[part]
+        elif part != error["loc"][-1] or error["type"] not in ("missing", "extra_forbidden"):
+            continue
+        places.append(str(part))
+    return places
+
+
+def _clause(model: type[BaseModel], key: str, places: Sequence[str], error: ErrorDetails) -> str:
+    if error["type"] == "extra_forbidden":
+        return _unknown(key, _owner(model, places), model)
+    if error["type"] == "missing":
+        return f"{key} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if error["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    found = error["input"]
+    if error["type"] == "model_type":
+        value = found if isinstance(found, str) else "..."
+        cure = f"; write {CHOOSES[key]}={value}" if key in CHOOSES else ""
+        return f"{key or 'it'} has keys of its own, found {_as_yaml(found)}{cure}"
+    return f"{key or 'it'}: {message}, found {_as_yaml(found)}"
+
+
+def _as_yaml(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return shown(value)
+
+
+def _owner(model: type[BaseModel], places: Sequence[str]) -> type[BaseModel]:
+    """Return the innermost model that a place lies in."""
+    for part in places[:-1]:
+        inner = model.model_fields[part].annotation if part in model.model_fields else None
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return model
+
+
+def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
+    """Return a clause about an unknown key, with the key that was probably meant.
+
+    Args:
+        key: dotted, as it was given.
+        owner: the model that has no such key.
+        root: the model of the whole data.
+    """
+    *above, name = key.split(".")
+    valid = [field.alias or field_name for field_name, field in owner.model_fields.items()]
+    if not valid and key_for(name) in (None, key):
+        where = ".".join(above)
+        return f"unknown key '{name}' in {where}, which has no keys of its own; leave it out"
+    meant = key_for(name) or _elsewhere(name, root)
+    meant = meant.removeprefix(f"{'.'.join(above)}.") if meant and meant != key else None
+    near = f" Did you mean '{meant}'?" if meant else nearest(name, valid)
+    return f"unknown key '{name}' in {'.'.join(above) or 'the experiment'}.{near}"
+
+
+def _elsewhere(name: str, root: type[BaseModel]) -> str | None:
+    """Return the dotted key of the only section that has a key of this name."""
+    found = [
+        f"{section}.{name}"
+        for section, field in root.model_fields.items()
+        if isinstance(field.annotation, type)
+        and issubclass(field.annotation, BaseModel)
+        and name in field.annotation.model_fields
+    ]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,119 @@
+"""Invalid data: every mistake with its key and what was found there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from fedray.config import Component, Frozen
+from fedray.config.typed import Seed, validate
+from fedray.errors import UserError
+
+
+class Inner(Frozen):
+    size: int
+
+
+class Whole(Frozen):
+    count: int = Field(1, ge=1, le=9)
+    share: float = Field(1, gt=0, le=1)
+    momentum: float = Field(0, ge=0, lt=1)
+    free: float = 0
+    low: int | None = Field(None, ge=4)
+    inside: Annotated[float, Field(gt=0.5)] | None = None
+    seed: Seed = 0
+    on: bool = False
+    text: str = Field("", max_length=3)
+    which: Literal["a", "b", "c"] = "a"
+    many: tuple[int, ...] | str = ()
+    pair: tuple[str, ...] = Field(("a", "b"), min_length=2)
+    of: dict[str, float] = Field(default_factory=dict)
+    chosen: Component = Component(name="x")
+    inner: Inner = Inner(size=1)
+    parts: tuple[Inner, ...] = ()
+    lam: float = Field(0, ge=0, alias="lambda")
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"count": 0}, "count: input should be greater than or equal to 1, found 0"),
+        ({"count": 1.5}, "count: input should be a valid integer, found 1.5"),
+        ({"count": None}, "count: input should be a valid integer, found null"),
+        ({"count": [1]}, "count: input should be a valid integer, found [1]"),
+        ({"share": 0}, "share: input should be greater than 0, found 0"),
+        ({"momentum": 1}, "momentum: input should be less than 1, found 1"),
+        ({"free": "x"}, "free: input should be a valid number, found 'x'"),
+        ({"free": float("nan")}, "free: input should be a finite number, found nan"),
+        ({"low": 3}, "low: input should be greater than or equal to 4, found 3"),
+        ({"inside": 0.5}, "inside: input should be greater than 0.5, found 0.5"),
+        ({"seed": -1}, "seed: input should be greater than or equal to 0, found -1"),
+        ({"on": "maybe"}, "on: input should be a valid boolean, found 'maybe'"),
+        ({"text": 1}, "text: input should be a valid string, found 1"),
+        ({"text": "long"}, "text: string should have at most 3 characters, found 'long'"),
+        ({"which": "d"}, "which: input should be 'a', 'b' or 'c', found 'd'"),
+        (
+            {"many": 3},
+            "many: input should be a valid array, found 3, "
+            "or input should be a valid string, found 3",
+        ),
+        (
+            {"many": [1, "x"]},
+            "many.1: input should be a valid integer, found 'x'; "
+            "many: input should be a valid string, found [1, 'x']",
+        ),
+        (
+            {"pair": ["a"]},
+            "pair: tuple should have at least 2 items after validation, not 1, found ['a']",
+        ),
+        ({"of": 3}, "of: input should be an object, found 3"),
+        ({"of": {"a": "x"}}, "of.a: input should be a valid number, found 'x'"),
+        ({"chosen": 3}, "chosen has keys of its own, found 3"),
+        ({"inner": 3}, "inner has keys of its own, found 3"),
+        ({"inner": {}}, "inner.size is missing"),
+        ({"parts": [{"size": "x"}]}, "parts.0.size: input should be a valid integer, found 'x'"),
+        ({"lambda": -1}, "lambda: input should be greater than or equal to 0, found -1"),
+    ],
+)
+def test_a_mistake_is_one_clause(tree: dict[str, Any], message: str):
+    with pytest.raises(UserError) as refused:
+        validate(Whole, tree)
+    assert str(refused.value) == message
+
+
+def test_the_place_of_the_data_stands_before_the_key():
+    with pytest.raises(UserError, match=r"^table x\.inner\.size: input should be a valid integer"):
+        validate(Whole, {"inner": {"size": "y"}}, "table x")
+
+
+def test_all_mistakes_are_named_at_once():
+    with pytest.raises(UserError) as refused:
+        validate(Whole, {"count": 0, "inner": {}, "counts": 1, "on": 1})
+    assert str(refused.value) == (
+        "count: input should be greater than or equal to 1, found 0; on: input should be a valid "
+        "boolean, found 1; inner.size is missing; unknown key 'counts' in the experiment. Did you "
+        "mean 'count'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [
+        ({"count": True}, "true"),
+        ({"count": "3"}, "'3'"),
+        ({"count": 3.0}, "3.0"),
+        ({"share": True}, "true"),
+        ({"share": "0.5"}, "'0.5'"),
+        ({"on": "true"}, "'true'"),
+        ({"text": 3}, "3"),
+    ],
+)
+def test_a_value_of_another_type_is_not_converted(tree: dict[str, Any], found: str):
+    with pytest.raises(UserError, match=rf"^\w+: input should be a valid \w+, found {found}$"):
+        validate(Whole, tree)
+
+
+def test_a_whole_number_is_a_number():
+    assert validate(Whole, {"share": 1}).share == 1.0
