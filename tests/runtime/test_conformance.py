@@ -16,7 +16,7 @@ from fedray.core import algorithms
 
 OFFENDERS = Path(__file__).with_name("offenders.py")
 BROKEN = {
-    "number_on_self": ("runs", "NumberOnSelf.steps"),
+    "number_on_self": ("self", "NumberOnSelf.steps"),
     "array_on_self": ("self", "client_update changed ArrayOnSelf.losses"),
     "object_on_self": ("self", "client_update changed ObjectOnSelf.record"),
     "data_on_self": ("self", "server, round 1 changed DataOnSelf.rounds"),
