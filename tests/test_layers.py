@@ -38,7 +38,7 @@ LAYERS = [
         "units",
         "waiting",
     ],
-    ["config", "records"],
+    ["config", "records", "remote_results"],
     ["data"],
     ["language"],
     ["models"],

@@ -21,9 +21,8 @@ from fedray.config import (
 from fedray.errors import UserError
 from fedray.files import unused_removed
 from fedray.records import Round, RunFolder, prove_writable
-from fedray.runtime.fetching import fetch_missing
+from fedray.remote_results import check_owner, fetch_missing
 from fedray.runtime.resolve import from_tree
-from fedray.runtime.whose import check_same
 from fedray.tracking import NullTracker, run_tracker
 
 log = logging.getLogger(__name__)
@@ -143,7 +142,7 @@ class Experiment:
         folder = RunFolder(place)
         if not folder.config.is_file():
             raise UserError(f"{place} has no config.yaml, so no run to go on with")
-        check_same(place)
+        check_owner(place)
         folder.check_plugins(self._resolved.plugins)
         return place
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from fedray.config import Tree
 from fedray.errors import UserError
 from fedray.records import HEADLINE, Round, Run, RunFolder, Summary
-from fedray.runtime.fetching import fetch_missing
+from fedray.remote_results import fetch_missing
 
 if TYPE_CHECKING:
     import pandas

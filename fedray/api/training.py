@@ -14,8 +14,7 @@ from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.files import full_disk_said, reserve, results_home, stamp
 from fedray.records import Round, RunFolder, RunInfo, Status
-from fedray.runtime.mirror import mirrored
-from fedray.runtime.whose import check_free
+from fedray.remote_results import check_owner, copying
 from fedray.tracking import (
     FOLDER_TAG,
     Tracker,
@@ -50,7 +49,7 @@ def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     how = go_on or f"--resume {out}"
     if RunFolder(out).is_taken:
         raise UserError(f"{out} already holds a run; go on with {how}, or name another")
-    check_free(out, how)
+    check_owner(out, how)
     return out
 
 
@@ -120,7 +119,7 @@ def follow(
         RunFailed: when a callback raises an error, which is named.
     """
     folder = RunFolder(out)
-    with full_disk_said(out), mirrored(out), closing(rounds):
+    with full_disk_said(out), copying(out), closing(rounds):
         before = folder.rounds()
         first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
         info = folder.read().info

@@ -31,8 +31,7 @@ from fedray.records import (
     Traffic,
     prove_writable,
 )
-from fedray.runtime.fetching import fetch_missing
-from fedray.runtime.whose import check_same
+from fedray.remote_results import check_owner, fetch_missing
 from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
 from fedray.units import size_of, time_of
 from fedray.waiting import say_next
@@ -168,7 +167,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         named, config = args.experiment, str(RunFolder(out).config)
         experiment = resolve(named or config, args.set, args.plugin, trusted=named is not None)
         check_folder(out, experiment)
-        check_same(out)
+        check_owner(out)
         RunFolder(out).check_plugins(experiment.plugins)
         return experiment, out
     if args.experiment is None:

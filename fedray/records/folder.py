@@ -8,6 +8,7 @@ matrices.json    the last and the first analyses of a method, [C, C] each, and t
 releases.jsonl   what clients have released under differential privacy, where it was asked for
 plugins/         the texts of the user's own modules, as they were run
 error.txt        tracebacks of what failed
+owner.json       whose the copy at a URI is, where FEDRAY_RESULTS is a URI
 checkpoints/     the latest federated checkpoint
 
 result.json, rounds.jsonl, partition.json and matrices.json carry their checksums: one that was

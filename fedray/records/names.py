@@ -11,8 +11,8 @@ from fedray.errors import UserError
 from fedray.files import is_temporary
 
 _NAMES = {
-    "": r"(config\.yaml|(result|partition|matrices)\.json|(rounds|releases)\.jsonl|partition\.png"
-    r"|error\.txt|\.lock|plugins|checkpoints|models)",
+    "": r"(config\.yaml|(owner|result|partition|matrices)\.json|(rounds|releases)\.jsonl"
+    r"|partition\.png|error\.txt|\.lock|plugins|checkpoints|models)",
     "checkpoints": r"round_\d{5,}|states",
     "checkpoints/states": r"[0-9a-f]{8}-\d+\.(jsonl|states(-\d+\.states)?)",
     "models": r"best|last",

@@ -42,9 +42,7 @@ from fedray.files import (
 )
 from fedray.plugins import unshipped
 from fedray.records import RunFolder, prove_writable, refuse_links
-from fedray.runtime.fetching import fetch_missing
-from fedray.runtime.mirror import mirrored
-from fedray.runtime.whose import check_free, check_same
+from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.sweep.ledger import FILE, Ledger, Trial, unfinished
 from fedray.sweep.seeds import seed_folders
@@ -132,7 +130,7 @@ def carry_out(args: argparse.Namespace) -> int:
         unused_removed(new),
         full_disk_said(ledger.home),
         hold(ledger.home),
-        mirrored(ledger.home),
+        copying(ledger.home),
     ):
         if args.resume:
             ledger = as_it_is_now(ledger)
@@ -160,7 +158,7 @@ def begin_or_resume(args: argparse.Namespace) -> Ledger:
         home = args.out.resolve()
         if (home / FILE).exists():
             raise UserError(f"{home} already holds a sweep; go on with --resume, or name another")
-        check_free(home)
+        check_owner(home)
     else:
         home = results_home() / plan.sweep / stamp()
     ledger = Ledger(home, plan)
@@ -229,7 +227,7 @@ def begun_folder(out: Path | None, below: Path, file: str = FILE, what: str = "s
         if not any(below.glob(f"*/{file}")):
             fetch_missing(below)
         home = unfinished(below, file, what)
-    check_same(home)
+    check_owner(home)
     return home
 
 

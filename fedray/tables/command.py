@@ -34,10 +34,8 @@ from fedray.files import (
 )
 from fedray.plugins import Plugin, unshipped
 from fedray.records import RunFolder, sealed
+from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.report.section import Section
-from fedray.runtime.fetching import fetch_missing
-from fedray.runtime.mirror import mirrored
-from fedray.runtime.whose import check_free
 from fedray.shipped import names
 from fedray.sweep.command import (
     begun_folder,
@@ -133,8 +131,8 @@ def carry_out(args: argparse.Namespace) -> int:
         unused_removed(new),
         full_disk_said(book.home),
         hold(book.home),
-        mirrored(book.home),
-        mirrored(book.store, shared=True),
+        copying(book.home),
+        copying(book.store, by_entry=True),
     ):
         if args.resume:
             book = as_it_is_now(book)
@@ -236,7 +234,7 @@ def _new_home(args: argparse.Namespace, plan: TablePlan) -> Path:
         home: Path = args.out.resolve()
         if (home / FILE).exists():
             raise UserError(f"{home} already holds a table; go on with --resume, or name another")
-        check_free(home)
+        check_owner(home)
         return home
     return tables_home() / plan.table / stamp()
 

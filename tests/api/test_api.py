@@ -80,7 +80,6 @@ def test_an_experiment_comes_from_a_name_a_file_or_a_mapping(tmp_path):
     [
         ({"lrr": 0.1}, "lr"),
         ({"rounds": 0}, "rounds"),
-        ({"data.clients": 3, "data": {"clients": 4}}, "contradict each other"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(keys, said):

@@ -1,0 +1,415 @@
+"""Results at a URI: copied there whole, and resumed from there."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedray import remote_results
+from fedray.cli import run
+from fedray.errors import RunFailed, UserError
+from fedray.files import results_home, results_uri, tables_runs
+from fedray.records import RunFolder
+from fedray.remote_results import check_owner, copying, fetch_missing
+from fedray.runtime.cluster import is_shared
+
+QUICK = [
+    "fedproto_digits",
+    "rounds=3",
+    "local_epochs=1",
+    "data.clients=3",
+    "data.samples=300",
+    "model.feature_dim=8",
+]
+SERIAL = ["--executor", "serial", "--no-track"]
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch) -> Path:
+    """The folder that FEDRAY_RESULTS names as a URI; the folder of results is in an empty home."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{tmp_path}/bucket")
+    return tmp_path / "bucket"
+
+
+@pytest.fixture
+def often(monkeypatch) -> None:
+    monkeypatch.setattr(remote_results, "EVERY_SECONDS", 0.01)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The content of a folder, without locks."""
+    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in paths.items() if path.name != ".lock"}
+
+
+def write(folder: Path, **texts: str) -> None:
+    """Write files; `result="1"` is result.json."""
+    endings = {"config": "yaml", "rounds": "jsonl"}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.{endings.get(name, 'json')}").write_text(text)
+
+
+def checkpoint(folder: Path, number: int) -> None:
+    """Replace the checkpoint of a folder."""
+    place = folder / "checkpoints" / f"round_{number:05d}"
+    shutil.rmtree(place.parent, ignore_errors=True)
+    place.mkdir(parents=True)
+    for name in ("server.safetensors", "meta.json"):
+        (place / name).write_text(f"{name} {number}")
+
+
+def copy(folder: Path, meanwhile: Callable[[], object] = lambda: None) -> None:
+    with copying(folder):
+        meanwhile()
+
+
+def until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_uri_is_where_results_are_copied_and_no_folder(bucket, tmp_path, monkeypatch):
+    assert results_uri() == f"file://{bucket}"
+    assert results_home() == tmp_path / "home" / "fedray_results"
+    assert not is_shared()
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "shared"))
+    assert results_uri() is None
+    assert results_home() == tmp_path / "shared"
+    assert is_shared()
+
+
+def test_a_run_s_copy_is_the_run(bucket):
+    assert run.main([*QUICK, *SERIAL]) == 0
+    [out] = (results_home() / "runs").iterdir()
+    assert files(bucket / "runs" / out.name) == files(out)
+    assert (bucket / "runs" / out.name / "checkpoints" / "round_00003" / "meta.json").is_file()
+
+
+def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(bucket, tmp_path, monkeypatch, capsys):
+    undisturbed = tmp_path / "undisturbed"
+    assert run.main([*QUICK, *SERIAL, "--out", str(undisturbed)]) == 0
+    out = results_home() / "runs" / "mine"
+    keep = run.RoundProgress.__call__
+
+    def stopped(show, done):
+        keep(show, done)
+        if done.round == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.RoundProgress, "__call__", stopped)
+        assert run.main([*QUICK, *SERIAL, "--out", str(out)]) == 130
+    shutil.rmtree(results_home())
+    capsys.readouterr()
+    assert run.main(["--resume", str(out), *SERIAL]) == 0
+    assert "begins at round 0" not in capsys.readouterr().out
+    rounds, before = RunFolder(out).rounds(), RunFolder(undisturbed).rounds()
+    assert [done.metrics for done in rounds] == [done.metrics for done in before]
+    assert files(bucket / "runs" / "mine") == files(out)
+
+
+@pytest.fixture
+def written(monkeypatch) -> list[str]:
+    """The names of the files that are copied, in their order."""
+    names: list[str] = []
+    write_there = remote_results._write
+
+    def noted(files, name, content) -> None:
+        names.append(name)
+        write_there(files, name, content)
+
+    monkeypatch.setattr(remote_results, "_write", noted)
+    return names
+
+
+def test_what_a_checkpoint_needs_comes_before_it_and_goes_after_it(bucket, tmp_path, written):
+    out = tmp_path / "run"
+    write(out, config="", rounds="1\n")
+    checkpoint(out, 1)
+    (out / ".12.tmp.result.json").write_text("half")
+    copy(out)
+    assert written[1:] == [  # the first proves that the URI can be written
+        "owner.json",
+        "checkpoints/round_00001/server.safetensors",
+        "rounds.jsonl",
+        "checkpoints/round_00001/meta.json",
+        "config.yaml",
+    ]
+    checkpoint(out, 2)
+    copy(out)
+    assert files(bucket / "run") == {n: c for n, c in files(out).items() if "tmp" not in n}
+
+
+def test_only_what_has_changed_is_copied_again(bucket, tmp_path, written, often):
+    out = tmp_path / "run"
+    with copying(out):
+        write(out, config="", rounds="1\n")
+        until(lambda: "config.yaml" in written)
+        written.clear()
+        write(out, rounds="1\n2\n")
+        until(lambda: (bucket / "run" / "rounds.jsonl").read_text() == "1\n2\n")
+    assert set(written) == {"rounds.jsonl"}
+
+
+def test_a_folder_without_a_run_gets_what_arrived_whole(bucket):
+    """A job's script makes the folder and writes its log there."""
+    there, out = bucket / "mine", results_home() / "mine"
+    fetch_missing(out)
+    assert not out.exists()
+    checkpoint(there, 1)
+    write(there, config="rounds: 3", result="{}", partition="{}")
+    whole = files(there)
+    write(there / "checkpoints" / "round_00002", server="without meta.json")
+    (there / ".7.tmp.result.json").write_text("half")
+    (there / "job.out").write_text("another log")
+    out.mkdir(parents=True)
+    (out / "job.out").write_text("log")
+    fetch_missing(out)
+    assert files(out) == whole | {"job.out": b"log"}
+    (out / "partition.json").unlink()
+    fetch_missing(out)  # a run was begun here
+    assert not (out / "partition.json").exists()
+
+
+def test_what_is_replaced_while_it_is_fetched_is_looked_at_again(bucket, monkeypatch):
+    checkpoint(bucket / "mine", 1)
+    names_in = remote_results._names_in
+
+    def replaced(files):
+        monkeypatch.setattr(remote_results, "_names_in", names_in)
+        names = names_in(files)
+        checkpoint(bucket / "mine", 2)
+        return names
+
+    monkeypatch.setattr(remote_results, "_names_in", replaced)
+    fetch_missing(results_home() / "mine")
+    assert files(results_home() / "mine") == files(bucket / "mine")
+
+
+# --- the runs of tables ---------------------------------------------------------------------------
+
+
+def test_another_machine_s_runs_of_tables_stay(bucket):
+    there = bucket / "tables" / "runs"
+    write(there / "aaaa", config="", result="another's")
+    write(there / "gone", config="", result="another's")
+    write(tables_runs() / "bbbb", config="", result="mine")
+    fetch_missing(tables_runs())
+    assert {path.name for path in tables_runs().iterdir()} == {"aaaa", "bbbb", "gone"}
+    shutil.rmtree(tables_runs() / "gone")
+    before = files(there / "aaaa")
+    with copying(tables_runs(), by_entry=True):
+        write(there / "cccc", config="", result="another's, meanwhile")
+    assert {path.name for path in there.iterdir()} == {"aaaa", "bbbb", "cccc", "gone"}
+    assert files(there / "aaaa") == before
+    assert files(there / "bbbb") == files(tables_runs() / "bbbb")
+
+
+def test_of_the_runs_of_tables_what_changes_here_is_copied(bucket):
+    here, there = tables_runs(), bucket / "tables" / "runs"
+    for name in ("goes on", "left"):
+        for store, number in [(here, 1), (there, 5)]:
+            checkpoint(store / name, number)
+            write(store / name, config="", result=f"{number}", rounds="")
+    write(here / "over", config="", result="over")
+    write(there / "over", config="", result="1", rounds="")
+    left = files(there / "left")
+    with copying(here, by_entry=True):
+        checkpoint(here / "goes on", 2)
+        write(here / "goes on", result="2")
+    assert files(there / "goes on") == files(here / "goes on")
+    assert files(there / "over") == files(here / "over")
+    assert files(there / "left") == left
+
+
+def test_a_run_of_a_table_that_is_whole_there_is_not_replaced(bucket):
+    there = bucket / "tables" / "runs" / "aaaa"
+    with copying(tables_runs(), by_entry=True):
+        write(there, config="", result="whole")
+        write(tables_runs() / "aaaa", config="", result="mine", rounds="1")
+    assert files(there) == {"config.yaml": b"", "result.json": b"whole"}
+
+
+def test_of_two_machines_the_one_that_went_on_last_copies_a_run(bucket, often):
+    here, there = tables_runs() / "aaaa", bucket / "tables" / "runs" / "aaaa"
+    with copying(tables_runs(), by_entry=True):
+        write(here, config="", result="mine", rounds="1")
+        until(lambda: (there / "config.yaml").exists())
+        write(there, owner="another", result="another's")
+        time.sleep(0.1)
+        write(here, result="mine, later")
+    assert (there / "result.json").read_text() == "another's"
+
+
+def test_a_run_that_is_taken_over_leaves_no_checkpoint_without_its_states(bucket, monkeypatch):
+    """A further machine's checkpoint goes before the states that it shares with ours."""
+    here, there = tables_runs() / "aaaa", bucket / "tables" / "runs" / "aaaa"
+    for folder, number in [(here, 3), (there, 7)]:
+        checkpoint(folder, number)
+        write(folder / "models" / "best", meta="{}")
+    monkeypatch.setattr(remote_results._Copy, "update", lambda copy: None)
+    with copying(tables_runs(), by_entry=True):
+        write(here, config="", result="mine", rounds="1")
+    assert not list(there.glob("checkpoints/*/meta.json"))
+    assert (there / "models" / "best" / "meta.json").exists()
+
+
+# --- whose copy it is -----------------------------------------------------------------------------
+
+
+def test_a_run_of_another_folder_with_the_same_name_is_refused(bucket, tmp_path, capsys):
+    first, second = tmp_path / "a" / "exp1", tmp_path / "b" / "exp1"
+    assert run.main([*QUICK, *SERIAL, "--out", str(first)]) == 0
+    before = files(bucket / "exp1")
+    second.mkdir(parents=True)
+    capsys.readouterr()
+    assert run.main([*QUICK, "seed=7", *SERIAL, "--out", str(second)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: FEDRAY_RESULTS: file://{bucket}/exp1 already holds other results than {second}; "
+        f"go on with --resume {second}, or give the folder another name, or FEDRAY_RESULTS another "
+        "URI\n"
+    )
+    assert list(second.iterdir()) == []
+    assert run.main(["--resume", str(second), *SERIAL]) == 0  # the script of a job makes it anew
+    assert RunFolder(second).read().rounds == RunFolder(first).read().rounds
+    assert files(bucket / "exp1").keys() == before.keys()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "is_same"),
+    [
+        ({"config": "1", "owner": "1"}, {}, True),
+        ({"config": "1"}, {"notes": "a stranger's"}, True),
+        ({"config": "1", "owner": "1"}, {"config": "2", "owner": "1"}, True),
+        ({"config": "1", "owner": "1"}, {"config": "1", "owner": "2"}, False),
+        ({"config": "1"}, {"config": "1", "owner": "2"}, False),
+        ({"config": "1"}, {"config": "1"}, True),  # an earlier version wrote it
+        ({"config": "1"}, {"config": "2"}, False),
+        ({"config": "1"}, {"sweep": "1"}, False),
+        ({}, {"plan": "1"}, False),
+    ],
+)
+def test_what_goes_on_is_what_its_copy_is_of(bucket, here, there, is_same):
+    out = results_home() / "mine"
+    write(out, **here)
+    write(bucket / "mine", **there)
+    before = files(bucket / "mine")
+    if is_same:
+        check_owner(out)
+        return
+    with pytest.raises(UserError, match="already holds other results than"):
+        check_owner(out)
+    with pytest.raises(UserError, match="already holds other results than"):
+        copy(out)
+    assert files(bucket / "mine") == before
+
+
+def test_of_two_runs_that_begin_at_once_one_is_copied(bucket, tmp_path):
+    out = tmp_path / "mine"
+
+    def both_begin() -> None:
+        write(out, config="mine")
+        write(bucket / "mine", owner="another", config="another's")
+
+    with pytest.raises(RunFailed, match=r"another run is copied there.*it is whole here"):
+        copy(out, both_begin)
+    assert (bucket / "mine" / "config.yaml").read_text() == "another's"
+
+
+def test_what_a_stranger_left_there_stays(bucket, tmp_path):
+    out = tmp_path / "mine"
+    write(bucket / "mine", notes="not ours")
+    write(out, config="1", rounds="1")
+    copy(out)
+    write(bucket / "mine", more="not ours")
+    (out / "rounds.jsonl").unlink()
+    copy(out)
+    there = {"notes.json", "more.json", "config.yaml", "owner.json"}
+    assert files(bucket / "mine").keys() == there
+
+
+def test_each_folder_has_a_place_of_its_own(bucket, tmp_path, monkeypatch):
+    for folder in ("exp1", "exp1/seed_0", "exp2/seed_0"):
+        write(tmp_path / folder, config="")
+        copy(tmp_path / folder)
+    copies = {str(path.parent.relative_to(bucket)) for path in bucket.rglob("config.yaml")}
+    assert copies == {"exp1", "exp1/seed_0", "exp2/seed_0"}
+    monkeypatch.setenv("FEDRAY_RESULTS", "s3://bucket/results/?scheme=http")
+    place = remote_results._uri_of(tmp_path / "exp1")
+    assert place == "s3://bucket/results/exp1?scheme=http"
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["nowhere://bucket", "file://relative/x"])
+def test_a_uri_that_cannot_be_used_is_one_sentence(tmp_path, monkeypatch, uri):
+    monkeypatch.setenv("FEDRAY_RESULTS", uri)
+    with pytest.raises(UserError, match=r"FEDRAY_RESULTS: .* cannot be used .*give a folder"):
+        copy(tmp_path)
+
+
+def test_a_uri_that_cannot_be_written_is_refused_at_the_beginning(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{tmp_path}/file/below")
+    with pytest.raises(UserError, match="cannot be written"):
+        copy(tmp_path / "run")
+
+
+def test_a_copy_that_fails_is_said_once_without_secrets(bucket, monkeypatch, caplog, often):
+    out = results_home() / "mine"
+
+    def disk_is_full() -> None:
+        monkeypatch.setattr(remote_results, "_write", full)
+        write(out, config="")
+        until(lambda: caplog.messages)
+        time.sleep(0.1)
+
+    with pytest.raises(RunFailed, match=r"could not be copied to file://.*it is whole here") as end:
+        copy(out, disk_is_full)
+    monkeypatch.setenv("FEDRAY_RESULTS", "nowhere://AKIAKEY:secret@bucket/results")
+    with pytest.raises(UserError) as refused:
+        copy(out)
+    [warned] = caplog.messages
+    assert "trying on" in warned
+    for said in (warned, str(end.value), str(refused.value)):
+        assert "://AKIAKEY:***@bucket" in said
+
+
+def full(files, name, content) -> None:
+    raise OSError("no space left at s3://AKIAKEY:secret@bucket")
+
+
+def test_what_goes_while_it_is_copied_is_looked_at_again(bucket, tmp_path, monkeypatch):
+    out, link, tries = tmp_path / "run", remote_results._link, []
+
+    def replaced(source: Path, target: Path) -> None:
+        tries.append(source)
+        if len(tries) == 1:
+            checkpoint(out, 2)
+        link(source, target)
+
+    monkeypatch.setattr(remote_results, "_link", replaced)
+    write(out, config="")
+    checkpoint(out, 1)
+    copy(out)
+    assert files(bucket / "run") == files(out)
+
+
+def test_what_stops_a_run_is_more_important_than_its_copy(bucket, monkeypatch):
+    out = results_home() / "mine"
+    write(out, config="")
+
+    def stopped() -> None:
+        monkeypatch.setattr(remote_results, "_write", full)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy(out, stopped)
