@@ -12,6 +12,7 @@ from torch import Tensor
 from fedray.core import (
     Algorithm,
     Batch,
+    Call,
     Client,
     Downlinks,
     LocalContext,
@@ -100,7 +101,9 @@ class Alone:
         method = getattr(self._assembly.algorithm, step)
         reply, self._state = method(self._client, self._state, sent)
         if reply is not None:
-            reply, traffic = gate.up(reply, round_=1, client=self._client.id, step=step, down=sent)
+            reply, traffic = gate.up(
+                reply, Call(self._assembly.algorithm, step, self._client, sent)
+            )
             self.up += traffic
         return {self._client.id: reply}
 
@@ -114,14 +117,13 @@ class Alone:
 def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:
     """Traffic down and up of one client in round 1, by the gate; it trains on nothing."""
     algorithm, gate, server = assembly.algorithm, assembly.gate, assembly.server(CPU)
-    client = empty_client(assembly)
+    client = empty_client(assembly, (0,))
     down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
     received, traffic_down = gate.down(down) if down is not None else (None, Traffic())
     up = _untrained_upload(algorithm, client, received)
     traffic_up = Traffic()
     if up is not None:
-        sent = {"round_": 1, "client": 0, "step": "client_update", "down": received}
-        traffic_up = gate.up(up, **sent)[1]
+        traffic_up = gate.up(up, Call(algorithm, "client_update", client, received))[1]
     return traffic_down, traffic_up
 
 

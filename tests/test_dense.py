@@ -90,7 +90,7 @@ def test_the_loss_is_the_mean_over_all_pixels(assemble):
 # --- methods -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if m.requires.dense])
+@pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if m.dense])
 def test_every_dense_method_predicts_pixels(run, name):
     epochs = int(algorithms.get(name).requires.head)
     done = run(name, {**SHAPES, "rounds": 1, "finetune_epochs": epochs})
@@ -103,7 +103,7 @@ def test_every_dense_method_predicts_pixels(run, name):
         assert accuracy * pixels[client] == pytest.approx(round(accuracy * pixels[client]))
 
 
-@pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if not m.requires.dense])
+@pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if not m.dense])
 def test_every_other_method_refuses_and_names_the_key(assemble, name):
     with pytest.raises(UserError, match=rf"model\.group=unet_tiny .* algorithm={name} cannot"):
         assemble(name, SHAPES)
@@ -113,8 +113,8 @@ def test_a_method_does_not_inherit_that_it_is_dense():
     class Own(algorithms.get("fedavg")):
         """A method that says nothing of pixels."""
 
-    assert algorithms.get("fedavg").requires.dense
-    assert not Own.requires.dense
+    assert algorithms.get("fedavg").dense
+    assert not Own.dense
 
 
 def test_images_without_masks_are_refused(assemble):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedray.core import Algorithm, Payload, PayloadTypes, algorithms, takes_a_mean
+from fedray.core import Algorithm, Payload, PayloadTypes, algorithms
 from fedray.core.privacy import COVERS, EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 HEAD = """# Privacy
 
 What leaves a client, who sees it, and what differential privacy covers. Written by
-`python -m fedray docs` from what methods declare (`uploads`, `downloads`) and what payloads say of
-themselves (`reveals`).
+`python -m fedray docs` from what methods declare (`uploads`, `downloads`) and what the fields of
+payloads say of themselves (`reveals`).
 
 ## Without privacy
 
@@ -118,7 +118,7 @@ def _told(payloads: PayloadTypes) -> list[str]:
     """A line for each payload."""
     if not payloads:
         return [f"{NOTHING}."]
-    return [f"{p.reveals}. `{p.__name__}`: {_fields(p)}." for p in payloads]
+    return [f"{p.reveals()}. `{p.__name__}`: {_fields(p)}." for p in payloads]
 
 
 def _fields(payload: type[Payload]) -> str:
@@ -137,6 +137,6 @@ def _modes(method: type[Algorithm]) -> str:
     if "images" in kinds:
         return "refused, since images travel in the clear"
     choices = {"weights": "uniform"} if "weights" in method.HParams.model_fields else {}
-    if takes_a_mean(method, method.HParams.model_validate(choices)):
+    if method.means_equally(method.HParams.model_validate(choices)):
         return "local; central with `algorithm.weights=uniform`"
     return "local"

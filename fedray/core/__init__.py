@@ -7,8 +7,7 @@ optimizers.py what takes the steps of local training
 schedules.py  how the learning rate changes over rounds
 server.py     what a server step sees, and a round's exchanges
 state.py      state as nested mappings of tensors
-payload.py    what travels, declared field by field
-contract.py   what an upload must be, checked where the client runs
+payload.py    what travels: declarations and checks of its fields
 signals.py    interruptions from outside, told from a step's own
 unchanged.py  a method's attributes, which no step may change
 sums.py       sums over uploads, made where the clients run
@@ -25,7 +24,6 @@ from fedray.core.algorithm import (
     Requires,
     SummingMethod,
     algorithms,
-    takes_a_mean,
 )
 from fedray.core.client import (
     Batch,
@@ -37,15 +35,6 @@ from fedray.core.client import (
     Skeleton,
     TrainingConfig,
 )
-from fedray.core.contract import (
-    BadPayload,
-    Call,
-    OneOf,
-    Shaped,
-    as_sent,
-    last_class,
-    training_samples,
-)
 from fedray.core.gate import Gate
 from fedray.core.optimizers import (
     PLAIN_SGD,
@@ -54,7 +43,15 @@ from fedray.core.optimizers import (
     build_optimizer,
     optimizers,
 )
-from fedray.core.payload import KINDS, Kind, Payload, PayloadTypes, payload_field
+from fedray.core.payload import (
+    KINDS,
+    BadPayload,
+    Call,
+    Kind,
+    Payload,
+    PayloadTypes,
+    payload_field,
+)
 from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule, build_schedule, schedules
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
@@ -80,7 +77,6 @@ __all__ = [
     "Kind",
     "LocalContext",
     "LocalTraining",
-    "OneOf",
     "Optimizer",
     "PLAIN_SGD",
     "Part",
@@ -96,7 +92,6 @@ __all__ = [
     "Server",
     "ServerState",
     "Setting",
-    "Shaped",
     "Skeleton",
     "StateTree",
     "SummingMethod",
@@ -107,19 +102,15 @@ __all__ = [
     "TreeSum",
     "Uplinks",
     "algorithms",
-    "as_sent",
     "build_optimizer",
     "build_schedule",
     "cut_depth",
     "fit",
-    "last_class",
     "mean_of",
     "optimizers",
     "payload_field",
     "schedules",
-    "takes_a_mean",
     "total_of",
-    "training_samples",
     "weighed",
     "with_extra",
 ]

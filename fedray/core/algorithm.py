@@ -1,27 +1,17 @@
-"""The interface of a method: pure functions of what goes in, and nothing else.
+"""The interface of a method, whose steps are pure functions.
 
     downlink (server) -> client_update (client) -> server_update (server)
 
-A method is one file of `fedray.algorithms`: its hyper-parameters and one class. Most are built on
-`LocalTraining`, which has the client's step, and give a loss and what travels. A method whose
-round has more exchanges overrides `round`.
+A method is one file of `fedray.algorithms`: its hyper-parameters and one class. Most methods extend
+`LocalTraining`, which implements the client's step, with a loss and with payloads. A method whose
+round has several exchanges overrides `round`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -41,24 +31,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Requires:
-    """What a method needs of an experiment; what is not given to it, it cannot use.
+    """What a method needs from an experiment; the method gets nothing else of the kind.
 
     Attributes:
         text: the server has a text tower with the classes' texts.
-        head: models end in a classifier; False: in their features.
+        head: models end in a classifier; False: they end in their features.
         prompts: models are prompts around a frozen CLIP, made by `prompted_model`.
         validation: clients have validation images.
-        dense: not a need but a leave: the method is defined for dense prediction too, where every
-            pixel is a sample. Never inherited: what a method adds may want one feature an image.
-        sgd: what clients upload is a sum of the gradients of a round, times lr: steps are SGD's,
-            with or without momentum, which begins anew every round, and nothing is clipped.
+        sgd: uploads must be sums of a round's gradients times the learning rate: the optimiser is
+            SGD, its momentum starts at zero every round, and no gradient is clipped.
     """
 
     text: bool = False
     head: bool = True
     prompts: bool = False
     validation: bool = False
-    dense: bool = False
     sgd: bool = False
 
 
@@ -66,19 +53,19 @@ class HyperParameters(Frozen):
     """Base of a method's hyper-parameters: each with the paper's symbol, range and source."""
 
     evaluation_only: ClassVar[tuple[str, ...]] = ()
-    """Those that training never sees, as the experiment calls them: a finished run can be tested
-    again under others (`python -m fedray.report.evaluate`)."""
+    """Names, as the experiment calls them, of hyper-parameters that training never reads. A
+    finished run can be tested again with other values (`python -m fedray.report.evaluate`)."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
-        """Named sets of dotted overrides, chosen by `algorithm.preset`."""
+        """Return named sets of dotted overrides, chosen by `algorithm.preset`."""
         return {}
 
     def local_steps(self, epochs: int) -> int:
-        """How many steps a client's optimisers take in a round for each batch of its images.
+        """Return how many optimiser steps a client takes in a round for each batch of its images.
 
-        A method that does not take one in every epoch says so: a table's page says of its rows
-        what differs.
+        A method that does not take one step in every epoch overrides this; the page of a table
+        names rows that differ.
 
         Args:
             epochs: the experiment's `local_epochs`.
@@ -88,14 +75,14 @@ class HyperParameters(Frozen):
 
 @dataclass(frozen=True)
 class LocalContext:
-    """What one client's training or test works on.
+    """The model, state and download of one client's training or test.
 
     Attributes:
         client: the client.
-        model: its architecture's model with the weights that it starts from, on the device.
-        state: what the client kept.
-        down: what it was sent.
-        extra: parameters besides the model's, trained with them, by name, on the device.
+        model: the model of the client's architecture with its initial weights, on the device.
+        state: the client's state.
+        down: the client's download.
+        extra: further parameters that are trained with the model's, by name, on the device.
         trainable: names of the model's parameters that are trained; None for all.
     """
 
@@ -112,39 +99,54 @@ class Algorithm:
 
     Args:
         hparams: the method's hyper-parameters, of its own type.
-        setting: what both sides know.
+        setting: the facts that server and clients share.
     """
 
     name: ClassVar[str]
-    """What `algorithm` calls it."""
+    """The value of the key `algorithm`."""
     title: ClassVar[str]
-    """What the paper calls it."""
+    """The name in the paper."""
     paper: ClassVar[str]
-    """Authors, venue and arXiv number; "-" where there is none."""
+    """Authors, venue and arXiv number; "-" if there is no paper."""
     travels: ClassVar[str]
-    """One phrase: what is sent."""
+    """What is sent, in one phrase."""
     requires: ClassVar[Requires] = Requires()
     uploads: ClassVar[PayloadTypes] = ()
     downloads: ClassVar[PayloadTypes] = ()
-    """Every payload that travels, client to server and server to client."""
+    """All types of payloads that travel, client to server and server to client."""
+    dense: ClassVar[bool] = False
+    """Whether the method supports dense prediction, where every pixel is a sample. Each class must
+    state it again (`CLAIMS`), since what it adds may need one feature per image."""
 
     class HParams(HyperParameters):
-        """Hyper-parameters; a method without any has these."""
+        """The hyper-parameters of a method that has none."""
 
     hp: HyperParameters
     """The hyper-parameters; a subclass declares them again with its own type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Check the declarations of payloads, and reset claims that the class must repeat.
+
+        Raises:
+            TypeError: if a payload has a field that cannot travel.
+        """
         super().__init_subclass__(**kwargs)
-        if "requires" not in vars(cls):
-            cls.requires = replace(cls.requires, dense=False)
+        for payload in (*cls.uploads, *cls.downloads):
+            payload.declared()
+        for claim, steps in CLAIMS.items():
+            for base in cls.__mro__:
+                if claim in vars(base):
+                    break
+                if not steps or any(step in vars(base) for step in steps):
+                    setattr(cls, claim, vars(Algorithm)[claim])
+                    break
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Whether the server's step sees uploads only through their mean with equal weights.
+        """Return True if the server's step uses uploads only through their equally weighted mean.
 
-        Central privacy adds its noise to that mean. A class with a server step of its own has to
-        say it again, see `takes_a_mean`.
+        Central privacy adds its noise to that mean. A class that changes the server's step must
+        define this method again (`CLAIMS`).
         """
         return False
 
@@ -155,86 +157,79 @@ class Algorithm:
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
-        """The server's state before anything has happened."""
+        """Return the initial server state."""
         return {}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Whatever happens once before the first round."""
+        """Run once before the first round; return the server's next state."""
         return state
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """One round: downlink, client step, server step."""
+        """Run one round: downlink, client step, server step; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         return self.server_update(state, uplinks, exchange.server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """What each of `clients` is sent; one object for many is sent as one."""
+        """Return the payload of each client. Clients that share an object share one transfer."""
         return dict.fromkeys(clients)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The server's step, from uplinks sorted by client id."""
+        """Return the server's next state, from uploads sorted by client id."""
         return state
 
     # --- client ----------------------------------------------------------------------------------
 
     def init_client(self, client: Client) -> ClientState:
-        """A client's state before its first step: the initial weights."""
+        """Return a client's state before its first step: the initial weights."""
         return ClientState(client.initial())
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """The client with the weights it starts a round from, and is tested with: its own."""
+        """Load the weights that a round, or a test, of the client starts from: its own."""
         return LocalContext(client, client.load(state.model), state, down)
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[Payload | None, ClientState]:
-        """The client's step: what is uploaded, and its next state; as it stands, nothing."""
+        """Return the upload and the next state; by default, no upload and the same state."""
         return None, state
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Logits [B, C], or of all pixels [B·H·W, C]; every evaluation uses this.
+        """Return logits [B, C], or [B·H·W, C] for pixels; every evaluation uses them.
 
         Args:
-            output: what the client's model gives, in evaluation mode.
-            local: the client, its model, its state and what it was sent.
+            output: the output of the client's model in evaluation mode.
+            local: the client, its model, its state and its download.
         """
         return output.logits
 
 
-def takes_a_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
-    """Whether central privacy can be stated of a method: `means_equally`, said of its own step."""
-    steps = min(_height(method, name) for name in _SERVER_STEPS if hasattr(method, name))
-    return _height(method, "means_equally") <= steps and method.means_equally(hparams)
-
-
-_SERVER_STEPS = ("round", "server_update", "summand", "server_step")
-"""What the server's step is made of, and what `SummingMethod` makes it of."""
-
-
-def _height(method: type[Algorithm], name: str) -> int:
-    """How far up a method's bases an attribute was defined."""
-    return next(height for height, base in enumerate(method.__mro__) if name in vars(base))
+CLAIMS: Mapping[str, tuple[str, ...]] = {
+    "dense": (),
+    "means_equally": ("round", "server_update", "summand", "server_step"),
+}
+"""What a class states about itself, and the steps about which it states this. A subclass that
+changes one of these steps must state it again; with no steps listed, every subclass must."""
 
 
 class SummingMethod(Algorithm):
-    """A method whose server step sees uploads only through sums over them.
+    """A method whose server step uses only sums over uploads.
 
-    They are added up where the clients run (`core.sums`), so that the server gets a few sums and
-    not every upload. A class with a `server_update` of its own gets the uploads, as does a call
-    under privacy or with late replies; what they add up to is the same by `total_of`.
+    Workers compute partial sums (`core.sums`), so that the server receives a few sums instead of
+    every upload. The server receives the uploads themselves if a class overrides `server_update`,
+    under privacy, and with late replies; `total_of` then gives the same sums.
     """
 
     def summand(self, upload: Any) -> StateTree:
-        """What one upload adds to each sum; see `weighed`."""
-        raise NotImplementedError(f"{self.name} sums uploads, but does not say what of them")
+        """Return what one upload adds to each sum; see `weighed`."""
+        raise NotImplementedError(f"{self.name} must define summand(upload)")
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The server's step, from what at least one upload adds up to."""
-        raise NotImplementedError(f"{self.name} sums uploads, but makes nothing of the sum")
+        """Return the server's next state, from the sums over at least one upload."""
+        raise NotImplementedError(f"{self.name} must define server_step(state, total, server)")
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """One round: downlink, client step, server step."""
+        """Run one round: downlink, client step, server step; return the server's next state."""
         if getattr(self.server_update, "__func__", None) is not SummingMethod.server_update:
             return super().round(state, exchange)
         down = self.downlink(state, exchange.participants, exchange.server)
@@ -242,87 +237,40 @@ class SummingMethod(Algorithm):
         return self.server_step(state, total, exchange.server) if total else state
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The server's step from uploads; without any, everything stays."""
+        """Return the server's next state; without uploads, the same state."""
         if not uplinks:
             return state
         return self.server_step(state, total_of(self.summand, uplinks), server)
 
 
 class PromptMethod(Algorithm):
-    """A method whose model is prompts around a frozen CLIP."""
+    """A method whose models are prompts around a frozen CLIP."""
 
     requires = Requires(prompts=True, head=False)
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """The clients' model, an empty one."""
-        raise NotImplementedError(f"{self.name} requires prompts, but does not say which")
+        """Return the clients' model, without weights."""
+        raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
 
 
 class AuxiliaryMethod(Algorithm):
-    """A method whose clients have, beside their own model, a small one that all of them share.
+    """A method whose clients share a small model in addition to their own models.
 
-    Its architecture is the first of `model.group`. The client's model is both in one module, so
-    that training, states and weights on the wire know them by their names.
+    The architecture of the small model is the first of `model.group`. A client's model is one
+    module that contains both, so that names tell their tensors apart everywhere.
     """
 
     def auxiliary_dim(self) -> int:
-        """Width of the small model's features; that of all others by default.
+        """Return the width of the small model's features; by default `model.feature_dim`.
 
         Raises:
-            UserError: when the hyper-parameters ask for what `model.feature_dim` cannot give.
+            UserError: if the hyper-parameters do not fit `model.feature_dim`.
         """
         return self.setting.feature_dim
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
-        """The clients' model of both; layers between them are `undrawn_linear`."""
+        """Return a module of both models; layers between them are `undrawn_linear`."""
         return WithAuxiliary(own, auxiliary)
 
 
-def declared_upload(step: Any) -> tuple[type, ...] | None:
-    """What a client's step uploads by its return annotation, `tuple[LocalPrototypes, ClientState]`.
-
-    Returns:
-        Types of payload, and NoneType where it may upload nothing; None when it does not say.
-
-    Raises:
-        TypeError: when it says that it uploads anything else, or a payload that is no dataclass.
-    """
-    if "ClientState" not in str(getattr(step, "__annotations__", {}).get("return")):
-        return None
-    said = SimpleNamespace(__annotations__={"return": step.__annotations__["return"]})
-    try:
-        hint = get_type_hints(said, step.__globals__)["return"]
-    except NameError:  # imported for type checkers alone
-        return None
-    if get_origin(hint) is not tuple or len(get_args(hint)) != 2 or get_args(hint)[0] is Any:
-        return None
-    upload = get_args(hint)[0]
-    types = get_args(upload) if get_origin(upload) in (Union, UnionType) else (upload,)
-    types = tuple(type(None) if each is None else each for each in types)
-    for each in types:
-        if isinstance(each, type) and issubclass(each, Payload):
-            each.declared()
-        elif each is not type(None):
-            raise TypeError(
-                f"{step.__qualname__} uploads {each} by its return annotation; what travels is a "
-                "Payload or None"
-            )
-    return types
-
-
-class Methods(Registry[type[Algorithm]]):
-    """The registry of methods; one that uploads what cannot travel is refused."""
-
-    def add(self, entry: type[Algorithm]) -> type[Algorithm]:
-        """Register a method; also a class decorator.
-
-        Raises:
-            TypeError: when one of its steps uploads what cannot travel.
-            ValueError: when it has no name, or another method already has it.
-        """
-        for name in dir(entry):
-            declared_upload(inspect.getattr_static(entry, name))
-        return super().add(entry)
-
-
-algorithms = Methods("algorithm", "fedray.algorithms")
+algorithms = Registry[type[Algorithm]]("algorithm", "fedray.algorithms")

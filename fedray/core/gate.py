@@ -1,6 +1,4 @@
-"""The one gate that every payload passes: it checks, counts and transforms what travels.
-
-A method's author does nothing for it.
+"""The gate that every payload passes: it checks, transforms and counts what travels.
 
 Paper: the quantiser is FedTSP's (arXiv:2503.13543, supplementary G).
 """
@@ -10,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedray.core.contract import NotFinitePayload, check_fields
-from fedray.core.payload import Kind, Payload
+from fedray.core.payload import BadPayload, Call, Kind, NotFinitePayload, Payload, PayloadTypes
 from fedray.core.privacy import Privacy, is_covered
 from fedray.records import Traffic
 
@@ -25,95 +23,112 @@ SMALL = 16_384  # numbers; for more of them the sum is faster than the norm
 
 @dataclass(frozen=True)
 class Gate:
-    """The one place that every payload passes.
+    """The gate of one experiment.
 
     Args:
-        axes: known axis sizes, {"C": number of classes, "d": feature width}.
-        up_bits: bits per number of uploads; 32 leaves them alone.
+        axes: sizes of the axes that the setting fixes: {"C": classes, "d": feature width, ...}.
+        uploads: the types of upload that the method declares; None for any.
+        downloads: the types of download that the method declares; None for any.
+        up_bits: bits per number of uploads; 32 leaves numbers as they are.
         down_bits: bits per number of downloads.
         privacy: clipping and noise of uploads, or None.
     """
 
     axes: Mapping[str, int]
+    uploads: PayloadTypes | None = None
+    downloads: PayloadTypes | None = None
     up_bits: int = 32
     down_bits: int = 32
     privacy: Privacy | None = None
 
     def down(self, payload: Payload) -> tuple[Payload, Traffic]:
-        """Check, transform and count one download; the result shares no memory with its source.
+        """Check, transform and count a download; the result shares no memory with `payload`.
 
         Raises:
-            BadPayload: for a wrong shape; a NotFinitePayload for a value that is not finite.
+            BadPayload: if the payload does not fit its declaration, or is not finite.
         """
-        return self._pass(payload, self.down_bits), self._count(payload, self.down_bits)
+        self._check_fields(payload, "downloads")
+        check_finite(payload)
+        return _carried(payload, self.down_bits), _traffic(payload, self.down_bits)
 
-    def up(
-        self, payload: Payload, *, round_: int, client: int, step: str, down: Payload | None
-    ) -> tuple[Payload, Traffic]:
-        """Check, clip, noise, quantise and count one upload; shares no memory with its source.
+    def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
+        """Check, clip, noise, quantise and count an upload.
 
         Args:
-            payload: what the client uploads.
-            round_: the round.
-            client: the client's id.
-            step: the client step that made it.
-            down: what the client was sent for this step; an update is the difference to it.
+            payload: the upload of the client; the result shares no memory with it.
+            call: the step that made it.
 
         Raises:
-            BadPayload: for a wrong shape; a NotFinitePayload for a value that is not finite.
+            BadPayload: if the payload does not fit its declaration or the call, or is not finite.
         """
+        self._check_fields(payload, "uploads")
+        payload.check(call)
+        check_finite(payload)
         if self.privacy is not None:
-            self._check(payload)
-            payload = self.privacy.uploaded(payload, down, round_=round_, client=client, step=step)
-        return self._pass(payload, self.up_bits), self._count(payload, self.up_bits)
+            client, step = call.client, call.step
+            payload = self.privacy.uploaded(
+                payload, call.down, round_=client.round, client=client.id, step=step
+            )
+        return _carried(payload, self.up_bits), _traffic(payload, self.up_bits)
 
     def together(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> dict[int, Payload]:
-        """What the server's step is given of what arrived: as it came, or with central noise."""
+        """Return the uploads for the server's step: unchanged, or with central noise."""
         if self.privacy is None:
             return dict(uploads)
         return dict(self.privacy.released(uploads, round_=round_, step=step))
 
-    def _pass(self, payload: Payload, bits: int) -> Payload:
-        self._check(payload)
+    def _check_fields(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
+        types, kind = getattr(self, direction), type(payload)
+        if not isinstance(payload, Payload) or (types is not None and kind not in types):
+            wanted = " or ".join(f"a {each.__name__}" for each in types or (Payload,))
+            raise BadPayload(
+                f"a {kind.__name__} cannot travel, expected {wanted} (`{direction}` of the method)"
+            )
+        payload.check_fields(self.axes)
 
-        def carry(kind: Kind, tensor: Tensor) -> Tensor:
-            tensor = tensor.detach()
-            if bits < 32 and is_covered(kind, tensor):
-                return quantise(tensor.cpu(), bits)
-            return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
-        return payload.map(carry)
+def check_finite(payload: Payload) -> None:
+    """Raise `NotFinitePayload` if a tensor holds a NaN or an infinity."""
+    named = [(place, value) for place, _, _, value in payload.tensors()]
+    if _are_finite([value for _, value in named]):
+        return
+    for place, value in named:
+        if not _is_finite(value):
+            raise NotFinitePayload(f"{type(payload).__name__}.{place} holds a NaN or an infinity")
 
-    def _check(self, payload: Payload) -> None:
-        check_fields(payload, self.axes)
-        named = [(place, value) for place, _, _, value in payload.tensors()]
-        if _are_finite([value for _, value in named]):
-            return
-        for place, value in named:
-            if not _is_finite(value):
-                raise NotFinitePayload(
-                    f"{type(payload).__name__}.{place} holds a NaN or an infinity"
-                )
 
-    def _count(self, payload: Payload, bits: int) -> Traffic:
-        params: dict[str, float] = {}
-        size: dict[str, float] = {}
-        for _, kind, _, value in payload.items():
-            numbers, occupied = 1, 4
-            if isinstance(value, Tensor):
-                numbers, occupied = value.numel(), wire_bytes(kind, value, bits)
-            params[kind] = params.get(kind, 0) + numbers
-            size[kind] = size.get(kind, 0) + occupied
-        return Traffic(params, size)
+def _carried(payload: Payload, bits: int) -> Payload:
+    """Return a copy on the CPU, with covered tensors quantised."""
+
+    def carry(kind: Kind, tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        if bits < 32 and is_covered(kind, tensor):
+            return quantise(tensor.cpu(), bits)
+        return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+    return payload.map(carry)
+
+
+def _traffic(payload: Payload, bits: int) -> Traffic:
+    """Count numbers and bytes by kind; a plain number takes 4 bytes."""
+    params: dict[str, float] = {}
+    size: dict[str, float] = {}
+    for _, kind, _, value in payload.items():
+        numbers, occupied = 1, 4
+        if isinstance(value, Tensor):
+            numbers, occupied = value.numel(), wire_bytes(kind, value, bits)
+        params[kind] = params.get(kind, 0) + numbers
+        size[kind] = size.get(kind, 0) + occupied
+    return Traffic(params, size)
 
 
 @torch.no_grad()
 def _are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether it is sure that no number of any is NaN or infinite.
+    """Return True if certainly no tensor holds a NaN or an infinity.
 
-    The small ones in one call, by their norms: each call costs more than they do.
+    The norms of small tensors are computed in one call, since each call costs more than they do.
     """
     small = [t for t in tensors if t.is_floating_point() and _is_small(t)]
     norms = torch._foreach_norm(small) if small else []
@@ -127,10 +142,10 @@ def _is_small(tensor: Tensor) -> bool:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether no number is NaN or infinite.
+    """Return True if no number is NaN or infinite.
 
-    A finite sum proves it in one pass, 30 times faster than asking each; a sum that is not finite
-    may have overflowed, so then each is asked.
+    A finite sum proves it, 30 times faster than a test of each number. Other sums may have
+    overflowed, so each number is tested then.
     """
     if not tensor.is_floating_point() or math.isfinite(float(tensor.detach().sum())):
         return True
@@ -138,12 +153,12 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """A view as vectors [rows, width]: matrices by row, everything else as one vector."""
+    """Return a view as vectors [rows, width]: matrices by row, other tensors as one vector."""
     return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() == 2 else tensor.reshape(1, -1)
 
 
 def wire_bytes(kind: Kind, tensor: Tensor, bits: int) -> int:
-    """Bytes of one tensor on the wire: numbers at `bits` bits, plus a scale per vector."""
+    """Return the bytes of a tensor on the wire: numbers of `bits` bits, and a scale per vector."""
     if bits >= 32 or not is_covered(kind, tensor):
         return tensor.numel() * tensor.element_size()
     return math.ceil(tensor.numel() * bits / 8) + SCALE_BYTES * len(_rows(tensor))

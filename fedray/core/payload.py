@@ -1,11 +1,14 @@
-"""What travels between clients and server: declared fields, each of one kind."""
+"""Payloads: what travels between clients and server, how it is declared, and how it is checked."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
@@ -19,89 +22,91 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.core.state import leaves
-from fedray.errors import nearest
+from fedray.core.state import is_tree, leaves, map_tensors
+from fedray.errors import FedrayError, NotFinite, nearest
+
+if TYPE_CHECKING:
+    from fedray.core.algorithm import Algorithm
+    from fedray.core.client import Client
 
 Kind: TypeAlias = Literal[
     "weights", "prototypes", "logits", "text_embeddings", "prompts", "images", "statistics"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_DECLARATION = "declaration"
+_FORMS = (Tensor, Mapping, int, float)
 
 
-Form: TypeAlias = Literal["tensor", "mapping", "int", "float"]
-"""What a field's type hint makes of it: `Tensor`, `Mapping[str, Tensor]`, `int`, `float`."""
-Bound: TypeAlias = float | Callable[[Any], float]
-"""A number, or what gives it for the `Call` that an upload answers."""
-Template: TypeAlias = Callable[[Any], Any]
-"""Gives, for the `Call` that an upload answers, a tensor or mapping that it must be like."""
+class BadPayload(FedrayError):
+    """A payload that does not fit its declaration, its client, or what the client was sent."""
+
+
+class NotFinitePayload(BadPayload, NotFinite):
+    """A payload with a number that is NaN or infinite."""
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A field as a payload's class declares it; see `payload_field`."""
+class Call:
+    """The call of a client's step that an upload answers.
 
-    name: str
+    Attributes:
+        algorithm: the method.
+        step: the step's name.
+        client: the client, with an empty model of its architecture.
+        down: the download of the client.
+    """
+
+    algorithm: Algorithm
+    step: str
+    client: Client
+    down: Any
+
+    @property
+    def samples(self) -> int:
+        """The number of training samples: images, or pixels in dense prediction."""
+        train = self.client.train
+        return len(train) * math.prod(train.all_labels.shape[1:])
+
+
+# --- declaration ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PayloadField:
+    """The declaration of a field; see `payload_field`. `form` is the type that its hint names."""
+
     kind: Kind
     axes: tuple[str, ...]
-    form: Form = "tensor"
-    dtype: torch.dtype = torch.float32
-    low: Bound | None = None
-    high: Bound | None = None
-    distinct: bool = False
-    like: Template | None = None
-    partial: bool = False
+    dtype: torch.dtype
+    reveals: str
+    name: str = ""
+    form: Any = Tensor
 
 
 def payload_field(
-    kind: Kind,
-    shape: str = "",
-    *,
-    dtype: torch.dtype = torch.float32,
-    low: Bound | None = None,
-    high: Bound | None = None,
-    distinct: bool = False,
-    like: Template | None = None,
-    partial: bool = False,
+    kind: Kind, axes: str = "", *, dtype: torch.dtype = torch.float32, reveals: str = ""
 ) -> Any:
-    """Declare a field of a payload; what does not fit is the failure of the client that sent it.
+    """Declare a field of a payload. The gate refuses a value that does not fit.
 
     Args:
-        kind: what is counted: "weights", "prototypes", ...
-        shape: axis names of a tensor, for example "C d". An axis that the setting knows (C classes,
-            d feature width, N clients, of images channels, height, width, and of an upload v, the
-            client's validation images) has that size; any other must agree within the payload.
-        dtype: of a tensor with `shape`.
-        low: the least that a number, or any entry of a tensor, may be.
-        high: the most.
-        distinct: whether no two entries of a tensor are equal.
-        like: gives a tensor or a mapping that an upload has the names, shapes and dtypes of. By
-            default a mapping is like the field of that name in what the client was sent; where that
-            has none, its tensors are some of the client's model. Its leaves may be `Shaped`, sizes
-            that the data decides, and its mappings `OneOf` several.
-        partial: whether names may be missing.
+        kind: the kind under which the field is counted: "weights", "prototypes", ...
+        axes: axis names of a tensor, for example "C d". The setting fixes the size of some axes (C
+            classes, d feature width, N clients, and channels, height and width of images). Any
+            other axis must have one size within the payload.
+        dtype: the dtype of a tensor with `axes`.
+        reveals: what a reader of this field learns about clients, for docs/privacy.md; "" if the
+            other fields of the payload say it.
 
     Raises:
-        ValueError: when there is no such kind.
+        ValueError: if the kind is unknown.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind '{kind}' of payload field.{nearest(kind, KINDS)}")
-    declared = Declared(
-        "",
-        kind,
-        tuple(shape.split()),
-        dtype=dtype,
-        low=low,
-        high=high,
-        distinct=distinct,
-        like=like,
-        partial=partial,
-    )
-    return dataclasses.field(metadata={_DECLARATION: declared})
+    declaration = PayloadField(kind, tuple(axes.split()), dtype, reveals)
+    return dataclasses.field(metadata={"payload": declaration})
 
 
 class Placed(NamedTuple):
-    """A tensor or a number of a payload, and where it stands: "weights.head.bias"."""
+    """A tensor or a number of a payload, and its place in it: "weights.head.bias"."""
 
     place: str
     kind: Kind
@@ -111,50 +116,48 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Payload:
-    """Base of everything that travels; subclasses are frozen dataclasses of `payload_field`s.
+    """The base of everything that travels; subclasses are frozen dataclasses of `payload_field`s.
 
-    A field is a tensor, a mapping of named tensors, or a plain number.
+    A field is a tensor, a mapping of named tensors (nested or not), or a plain number.
     """
 
-    reveals: ClassVar[str] = ""
-    """What whoever reads it learns of clients, half a sentence; for docs/privacy.md."""
     types: ClassVar[dict[str, type[Payload]]] = {}
-    """Every kind of payload, by its full name; two methods may use one short name."""
+    """All classes of payloads by full name. Two methods may use the same short name."""
 
     def __init_subclass__(cls) -> None:
-        """Refuse a field that cannot travel where it is written down.
-
-        Raises:
-            TypeError: naming the field.
-        """
         super().__init_subclass__()
-        hints = _hints(cls)
-        for name in vars(cls).get("__annotations__", {}):
-            if get_origin(hints[name]) is not ClassVar:
-                _form(f"{cls.__name__}.{name}", hints[name], vars(cls).get(name))
         Payload.types[cls.full_name()] = cls
 
     @classmethod
     def full_name(cls) -> str:
-        """The class's name with its module's."""
+        """Return the class's name with its module's."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     @classmethod
-    def declared(cls) -> tuple[Declared, ...]:
-        """The fields that travel; asked once per class.
+    @cache
+    def declared(cls) -> tuple[PayloadField, ...]:
+        """Return the fields that travel.
 
         Raises:
-            TypeError: when the class is no dataclass.
+            TypeError: if the class is no dataclass, or a field has no declaration or a type that
+                cannot be checked and counted.
         """
-        if cls not in _DECLARED:
-            _DECLARED[cls] = _fields(cls)
-        return _DECLARED[cls]
+        if "__dataclass_params__" not in vars(cls):
+            raise TypeError(f"{cls.__name__} is no dataclass: decorate it @dataclass(frozen=True)")
+        hints = get_type_hints(cls)
+        return tuple(_declared(cls, field, hints[field.name]) for field in dataclasses.fields(cls))
+
+    @classmethod
+    def reveals(cls) -> str:
+        """Return what a reader of the payload learns about clients, as half a sentence."""
+        said = dict.fromkeys(field.reveals for field in cls.declared() if field.reveals)
+        return "; ".join(said)
 
     def items(self) -> Iterator[Placed]:
-        """Yield everything that travels with its place, mappings leaf by leaf."""
+        """Yield every tensor and number with its place, mappings leaf by leaf."""
         for field in self.declared():
             value = getattr(self, field.name)
-            if not isinstance(value, Tensor) and isinstance(value, Mapping):
+            if is_tree(value):
                 for path, leaf in leaves(value):
                     yield Placed(".".join((field.name, *path)), field.kind, (), leaf)
             else:
@@ -165,83 +168,151 @@ class Payload:
         return (item for item in self.items() if isinstance(item.value, Tensor))
 
     def map(self, function: Callable[[Kind, Tensor], Tensor]) -> Payload:
-        """A payload of the same type with `function(kind, tensor)` applied to every tensor."""
-        changed = {
-            field.name: _mapped(function, field.kind, getattr(self, field.name))
-            for field in self.declared()
-        }
+        """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
+        changed: dict[str, Any] = {}
+        for field in self.declared():
+            value, applied = getattr(self, field.name), partial(function, field.kind)
+            if is_tree(value):
+                changed[field.name] = map_tensors(applied, value)
+            elif isinstance(value, Tensor):
+                changed[field.name] = applied(value)
         return dataclasses.replace(self, **changed)
+
+    # --- checks ----------------------------------------------------------------------------------
+
+    def check(self, call: Call) -> None:
+        """Check values that depend on the client or its download; override with `require_...`.
+
+        The gate calls this method for uploads, after the declaration of every field was checked.
+
+        Raises:
+            BadPayload: naming the field.
+        """
+
+    def require_within(self, name: str, low: float, high: float = math.inf) -> None:
+        """Raise `BadPayload` unless a number, or every entry of a tensor, is in [low, high]."""
+        place, value = f"{type(self).__name__}.{name}", getattr(self, name)
+        if isinstance(value, Tensor) and not value.numel():
+            raise BadPayload(f"{place} is empty")
+        bounds = value.aminmax() if isinstance(value, Tensor) else (value, value)
+        least, most = map(float, bounds)
+        if not (low <= least and most <= high):
+            kind = BadPayload if math.isfinite(least) and math.isfinite(most) else NotFinitePayload
+            wrong = most if least >= low else least
+            raise kind(f"{place} holds {wrong:g}, expected {low:g} to {high:g}")
+
+    def require_classes(self, name: str, call: Call) -> None:
+        """Raise `BadPayload` unless a tensor holds distinct class numbers, at least one."""
+        self.require_within(name, 0, call.client.setting.num_classes - 1)
+        if len(getattr(self, name).unique()) < len(getattr(self, name)):
+            raise BadPayload(f"{type(self).__name__}.{name} holds a class twice")
+
+    def require_like(self, name: str, expected: Tensor | Mapping[str, Any]) -> None:
+        """Raise `BadPayload` unless a field has the names, shapes and dtypes of `expected`."""
+        _check_like(f"{type(self).__name__}.{name}", getattr(self, name), expected)
+
+    def check_fields(self, axes: Mapping[str, int]) -> None:
+        """Check every field against its declaration: type, axes and dtype; plain numbers: finite.
+
+        Args:
+            axes: sizes of the axes that the setting fixes, by name.
+
+        Raises:
+            BadPayload: naming the field.
+        """
+        owner, sizes = type(self).__name__, dict(axes)
+        odd = sorted(vars(self).keys() ^ {field.name for field in self.declared()})
+        if odd:
+            raise BadPayload(f"{owner} has other fields than declared: {odd[0]!r}")
+        for field in self.declared():
+            place, value = f"{owner}.{field.name}", getattr(self, field.name)
+            if field.form in (int, float):
+                _check_number(place, value, field.form)
+            elif field.form is Mapping:
+                _check_mapping(place, value)
+            else:
+                _check_tensor(place, value)
+                _check_axes(place, value, field, sizes)
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]
 
-_DECLARED: dict[type[Payload], tuple[Declared, ...]] = {}
-_FORMS: Mapping[Any, Form] = {Tensor: "tensor", int: "int", float: "float"}
 
-
-def _fields(owner: type[Payload]) -> tuple[Declared, ...]:
-    hints = _hints(owner)
-    fields = dataclasses.fields(owner)
-    lost = [name for name in vars(owner).get("__annotations__", {}) if name in hints]
-    lost = [name for name in lost if name not in {field.name for field in fields}]
-    if any(get_origin(hints[name]) is not ClassVar for name in lost):
-        raise TypeError(f"{owner.__name__} is no dataclass; write @dataclass(frozen=True) above it")
-    return tuple(
-        dataclasses.replace(
-            field.metadata[_DECLARATION],
-            name=field.name,
-            form=_form(f"{owner.__name__}.{field.name}", hints[field.name], field),
-        )
-        for field in fields
-    )
-
-
-def _hints(owner: type[Payload]) -> dict[str, Any]:
-    """The types of a payload's fields.
-
-    Raises:
-        TypeError: when one has a name that the module does not know.
-    """
-    try:
-        return get_type_hints(owner)
-    except NameError as error:
-        raise TypeError(
-            f"{owner.__name__}: {error}; a field's type is Tensor, Mapping[str, Tensor], int or "
-            "float, imported where the class is"
-        ) from None
-
-
-def _form(place: str, hint: Any, field: Any) -> Form:
-    """What a field is by its type hint.
-
-    Raises:
-        TypeError: when it is not declared, or of a type that cannot be checked and counted.
-    """
-    if not isinstance(field, dataclasses.Field) or _DECLARATION not in field.metadata:
+def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) -> PayloadField:
+    place, form = f"{owner.__name__}.{field.name}", get_origin(hint) or hint
+    if "payload" not in field.metadata:
         raise TypeError(f"{place} is not declared: give it a payload_field(kind, axes)")
-    form = _FORMS.get(hint, "mapping" if _is_mapping(hint) else None)
-    if form is None:
-        said = hint.__name__ if isinstance(hint, type) else hint
+    if form not in _FORMS:
         raise TypeError(
-            f"{place} is of type {said}; a field that travels is a Tensor, a Mapping[str, Tensor], "
+            f"{place} is of type {hint}; a field that travels is a Tensor, a Mapping[str, Tensor], "
             "nested or not, an int or a float: nothing else can be checked and counted"
         )
-    if form != "tensor" and field.metadata[_DECLARATION].axes:
-        raise TypeError(f"{place} has axes, but only a Tensor has a shape to declare")
-    return form
+    declaration: PayloadField = field.metadata["payload"]
+    return dataclasses.replace(declaration, name=field.name, form=form)
 
 
-def _is_mapping(hint: Any) -> bool:
-    """Whether a type is a mapping of tensors by name, nested or not."""
-    if get_origin(hint) not in (Mapping, dict):
-        return False
-    key, value = get_args(hint)
-    return key is str and (value is Tensor or _is_mapping(value))
+# --- checks of one field -------------------------------------------------------------------------
 
 
-def _mapped(function: Callable[[Kind, Tensor], Tensor], kind: Kind, value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return function(kind, value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(function, kind, item) for key, item in value.items()}
-    return value
+def _check_number(place: str, value: Any, form: type) -> None:
+    if type(value) not in (int, form):
+        wanted = "an int" if form is int else "a float"
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
+    if not math.isfinite(value):
+        raise NotFinitePayload(f"{place} is {value}")
+
+
+def _check_mapping(place: str, value: Any) -> None:
+    """Check that a value is a mapping of tensors by name, nested or not."""
+    if not is_tree(value):
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected a mapping of tensors")
+    for name, inner in value.items():
+        if not isinstance(name, str):
+            raise BadPayload(f"{place} has the name {name!r}, expected a str")
+        check = _check_mapping if is_tree(inner) else _check_tensor
+        check(f"{place}.{name}", inner)
+
+
+def _check_tensor(place: str, value: Any) -> None:
+    """Check that a value is a dense tensor, whose bytes can be counted."""
+    if not isinstance(value, Tensor):
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected a tensor")
+    if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+        kind = "meta" if value.is_meta else "quantised" if value.is_quantized else value.layout
+        raise BadPayload(f"{place} is a tensor of another kind ({kind}), expected a dense one")
+
+
+def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str, int]) -> None:
+    """Check dtype and shape of a tensor with axes; note sizes of new axes in `sizes`."""
+    axes, shape = field.axes, tensor.shape
+    if not axes:
+        return
+    fits = [sizes.setdefault(*each) for each in zip(axes, shape, strict=False)] == [*shape]
+    if not fits or len(axes) != len(shape) or tensor.dtype != field.dtype:
+        known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+        wanted = f"{_name(field.dtype)} [{', '.join(axes)}]" + (f" with {known}" if known else "")
+        raise BadPayload(f"{place} is {_text(tensor)}, expected {wanted}")
+
+
+def _check_like(place: str, value: Any, expected: Any) -> None:
+    """Check that a tensor or a mapping has the names, shapes and dtypes of another."""
+    if is_tree(value) != is_tree(expected):
+        wanted = "a mapping" if is_tree(expected) else "a tensor"
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
+    if is_tree(expected):
+        for name in sorted(value.keys() - expected.keys()):
+            raise BadPayload(f"{place} has '{name}', which does not belong there")
+        for name, inner in expected.items():
+            if name not in value:
+                raise BadPayload(f"{place} lacks '{name}'")
+            _check_like(f"{place}.{name}", value[name], inner)
+    elif value.shape != expected.shape or value.dtype != expected.dtype:
+        raise BadPayload(f"{place} is {_text(value)}, expected {_text(expected)}")
+
+
+def _text(tensor: Tensor) -> str:
+    return f"{_name(tensor.dtype)} {list(tensor.shape)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -12,6 +12,7 @@ client clips, and adds noise to its own upload. What `is_covered` says no to tra
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.payload import Kind, Payload, Placed
+from fedray.core.payload import Kind, NotFinitePayload, Payload, Placed
 from fedray.streams import Streams
 
 PrivacyMode: TypeAlias = Literal["central", "local"]
@@ -112,6 +113,9 @@ def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
         payload: x, the upload.
         down: r, what the client was sent.
         norm: S.
+
+    Raises:
+        NotFinitePayload: if the update's norm overflows.
     """
     origins = {} if down is None else {(p.place, p.kind, p.axes): p.value for p in down.tensors()}
     updates, starts = [], []
@@ -127,6 +131,8 @@ def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
         starts.append(start)
         updates.append(value - start)
     length = update_norm(updates)
+    if not math.isfinite(length):
+        raise NotFinitePayload(f"the update in {type(payload).__name__} has norm {length}")
     if length <= norm:
         return payload
     pairs = zip(starts, updates, strict=True)

@@ -152,8 +152,14 @@ class Assembly:
             "height": height,
             "width": width,
         }
-        privacy = privacy_of(self.experiment)
-        return Gate(axes, up_bits=wire.up_bits, down_bits=wire.down_bits, privacy=privacy)
+        return Gate(
+            axes,
+            uploads=self.algorithm.uploads,
+            downloads=self.algorithm.downloads,
+            up_bits=wire.up_bits,
+            down_bits=wire.down_bits,
+            privacy=privacy_of(self.experiment),
+        )
 
     @cached_property
     def plan(self) -> Plan:

@@ -28,7 +28,6 @@ from fedray.core import (
     SummingMethod,
     TreeSum,
 )
-from fedray.core.contract import check_type, check_upload
 from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
@@ -132,14 +131,10 @@ class ClientRuntime:
             ClientState(private.of(state.model), private.of(state.memory)),
             None if down is None else down.map(lambda _, tensor: private.copy(tensor)),
         )
-        traffic, gate = Traffic(), self.assembly.gate
-        call = Call(algorithm, name, context, down)
-        check_type(uplink, call)
+        traffic = Traffic()
         if uplink is not None:
-            check_upload(uplink, call, gate.axes)
-            uplink, traffic = gate.up(
-                uplink, round_=context.round, client=context.id, step=name, down=down
-            )
+            call = Call(algorithm, name, context, down)
+            uplink, traffic = self.assembly.gate.up(uplink, call)
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)

@@ -103,8 +103,8 @@ def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:
 
 def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
     group, augmentation = experiment.model.group, experiment.data.augment.name
-    if not method.requires.dense:
-        dense = " or ".join(entry.name for entry in algorithms.entries() if entry.requires.dense)
+    if not method.dense:
+        dense = " or ".join(entry.name for entry in algorithms.entries() if entry.dense)
         raise UserError(
             f"model.group={group} predicts every pixel, which "
             f"algorithm={method.name} cannot: it is defined for one label an image; choose "

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedray.config import Experiment, parameters
-from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_a_mean
+from fedray.core import Algorithm, HyperParameters, Privacy, algorithms
 from fedray.core.privacy import COVERS, exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
@@ -65,9 +65,9 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     component, faults = experiment.algorithm, experiment.faults
     hparams = parameters(component, "algorithm", "algorithm")
     assert isinstance(hparams, HyperParameters)
-    if not takes_a_mean(method, hparams):
-        uniform = "weights" in type(hparams).model_fields and takes_a_mean(
-            method, hparams.model_copy(update={"weights": "uniform"})
+    if not method.means_equally(hparams):
+        uniform = "weights" in type(hparams).model_fields and method.means_equally(
+            hparams.model_copy(update={"weights": "uniform"})
         )
         cure = "set algorithm.weights=uniform" if uniform else "set privacy.mode=local"
         raise UserError(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedray.core import BadPayload, Gate, Payload, Privacy, payload_field
+from fedray.core import BadPayload, Call, Gate, Payload, Privacy, payload_field
 from fedray.core.gate import quantise, wire_bytes
 from fedray.records import Traffic
 
 C, D = 5, 8
-SENT = {"round_": 1, "client": 0, "step": "client_update", "down": None}
+CALL = Call(None, "client_update", SimpleNamespace(id=0, round=1), None)
 CLIP = Privacy("local", 1.0, 0.0)
 
 
@@ -59,12 +60,18 @@ def gate(**config) -> Gate:
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (Table(gaussian(C, D + 1)), r"Table\.vectors has shape \[5, 9\], expected d = 8"),
-        (Table(gaussian(C - 1, D)), r"Table\.vectors has shape \[4, 8\], expected C = 5"),
-        (Table(gaussian(D)), r"Table\.vectors has shape \[8\], expected \[C, d\]"),
+        (
+            Table(gaussian(C, D + 1)),
+            r"Table\.vectors is float32 \[5, 9\], expected .* \[C, d\] with C = 5, d = 8",
+        ),
+        (
+            Table(gaussian(C - 1, D)),
+            r"Table\.vectors is float32 \[4, 8\], expected .* \[C, d\] with C = 5, d = 8",
+        ),
+        (Table(gaussian(D)), r"Table\.vectors is float32 \[8\], expected float32 \[C, d\]"),
         (
             mixed(counts=torch.tensor([1, 2])),
-            r"Mixed\.counts has shape \[2\], expected c = 3",
+            r"Mixed\.counts is int64 \[2\], expected int64 \[c\] with c = 3",
         ),
         (
             mixed(vectors=gaussian(3, D) / 0),
@@ -81,7 +88,7 @@ def gate(**config) -> Gate:
 def test_a_bad_payload_passes_in_neither_direction(payload, message):
     for config in ({}, {"up_bits": 8, "down_bits": 8}, {"privacy": CLIP}):
         with pytest.raises(BadPayload, match=message):
-            gate(**config).up(payload, **SENT)
+            gate(**config).up(payload, CALL)
         with pytest.raises(BadPayload, match=message):
             gate(**config).down(payload)
 
@@ -89,19 +96,12 @@ def test_a_bad_payload_passes_in_neither_direction(payload, message):
 def test_what_is_no_payload_does_not_travel():
     for knobs in ({}, {"privacy": CLIP}):
         with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
-            gate(**knobs).up({"weights": gaussian(3)}, **SENT)
+            gate(**knobs).up({"weights": gaussian(3)}, CALL)
         with pytest.raises(BadPayload, match="a dict cannot travel, expected a Payload"):
             gate(**knobs).down({"weights": gaussian(3)})
 
 
-def test_a_payload_whose_declaration_is_wrong():
-    with pytest.raises(
-        TypeError, match=r"Undeclared\.vectors is not declared: give it a payload_f"
-    ):
-
-        class Undeclared(Payload):
-            vectors: Tensor
-
+def test_a_field_of_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match=r"no kind 'weight' .* Did you mean 'weights'\?"):
         payload_field("weight")
 
@@ -114,23 +114,23 @@ def test_what_cannot_be_counted_does_not_pass(smuggled):
         (mixed(weights={"layer": {"bias": smuggled}}), "a tensor"),
     ):
         with pytest.raises(BadPayload, match=rf"is a {kind}, expected {expected}"):
-            gate().up(payload, **SENT)
+            gate().up(payload, CALL)
 
 
 def test_nested_mappings_are_checked_and_counted_leaf_by_leaf():
     nested = {"0": {"weight": gaussian(2, 3), "bias": gaussian(3)}, "1": {"bias": gaussian(4)}}
-    received, traffic = gate().up(mixed(weights=nested), **SENT)
+    received, traffic = gate().up(mixed(weights=nested), CALL)
     assert traffic.params["weights"] == 6 + 3 + 4
     assert traffic.bytes["weights"] == 4 * (6 + 3 + 4)
     assert torch.equal(received.weights["1"]["bias"], nested["1"]["bias"])
     nested["0"]["bias"] = gaussian(3) / 0
     with pytest.raises(BadPayload, match=r"Mixed\.weights\.0\.bias holds a NaN or an infinity"):
-        gate().up(mixed(weights=nested), **SENT)
+        gate().up(mixed(weights=nested), CALL)
 
 
 def test_a_good_payload_passes_unchanged():
     sent = mixed()
-    for received in (gate().down(sent)[0], gate().up(sent, **SENT)[0]):
+    for received in (gate().down(sent)[0], gate().up(sent, CALL)[0]):
         assert torch.equal(received.vectors, sent.vectors)
         assert torch.equal(received.counts, sent.counts)
         assert torch.equal(received.weights["layer"], sent.weights["layer"])
@@ -143,7 +143,7 @@ def test_a_good_payload_passes_unchanged():
 )
 def test_no_memory_is_shared(config):
     sent = mixed(vectors=gaussian(3, D).requires_grad_())
-    for received in (gate(**config).down(sent)[0], gate(**config).up(sent, **SENT)[0]):
+    for received in (gate(**config).down(sent)[0], gate(**config).up(sent, CALL)[0]):
         assert not received.vectors.requires_grad
         before = sent.vectors.detach().clone(), sent.weights["layer"].clone(), sent.counts.clone()
         received.vectors.zero_()
@@ -170,7 +170,7 @@ def test_numbers_and_bytes_by_kind():
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_bytes_of_quantised_tensors(bits):
-    _, traffic = gate(up_bits=bits).up(mixed(), **SENT)
+    _, traffic = gate(up_bits=bits).up(mixed(), CALL)
     assert traffic.params == gate().down(mixed())[1].params
     assert traffic.bytes["prototypes"] == 3 * D * bits // 8 + 3 * 4  # a scale a vector
     assert traffic.bytes["weights"] == 24 * bits // 8 + 4 + 8  # one tensor, one scale; steps
@@ -185,7 +185,7 @@ class Pictures(Payload):
 def test_images_are_counted_by_their_bytes_and_stay_as_they_are():
     pixels = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
     strict = gate(up_bits=2, privacy=Privacy("local", 0.1, 1.0))
-    received, traffic = strict.up(Pictures(pixels), **SENT)
+    received, traffic = strict.up(Pictures(pixels), CALL)
     assert torch.equal(received.images, pixels)
     assert traffic.bytes == {"images": pixels.numel()}
 
@@ -198,10 +198,10 @@ def test_bytes_are_rounded_up():
 def test_directions_have_bits_of_their_own():
     up_only = gate(up_bits=2)
     assert torch.equal(up_only.down(mixed())[0].vectors, mixed().vectors)
-    assert torch.equal(up_only.up(mixed(), **SENT)[0].vectors, quantise(mixed().vectors, 2))
+    assert torch.equal(up_only.up(mixed(), CALL)[0].vectors, quantise(mixed().vectors, 2))
     down_only = gate(down_bits=2)
     assert torch.equal(down_only.down(mixed())[0].vectors, quantise(mixed().vectors, 2))
-    assert torch.equal(down_only.up(mixed(), **SENT)[0].vectors, mixed().vectors)
+    assert torch.equal(down_only.up(mixed(), CALL)[0].vectors, mixed().vectors)
 
 
 def test_traffic_adds_up_by_kind():
@@ -228,8 +228,8 @@ def test_what_comes_from_a_gpu_arrives_on_the_cpu():
         return tensor.cuda()
 
     for config in ({}, {"up_bits": 8}, {"privacy": Privacy("local", 1.0, 0.1, noise_seed=0)}):
-        here, _ = gate(**config).up(mixed(), **SENT)
-        there, _ = gate(**config).up(mixed().map(on_gpu), **SENT)
+        here, _ = gate(**config).up(mixed(), CALL)
+        there, _ = gate(**config).up(mixed().map(on_gpu), CALL)
         assert there.vectors.device.type == "cpu"
         assert torch.equal(here.vectors, there.vectors)
         assert there.weights["layer"].device.type == "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray.core import Gate, Payload, Privacy, payload_field
+from fedray.core import Call, Gate, Payload, Privacy, payload_field
 from fedray.core.privacy import clipped, exempt_fields, update_norm
 
 D = 8
-HERE = {"round_": 1, "client": 0, "step": "client_update"}
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,15 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
 # --- noise ---------------------------------------------------------------------------------------
 
 
+def call(step: str = "client_update", **where: int) -> Call:
+    """The call of a step in round 1 at client 0, or elsewhere."""
+    return Call(None, step, SimpleNamespace(**{"id": 0, "round": 1, **where}), None)
+
+
 def noise(privacy: Privacy, **where) -> Tensor:
     """The noise on an upload of zeros through the gate."""
     zeros = Means(torch.zeros(100, 200), torch.zeros(100, dtype=torch.int64))
-    return Gate({}, privacy=privacy).up(zeros, down=None, **{**HERE, **where})[0].vectors
+    return Gate({}, privacy=privacy).up(zeros, call(**where))[0].vectors
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -132,7 +137,7 @@ def test_local_noise_has_deviation_sigma_s_after_clipping():
     assert float(drawn.std()) == pytest.approx(2.1, rel=0.03)  # 20,000 numbers: 0.5 % is 1 sd
     assert float(drawn.mean()) == pytest.approx(0, abs=0.08)
     far = Gate({}, privacy=Privacy("local", 0.5, 1e-3)).up(
-        Means(torch.full((1, D), 9.0), torch.ones(1, dtype=torch.int64)), down=None, **HERE
+        Means(torch.full((1, D), 9.0), torch.ones(1, dtype=torch.int64)), call()
     )[0]
     assert update_norm([far.vectors]) == pytest.approx(0.5, abs=0.02)
 
@@ -150,7 +155,7 @@ def test_noise_is_new_every_time_unless_a_seed_was_asked_for():
 def test_two_uploads_of_a_round_do_not_share_noise():
     seeded = Privacy("local", 1.0, 1.0, noise_seed=5)
     first = noise(seeded)
-    for other in ({"step": "second_upload"}, {"round_": 2}, {"client": 1}):
+    for other in ({"step": "second_upload"}, {"round": 2}, {"id": 1}):
         assert correlation(first, noise(seeded, **other)) < 0.05
     assert correlation(first, noise(replace(seeded, noise_seed=6))) < 0.05
 
@@ -158,7 +163,7 @@ def test_two_uploads_of_a_round_do_not_share_noise():
 def test_central_noise_is_added_once_to_the_mean():
     central = Privacy("central", 2.0, 3.0)
     uploads = {k: Means(torch.full((100, 200), float(k)), torch.full((100,), k)) for k in (1, 2, 6)}
-    alone = Gate({}, privacy=central).up(uploads[6], down=None, **HERE)[0]
+    alone = Gate({}, privacy=central).up(uploads[6], call())[0]
     assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
     given_ = Gate({}, privacy=central).together(uploads, round_=1, step="s")
     drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
@@ -184,7 +189,7 @@ def test_what_nothing_covers_passes_as_it_is():
     sent = Pictures(pixels, torch.ones(2))
     for mode in ("central", "local"):
         gate = Gate({}, privacy=Privacy(mode, 0.1, 1.0))
-        got = gate.up(sent, down=None, **HERE)[0]
+        got = gate.up(sent, call())[0]
         assert torch.equal(gate.together({0: got}, round_=1, step="s")[0].images, pixels)
     assert [place for place, _ in exempt_fields([Pictures, Means])] == [
         "Pictures.images",

@@ -53,8 +53,7 @@ from fedray.core import payload_field
 
 @dataclass(frozen=True)
 class Numbers(Payload):
-    reveals = "numbers"
-    drawn: Tensor = payload_field("statistics", "k")
+    drawn: Tensor = payload_field("statistics", "k", reveals="numbers")
 
 
 @algorithms.add

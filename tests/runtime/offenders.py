@@ -165,8 +165,7 @@ class TestImages(FedAvg):
 class Losses(Payload):
     """Losses, with the number of images in an attribute that is no field."""
 
-    reveals = "its losses"
-    last: Tensor = payload_field("statistics")
+    last: Tensor = payload_field("statistics", reveals="its losses")
 
     def __post_init__(self):
         object.__setattr__(self, "images", 3)
@@ -191,8 +190,7 @@ class UndeclaredField(FedAvg):
 class Secret(Payload):
     """What no list of the method names."""
 
-    reveals = "everything"
-    mean: Tensor = payload_field("statistics")
+    mean: Tensor = payload_field("statistics", reveals="everything")
 
 
 @algorithms.add

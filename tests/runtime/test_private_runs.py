@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedray.core import Payload, algorithms, takes_a_mean
+from fedray.core import Payload, algorithms
 from fedray.core.gate import Gate
 from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
@@ -88,12 +88,13 @@ def test_the_methods_whose_server_takes_a_mean_with_equal_weights():
         method.name
         for method in algorithms.entries()
         if "weights" in method.HParams.model_fields
-        and takes_a_mean(method, method.HParams(weights="uniform"))
+        and method.means_equally(method.HParams(weights="uniform"))
     }
     assert {"fedavg", "fedprox", "scaffold", "pfedme", "fedetf", "promptfl", "fedglcl"} <= equal
     others = {"fednova", "fedconcat", "fedpac", "fedproto_global", "fedtsp_global", "fedfa_anchors"}
     assert not equal & others
-    assert not takes_a_mean(algorithms.get("fedavg"), algorithms.get("fedavg").HParams())
+    fedavg = algorithms.get("fedavg")
+    assert not fedavg.means_equally(fedavg.HParams())
 
 
 # --- what is done --------------------------------------------------------------------------------
@@ -262,9 +263,9 @@ def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypat
     down: set[type[Payload]] = set()
 
     def watched(passed: set[type[Payload]], original: Any) -> Any:
-        def watch(self: Gate, payload: Payload, **where: Any) -> Any:
+        def watch(self: Gate, payload: Payload, *call: Any) -> Any:
             passed.add(type(payload))
-            return original(self, payload, **where)
+            return original(self, payload, *call)
 
         return watch
 
@@ -293,4 +294,4 @@ def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypat
 def test_a_payload_says_what_it_reveals(method):
     entry = algorithms.get(method)
     for payload in (*entry.uploads, *entry.downloads):
-        assert payload.reveals, f"{payload.full_name()} lacks `reveals`"
+        assert payload.reveals(), f"{payload.full_name()} lacks `reveals`"

@@ -7,7 +7,7 @@ import torch
 from pretended_runs import end, pretend
 
 import fedray
-from fedray.core.contract import BadPayload, NotFinitePayload
+from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
 from fedray.sweep.ledger import DIED, DIVERGED

@@ -15,6 +15,7 @@ from fedray.algorithms.averaging.fedavg import (
     select,
 )
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -37,7 +38,6 @@ from fedray.core import (
 class ExtendedModel(GlobalModel):
     """The global model and the extra parameters."""
 
-    reveals = "the mean of the participants' models; with two of them, each knows the other's"
     extra: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -45,11 +45,12 @@ class ExtendedModel(GlobalModel):
 class ExtendedUpdate(TrainedModel):
     """A trained model and trained extra parameters."""
 
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how "
-        "many images it has"
-    )
     extra: Mapping[str, Tensor] = payload_field("weights")
+
+    def check(self, call: Call) -> None:
+        """Check the names and shapes of the extra parameters."""
+        super().check(call)
+        self.require_like("extra", call.down.extra)
 
 
 class ExtraParameters(FedAvg):

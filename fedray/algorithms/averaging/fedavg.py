@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -34,7 +35,6 @@ from fedray.core import (
     LocalTraining,
     Payload,
     PayloadTypes,
-    Requires,
     Server,
     ServerState,
     StateTree,
@@ -45,7 +45,6 @@ from fedray.core import (
     algorithms,
     mean_of,
     payload_field,
-    training_samples,
     weighed,
 )
 from fedray.errors import nearest
@@ -56,8 +55,10 @@ from fedray.models import Classifier, buffer_names, tensor_names
 class GlobalModel(Payload):
     """The shared part of a model: its parameters, and running statistics and counters."""
 
-    reveals = "the mean of the participants' models; with two of them, each knows the other's"
-    weights: Mapping[str, Tensor] = payload_field("weights")
+    weights: Mapping[str, Tensor] = payload_field(
+        "weights",
+        reveals="the mean of the participants' models; of two participants, each knows the other's",
+    )
     buffers: Mapping[str, Tensor] = payload_field("statistics")
 
     @classmethod
@@ -83,11 +84,19 @@ class GlobalModel(Payload):
 class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and how many images trained it."""
 
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how many "
-        "images it has"
+    weights: Mapping[str, Tensor] = payload_field(
+        "weights",
+        reveals="the client's update (membership; after few steps on few images, images)",
     )
-    samples: int = payload_field("statistics", low=1, high=training_samples)
+    samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check the names and shapes of the tensors, and the number of samples."""
+        super().check(call)
+        if isinstance(call.down, GlobalModel):
+            self.require_like("weights", call.down.weights)
+            self.require_like("buffers", call.down.buffers)
+        self.require_within("samples", 1, call.samples)
 
 
 @algorithms.add
@@ -98,7 +107,7 @@ class FedAvg(SummingMethod, LocalTraining):
     title = "FedAvg"
     paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     travels = "models"
-    requires = Requires(dense=True)
+    dense = True
     uploads: ClassVar[PayloadTypes] = (TrainedModel,)
     downloads: ClassVar[PayloadTypes] = (GlobalModel,)
     one_model: ClassVar[bool] = True

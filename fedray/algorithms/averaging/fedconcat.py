@@ -52,6 +52,7 @@ from fedray.algorithms.averaging.fedavg import (
     weighted_mean,
 )
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -94,16 +95,26 @@ STEPS = 100
 class LabelDistribution(Payload):
     """The share of each class among a client's training images [C]."""
 
-    reveals = "which classes the client holds, and in what proportions"
-    shares: Tensor = payload_field("statistics", "C", dtype=torch.float64, low=0, high=1)
+    shares: Tensor = payload_field(
+        "statistics",
+        "C",
+        dtype=torch.float64,
+        reveals="which classes the client holds, and in what proportions",
+    )
+
+    def check(self, call: Call) -> None:
+        """Check that shares are in [0, 1]."""
+        self.require_within("shares", 0, 1)
 
 
 @dataclass(frozen=True)
 class Encoders(Payload):
     """The clusters' encoders: weights and buffers by cluster and name."""
 
-    reveals = "the mean encoder of each cluster; a cluster of one client is that client's own"
-    weights: Mapping[str, Mapping[str, Tensor]] = payload_field("weights")
+    weights: Mapping[str, Mapping[str, Tensor]] = payload_field(
+        "weights",
+        reveals="the mean encoder of each cluster; of a cluster of one client, that client's own",
+    )
     buffers: Mapping[str, Mapping[str, Tensor]] = payload_field("statistics")
 
 
@@ -111,15 +122,20 @@ class Encoders(Payload):
 class Receipt(Payload):
     """The encoders have arrived, and so many training images have features now."""
 
-    reveals = "how many training images the client has"
-    images: int = payload_field("statistics", low=1)
+    images: int = payload_field("statistics", reveals="how many training images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check the number of images."""
+        self.require_within("images", 1, call.samples)
 
 
 @dataclass(frozen=True)
 class ConcatenatedHead(GlobalModel):
     """The classifier on concatenated features: weight [C, G d] and bias [C]."""
 
-    reveals = "the mean of the participants' classifiers"
+    weights: Mapping[str, Tensor] = payload_field(
+        "weights", reveals="the mean of the participants' classifiers"
+    )
 
 
 @algorithms.add

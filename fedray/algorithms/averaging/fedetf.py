@@ -63,15 +63,15 @@ from fedray.models import ClassifierOutput, head_tensors
 class Simplex(Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
-    reveals = "nothing: a random rotation of a fixed simplex"
-    vectors: Tensor = payload_field("prototypes", "C C")
+    vectors: Tensor = payload_field(
+        "prototypes", "C C", reveals="nothing: a random rotation of a fixed simplex"
+    )
 
 
 @dataclass(frozen=True)
 class ModelAndSimplex(ExtendedModel):
     """The global model, the scale and the simplex, for a client that did not get the simplex."""
 
-    reveals = ExtendedModel.reveals
     kept: Mapping[str, Tensor] = payload_field("prototypes")
 
 

@@ -57,20 +57,21 @@ Divisor = Literal["all", "own"]
 class AnchoredModel(GlobalModel):
     """The global model and the anchors a [C, d]."""
 
-    reveals = "the means of the participants' models and of their classes' features"
-    anchors: Tensor = payload_field("prototypes", "C d")
+    anchors: Tensor = payload_field(
+        "prototypes", "C d", reveals="the means of the participants' class features"
+    )
 
 
 @dataclass(frozen=True)
 class AnchoredUpdate(TrainedModel):
     """A trained model and the client's anchors [C, d]."""
 
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how "
-        "many images it has; which classes it holds, by the anchors that moved, and their "
-        "mean features"
+    anchors: Tensor = payload_field(
+        "prototypes",
+        "C d",
+        reveals="which classes the client holds, by the anchors that moved, and their mean "
+        "features",
     )
-    anchors: Tensor = payload_field("prototypes", "C d")
 
 
 @algorithms.add

@@ -33,7 +33,7 @@ import torch
 from pydantic import Field, StrictBool
 from torch import Tensor, nn
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
 from fedray.core import (
     Call,
     Client,
@@ -55,18 +55,19 @@ EPS = 1e-6
 class VariedModel(GlobalModel):
     """The global model, and V of every stage's means and deviations [channels]; none at first."""
 
-    reveals = "the mean of the participants' models, and how much their channel statistics differ"
-    variances: Mapping[str, Tensor] = payload_field("statistics")
+    variances: Mapping[str, Tensor] = payload_field(
+        "statistics", reveals="how much the channel statistics of the participants differ"
+    )
 
 
 _CHANNELS: WeakKeyDictionary[Classifier, list[int]] = WeakKeyDictionary()
 
 
-def _stage_statistics(call: Call) -> dict[str, Tensor]:
-    """Running means of all stages that a client may have: of as many channels as its maps."""
-    model = call.client.skeleton.model
+def _stage_statistics(client: Client) -> dict[str, Tensor]:
+    """Return tensors of the names and shapes that running means have in the client's stages."""
+    model = client.skeleton.model
     if model not in _CHANNELS:
-        _CHANNELS[model] = stage_channels(call.client)
+        _CHANNELS[model] = stage_channels(client)
     return {
         f"{stage}.{statistic}": torch.empty(channels)
         for stage, channels in enumerate(_CHANNELS[model])
@@ -78,14 +79,16 @@ def _stage_statistics(call: Call) -> dict[str, Tensor]:
 class VariedUpdate(TrainedModel):
     """A trained model, and the running means of every stage's statistics [channels]."""
 
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how "
-        "many images it has; means and deviations of its images in every stage, in the "
-        "clear even under privacy"
-    )
     running: Mapping[str, Tensor] = payload_field(
-        "statistics", like=_stage_statistics, partial=True
+        "statistics",
+        reveals="means and deviations of the client's images in every stage, in the clear even "
+        "under privacy",
     )
+
+    def check(self, call: Call) -> None:
+        """Check the stages' statistics, some of which may be missing."""
+        super().check(call)
+        self.require_like("running", select(_stage_statistics(call.client), self.running))
 
 
 @algorithms.add

@@ -42,21 +42,18 @@ from fedray.core import (
 from fedray.core.optimizers import SGDParams
 
 
-def _most_steps(call: Call) -> float:
-    """No a_i is larger: a batch has at least one image, and momentum counts as 1 / (1 - rho)."""
-    config = call.client.setting.training
-    return config.epochs * len(call.client.train) / (1 - sgd_of(config).momentum)
-
-
 @dataclass(frozen=True)
 class NormalisedModel(TrainedModel):
     """A trained model, and a_i, by which its update is divided."""
 
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how "
-        "many images it has; how many steps it took"
-    )
-    steps: float = payload_field("statistics", low=1, high=_most_steps)
+    steps: float = payload_field("statistics", reveals="how many steps the client took")
+
+    def check(self, call: Call) -> None:
+        """Check a_i: a batch has at least one image, and momentum counts as 1 / (1 - rho)."""
+        super().check(call)
+        config = call.client.setting.training
+        most = config.epochs * len(call.client.train) / (1 - sgd_of(config).momentum)
+        self.require_within("steps", 1, most)
 
 
 @algorithms.add
@@ -66,7 +63,8 @@ class FedNova(FedAvg):
     name = "fednova"
     title = "FedNova"
     paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
-    requires = Requires(dense=True, sgd=True)
+    requires = Requires(sgd=True)
+    dense = True
     uploads = (NormalisedModel,)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:

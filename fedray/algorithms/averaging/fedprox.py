@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import LossWeight
-from fedray.core import Batch, LocalContext, Requires, algorithms
+from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import ClassifierOutput
 
 
@@ -25,7 +25,7 @@ class FedProx(FedAvg):
     name = "fedprox"
     title = "FedProx"
     paper = "Li et al., MLSys 2020, arXiv:1812.06127"
-    requires = Requires(dense=True)
+    dense = True
 
     class HParams(FedAvg.HParams):
         """FedProx's hyper-parameters."""

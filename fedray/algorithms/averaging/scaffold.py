@@ -32,6 +32,7 @@ from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
 from fedray.config import LearningRate
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -56,19 +57,24 @@ from fedray.models import ClassifierOutput
 class ControlledModel(GlobalModel):
     """The global model, and c, the server's control variate."""
 
-    reveals = "the mean of the participants' models and the mean gradient of all clients"
-    control: Mapping[str, Tensor] = payload_field("weights")
+    control: Mapping[str, Tensor] = payload_field(
+        "weights", reveals="the mean gradient of all clients"
+    )
 
 
 @dataclass(frozen=True)
 class ControlledUpdate(TrainedModel):
     """A trained model, and c_i+ - c_i, by how much the client's variate moved."""
 
-    reveals = (
-        "the client's update and, in its variate, its mean gradient of the round: what gradient "
-        "inversion starts from"
+    moved: Mapping[str, Tensor] = payload_field(
+        "weights",
+        reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
-    moved: Mapping[str, Tensor] = payload_field("weights")
+
+    def check(self, call: Call) -> None:
+        """Check the names and shapes of the variate."""
+        super().check(call)
+        self.require_like("moved", call.down.control)
 
 
 @algorithms.add
@@ -79,7 +85,8 @@ class Scaffold(FedAvg):
     title = "SCAFFOLD"
     paper = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     travels = "models and control variates"
-    requires = Requires(dense=True, sgd=True)
+    requires = Requires(sgd=True)
+    dense = True
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
 

@@ -33,6 +33,7 @@ from torch import Tensor
 from fedray.config import LossWeight
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -46,7 +47,6 @@ from fedray.core import (
     Uplinks,
     algorithms,
     fit,
-    last_class,
     payload_field,
 )
 from fedray.models import ClassifierOutput
@@ -61,11 +61,16 @@ class ClassOutputs(Payload):
         outputs: mean logits, or mean probabilities [c, C].
     """
 
-    reveals = "which classes the client holds, and how its model mistakes each for the others"
     classes: Tensor = payload_field(
-        "statistics", "c", dtype=torch.int64, low=0, high=last_class, distinct=True
+        "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
     )
-    outputs: Tensor = payload_field("logits", "c C")
+    outputs: Tensor = payload_field(
+        "logits", "c C", reveals="how its model mistakes each of its classes for the others"
+    )
+
+    def check(self, call: Call) -> None:
+        """Check the class numbers."""
+        self.require_classes("classes", call)
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,12 @@ class ClassTeachers(Payload):
         present: which classes have a teacher [C], bool.
     """
 
-    reveals = (
-        "the mean outputs of the clients' models on every class; of a class that one client holds, "
-        "that client's own"
+    outputs: Tensor = payload_field(
+        "logits",
+        "C C",
+        reveals="the mean outputs of the clients' models on every class; of a class that one "
+        "client holds, that client's own",
     )
-    outputs: Tensor = payload_field("logits", "C C")
     present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
 
 

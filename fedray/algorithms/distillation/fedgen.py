@@ -45,6 +45,7 @@ from fedray.algorithms.personalised.shared_head import GlobalHead, Head, HeadAve
 from fedray.config import Epochs, LearningRate, LossWeight
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -60,7 +61,6 @@ from fedray.core import (
     algorithms,
     fit,
     payload_field,
-    training_samples,
 )
 from fedray.core.without_compiler import Adam
 from fedray.errors import UserError
@@ -70,22 +70,31 @@ from fedray.errors import UserError
 class ClassCounts(Payload):
     """How many training images of each class a client has [C]; sent once for each phase of data."""
 
-    reveals = "how many images of each class the client has"
     counts: Tensor = payload_field(
-        "statistics", "C", dtype=torch.int64, low=0, high=training_samples
+        "statistics",
+        "C",
+        dtype=torch.int64,
+        reveals="how many images of each class the client has",
     )
+
+    def check(self, call: Call) -> None:
+        """Check the counts."""
+        self.require_within("counts", 0, call.samples)
 
 
 @dataclass(frozen=True)
 class GenerativeHead(GlobalHead):
     """The averaged head, the generator, and how many images of each class all clients have [C]."""
 
-    reveals = (
-        "the mean of the participants' heads, features that these take for each class, and how "
-        "many images of each class all clients have together"
+    generator: Mapping[str, Tensor] = payload_field(
+        "weights", reveals="features that these heads take for each class"
     )
-    generator: Mapping[str, Tensor] = payload_field("weights")
-    counts: Tensor = payload_field("statistics", "C", dtype=torch.int64)
+    counts: Tensor = payload_field(
+        "statistics",
+        "C",
+        dtype=torch.int64,
+        reveals="how many images of each class all clients have together",
+    )
 
 
 @algorithms.add

@@ -59,18 +59,14 @@ from fedray.core import (
     Downlinks,
     HyperParameters,
     LocalContext,
-    OneOf,
     Payload,
     Server,
     ServerState,
-    Shaped,
     Tensors,
     Trained,
     Uplinks,
     algorithms,
-    as_sent,
     payload_field,
-    training_samples,
 )
 from fedray.models import (
     AuxiliaryOutput,
@@ -90,7 +86,11 @@ EPS = 1e-6
 class SmallModel(GlobalModel):
     """The small model, whole, and how many steps the server has made."""
 
-    reveals = "the mean of the participants' small models; with two of them, each knows the other's"
+    weights: Mapping[str, Tensor] = payload_field(
+        "weights",
+        reveals="the mean of the participants' small models; of two participants, each knows the "
+        "other's",
+    )
     version: int = payload_field("statistics")
 
 
@@ -98,47 +98,55 @@ class SmallModel(GlobalModel):
 class SmallModelStep(Payload):
     """By how much the server's last step moved the small model; its buffers; which step it was."""
 
-    reveals = "the mean of the participants' updates; with two of them, each knows the other's"
-    step: Mapping[str, Mapping[str, Tensor]] = payload_field("weights")
+    step: Mapping[str, Mapping[str, Tensor]] = payload_field(
+        "weights",
+        reveals="the mean of the participants' updates; of two participants, each knows the "
+        "other's",
+    )
     buffers: Mapping[str, Tensor] = payload_field("statistics")
     version: int = payload_field("statistics")
-
-
-def _forms(call: Call) -> dict[str, OneOf]:
-    """Every parameter of the small model, whole or in factors of any rank."""
-    algorithm, model = call.algorithm, call.client.skeleton.model
-    assert isinstance(algorithm, FedKD)
-    names = algorithm.shared(model) - buffer_names(model)
-    tensors = {n: t for n, t in call.client.skeleton.tensors.items() if n in names}
-    return {name: _form(tensor, algorithm.hp) for name, tensor in tensors.items()}
-
-
-def _form(tensor: Tensor, hp: FedKD.HParams) -> OneOf:
-    whole = {"whole": tensor}
-    if not hp.compress or tensor.dim() < 2:
-        return OneOf((whole,))
-    *batch, m, n = as_matrices(tensor, hp.convolutions).shape
-    axes: dict[str, tuple[int | str, ...]] = {
-        "u": (*batch, m, "rank"),
-        "s": (*batch, "rank"),
-        "v": (*batch, "rank", n),
-    }
-    factors = {name: Shaped(sizes, min(m, n), tensor.dtype) for name, sizes in axes.items()}
-    return OneOf((whole, factors))
 
 
 @dataclass(frozen=True)
 class SmallModelUpdate(Payload):
     """By how much a client's small model moved; its buffers; from which step on."""
 
-    reveals = (
-        "the client's update of the small model (membership; after few steps on few images, "
-        "images), to the precision that was asked for, and how many images it has"
+    update: Mapping[str, Mapping[str, Tensor]] = payload_field(
+        "weights",
+        reveals="the client's update of the small model (membership; after few steps on few "
+        "images, images), to the precision of `energy_start` and `energy_end`",
     )
-    update: Mapping[str, Mapping[str, Tensor]] = payload_field("weights", like=_forms)
     buffers: Mapping[str, Tensor] = payload_field("statistics")
-    version: int = payload_field("statistics", low=as_sent("version"), high=as_sent("version"))
-    samples: int = payload_field("statistics", low=1, high=training_samples)
+    version: int = payload_field("statistics")
+    samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check the update's names and shapes, whole or in factors, and the numbers."""
+        algorithm, skeleton = call.algorithm, call.client.skeleton
+        assert isinstance(algorithm, FedKD)
+        names = algorithm.shared(skeleton.model) - buffer_names(skeleton.model)
+        expected = {
+            name: _expected_parts(tensor, self.update.get(name), algorithm.hp)
+            for name, tensor in select(skeleton.tensors, names).items()
+        }
+        self.require_like("update", expected)
+        self.require_like("buffers", call.down.buffers)
+        self.require_within("version", call.down.version, call.down.version)
+        self.require_within("samples", 1, call.samples)
+
+
+def _expected_parts(tensor: Tensor, parts: Any, hp: FedKD.HParams) -> dict[str, Tensor]:
+    """Return tensors of the shapes that an update of `tensor` has, given the rank of `parts`."""
+    singular = parts.get("s") if isinstance(parts, Mapping) else None
+    if not hp.compress or tensor.dim() < 2 or not isinstance(singular, Tensor):
+        return {"whole": tensor}
+    *batch, m, n = as_matrices(tensor, hp.convolutions).shape
+    rank = min(m, n, *singular.shape[-1:])
+    shapes = {"u": (*batch, m, rank), "s": (*batch, rank), "v": (*batch, rank, n)}
+    return {
+        name: torch.empty(shape, dtype=tensor.dtype, device="meta")
+        for name, shape in shapes.items()
+    }
 
 
 @algorithms.add

@@ -51,15 +51,15 @@ from fedray.models import ClassifierOutput
 class Targets(Payload):
     """The fixed targets [C, d], sent once."""
 
-    reveals = "nothing: they are drawn from the seed"
-    vectors: Tensor = payload_field("prototypes", "C d")
+    vectors: Tensor = payload_field(
+        "prototypes", "C d", reveals="nothing: the targets are drawn from the seed"
+    )
 
 
 @dataclass(frozen=True)
 class SharedHead(GlobalHead):
     """The averaged head and this round's weight of the alignment."""
 
-    reveals = "the mean of the participants' heads"
     weight: float = payload_field("statistics")
 
 

@@ -27,7 +27,6 @@ from fedray.core import (
     Exchange,
     LocalContext,
     Payload,
-    Requires,
     Server,
     ServerState,
     algorithms,
@@ -40,15 +39,13 @@ from fedray.models import Classifier, head_tensors, tensor_names
 class FixedHead(Payload):
     """The head that all clients keep: its weight [C, d] and bias [C] by their names."""
 
-    reveals = "nothing: initial weights"
-    weights: Mapping[str, Tensor] = payload_field("weights")
+    weights: Mapping[str, Tensor] = payload_field("weights", reveals="nothing: initial weights")
 
 
 @dataclass(frozen=True)
 class BodyAndHead(GlobalModel):
     """The global body and the fixed head, for a client that did not get the head."""
 
-    reveals = GlobalModel.reveals
     kept: Mapping[str, Tensor] = payload_field("weights")
 
 
@@ -60,7 +57,7 @@ class FedBABU(SentOnce):
     title = "FedBABU"
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     travels = "models without the head; the head once"
-    requires = Requires(dense=True)
+    dense = True
     downloads = (GlobalModel, FixedHead, BodyAndHead)
     with_kept = BodyAndHead
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Requires, algorithms
+from fedray.core import algorithms
 from fedray.models import Classifier, normalisation_tensors, tensor_names
 
 
@@ -30,7 +30,7 @@ class FedBN(FedAvg):
     title = "FedBN"
     paper = "Li et al., ICLR 2021, arXiv:2102.07623"
     travels = "models without normalisation"
-    requires = Requires(dense=True)
+    dense = True
     one_model = False
 
     def shared(self, model: Classifier) -> Collection[str]:

@@ -44,6 +44,7 @@ from fedray.core import (
     Trained,
     Uplinks,
     algorithms,
+    payload_field,
 )
 from fedray.core.without_compiler import SGD
 from fedray.models import Classifier
@@ -53,7 +54,9 @@ from fedray.models import Classifier
 class GeneralisedHead(GlobalHead):
     """The head that the server has trained."""
 
-    reveals = "a head that was trained on the clients' mean class features"
+    head: Mapping[str, Tensor] = payload_field(
+        "weights", reveals="a head that was trained on the clients' mean class features"
+    )
 
 
 @algorithms.add

@@ -62,12 +62,6 @@ from fedray.core import (
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
-def _head(call: Call) -> dict[str, Tensor]:
-    """The head of the client's model."""
-    skeleton = call.client.skeleton
-    return select(skeleton.tensors, head_tensors(skeleton.model))
-
-
 @dataclass(frozen=True)
 class PersonalUpdate(PrototypedUpdate):
     """A trained extractor with its prototypes, the head, and what weighs heads against each other.
@@ -78,22 +72,28 @@ class PersonalUpdate(PrototypedUpdate):
         variance: V, of the client's features before training.
     """
 
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how "
-        "many images it has; which classes it holds, how many images of each, their mean "
-        "features before and after training, and its head"
+    head: Mapping[str, Tensor] = payload_field("weights", reveals="its head")
+    means: Tensor = payload_field(
+        "prototypes", "C d", reveals="the mean features of its classes before training"
     )
-    head: Mapping[str, Tensor] = payload_field("weights", like=_head)
-    means: Tensor = payload_field("prototypes", "C d")
-    variance: float = payload_field("statistics", low=0)
+    variance: float = payload_field("statistics", reveals="how much its features vary")
+
+    def check(self, call: Call) -> None:
+        """Check the names and shapes of the head, and the variance."""
+        super().check(call)
+        skeleton = call.client.skeleton
+        self.require_like("head", select(skeleton.tensors, head_tensors(skeleton.model)))
+        self.require_within("variance", 0)
 
 
 @dataclass(frozen=True)
 class PersonalHead(Payload):
     """The head that the server has combined for one client."""
 
-    reveals = "a mixture of clients' heads, in which those of similar clients weigh most"
-    head: Mapping[str, Tensor] = payload_field("weights")
+    head: Mapping[str, Tensor] = payload_field(
+        "weights",
+        reveals="a mixture of clients' heads, in which those of similar clients weigh most",
+    )
 
 
 @algorithms.add

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedray.core import LocalTraining, Requires, algorithms
+from fedray.core import LocalTraining, algorithms
 
 
 @algorithms.add
@@ -13,4 +13,4 @@ class Local(LocalTraining):
     title = "Local"
     paper = "-"
     travels = "nothing"
-    requires = Requires(dense=True)
+    dense = True

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import mean_tensors
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -27,7 +28,6 @@ from fedray.core import (
     Trained,
     mean_of,
     payload_field,
-    training_samples,
     weighed,
 )
 from fedray.models import head_tensors
@@ -37,20 +37,26 @@ from fedray.models import head_tensors
 class GlobalHead(Payload):
     """The head that every client starts a round with: weight [C, d] and bias [C]."""
 
-    reveals = "the mean of the participants' heads"
-    head: Mapping[str, Tensor] = payload_field("weights")
+    head: Mapping[str, Tensor] = payload_field(
+        "weights", reveals="the mean of the participants' heads"
+    )
 
 
 @dataclass(frozen=True)
 class Head(Payload):
     """A client's classifier head and how many images trained it."""
 
-    reveals = (
-        "which classes the client holds, by the rows of its head that moved, and how many "
-        "images it has; the extractor stays"
+    head: Mapping[str, Tensor] = payload_field(
+        "weights",
+        reveals="which classes the client holds, by the rows of its head that moved; the extractor "
+        "stays",
     )
-    head: Mapping[str, Tensor] = payload_field("weights")
-    samples: int = payload_field("statistics", low=1, high=training_samples)
+    samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check the names and shapes of the head, and the number of samples."""
+        self.require_like("head", call.down.head)
+        self.require_within("samples", 1, call.samples)
 
 
 class HeadSharing(LocalTraining):

@@ -50,6 +50,7 @@ from torch import Tensor
 from fedray.algorithms.prompts.maple import CoupledPrompts
 from fedray.config import Tree
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -62,8 +63,6 @@ from fedray.core import (
     ServerState,
     Uplinks,
     algorithms,
-    as_sent,
-    last_class,
     payload_field,
 )
 from fedray.evaluation.protocols import Analysis
@@ -84,18 +83,29 @@ BATCH = 100
 class ValidationImages(Payload):
     """A client's validation images V_k, uint8, and their labels."""
 
-    reveals = "the client's validation images themselves, with their labels"
-    images: Tensor = payload_field("images", "v channels height width", dtype=torch.uint8)
-    labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, low=0, high=last_class)
+    images: Tensor = payload_field(
+        "images",
+        "v channels height width",
+        dtype=torch.uint8,
+        reveals="the client's validation images themselves",
+    )
+    labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, reveals="their labels")
+
+    def check(self, call: Call) -> None:
+        """Check that every validation image has a label, which is a class."""
+        assert call.client.validation is not None
+        self.require_like("labels", call.client.validation.labels)
+        self.require_within("labels", 0, call.client.setting.num_classes - 1)
 
 
 @dataclass(frozen=True)
 class ValidationSets(Payload):
     """Several clients' validation images and labels, by the owner's id."""
 
-    reveals = "other clients' validation images themselves, with their labels and owners"
-    images: Mapping[str, Tensor] = payload_field("images")
-    labels: Mapping[str, Tensor] = payload_field("statistics")
+    images: Mapping[str, Tensor] = payload_field(
+        "images", reveals="other clients' validation images themselves, and their owners"
+    )
+    labels: Mapping[str, Tensor] = payload_field("statistics", reveals="their labels")
 
     @classmethod
     def of(cls, sets: Mapping[str, Mapping[str, Tensor]], owners: Sequence[int]) -> Self:
@@ -111,11 +121,12 @@ class ValidationSets(Payload):
 class DualPrompts(Payload):
     """A task prompt and a data prompt, each as one vector."""
 
-    reveals = (
-        "the mean task prompt, and a mixture of the data prompts of clients whose images are alike"
+    task: Tensor = payload_field("prompts", "t", reveals="the mean task prompt")
+    data: Tensor = payload_field(
+        "prompts",
+        "p",
+        reveals="a mixture of the data prompts of clients whose images are alike",
     )
-    task: Tensor = payload_field("prompts", "t", like=as_sent("task"))
-    data: Tensor = payload_field("prompts", "p", like=as_sent("data"))
 
 
 @dataclass(frozen=True)
@@ -127,12 +138,21 @@ class TrainedDualPrompts(DualPrompts):
         initial_loss: own, the loss on V_k of the prompts that training started from.
     """
 
-    reveals = (
-        "the client's trained prompts, and how well they do on the images of every client "
-        "that it holds"
+    task: Tensor = payload_field("prompts", "t", reveals="the client's trained prompts")
+    data: Tensor = payload_field("prompts", "p")
+    losses: Tensor = payload_field(
+        "statistics",
+        "N",
+        reveals="how well these do on the images of every client that it holds",
     )
-    losses: Tensor = payload_field("statistics", "N", low=NOT_MEASURED)
-    initial_loss: float = payload_field("statistics", low=0)
+    initial_loss: float = payload_field("statistics")
+
+    def check(self, call: Call) -> None:
+        """Check the prompts' sizes and the losses."""
+        self.require_like("task", call.down.task)
+        self.require_like("data", call.down.data)
+        self.require_within("losses", NOT_MEASURED)
+        self.require_within("initial_loss", 0)
 
 
 @algorithms.add

@@ -66,7 +66,6 @@ from fedray.core import (
     Uplinks,
     algorithms,
     payload_field,
-    training_samples,
 )
 from fedray.models import ClassifierOutput
 from fedray.models.clip import FrozenClip
@@ -83,35 +82,35 @@ Reduction = Literal["mean", "sum"]
 class GlobalGroups(Payload):
     """P~: the server's s groups, by modality [s, l, d]."""
 
-    reveals = "the mean of the participants' prompt groups"
-    prompts: Mapping[str, Tensor] = payload_field("prompts")
-
-
-def _drawn_groups(call: Call) -> dict[str, Tensor]:
-    """As many of the client's groups as it uploads."""
-    assert isinstance(call.algorithm, FedMGP)
-    count = call.algorithm.hp.uploaded
-    return {modality: groups[:count] for modality, groups in call.client.skeleton.tensors.items()}
+    prompts: Mapping[str, Tensor] = payload_field(
+        "prompts", reveals="the mean of the participants' prompt groups"
+    )
 
 
 @dataclass(frozen=True)
 class SelectedGroups(Payload):
     """The s groups that a client drew, in the order of drawing, and how many images it has."""
 
-    reveals = (
-        "the client's trained prompts: few numbers, but of its images alone (membership, "
-        "its classes); how many images it has"
+    prompts: Mapping[str, Tensor] = payload_field(
+        "prompts",
+        reveals="the client's trained prompts: few numbers, but of its images alone (membership, "
+        "its classes)",
     )
-    prompts: Mapping[str, Tensor] = payload_field("prompts", like=_drawn_groups)
-    samples: int = payload_field("statistics", low=1, high=training_samples)
+    samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check the number and shapes of the groups, and the number of samples."""
+        assert isinstance(call.algorithm, FedMGP)
+        count, groups = call.algorithm.hp.uploaded, call.client.skeleton.tensors
+        self.require_like("prompts", {name: group[:count] for name, group in groups.items()})
+        self.require_within("samples", 1, call.samples)
 
 
 @dataclass(frozen=True)
 class WriteBackDone(Payload):
     """That a client has taken over P~."""
 
-    reveals = "that the client was there"
-    done: int = payload_field("statistics", low=1, high=1)
+    done: int = payload_field("statistics", reveals="that the client was there")
 
 
 @algorithms.add

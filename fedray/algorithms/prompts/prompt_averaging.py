@@ -21,19 +21,22 @@ from fedray.models import Classifier
 class GlobalPrompts(GlobalModel):
     """The shared part of a model whose weights are prompts, counted as such."""
 
-    reveals = "the mean of the participants' prompts; with two of them, each knows the other's"
-    weights: Mapping[str, Tensor] = payload_field("prompts")
+    weights: Mapping[str, Tensor] = payload_field(
+        "prompts",
+        reveals="the mean of the participants' prompts; of two participants, each knows the "
+        "other's",
+    )
 
 
 @dataclass(frozen=True)
 class TrainedPrompts(TrainedModel):
     """The shared part of a client's trained prompts, and how many images trained them."""
 
-    reveals = (
-        "the client's trained prompts: few numbers, but of its images alone (membership, "
-        "its classes); how many images it has"
+    weights: Mapping[str, Tensor] = payload_field(
+        "prompts",
+        reveals="the client's trained prompts: few numbers, but of its images alone (membership, "
+        "its classes)",
     )
-    weights: Mapping[str, Tensor] = payload_field("prompts")
 
 
 class PromptAveraging(PromptMethod, FedAvg):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedray.algorithms.losses import similarity_analysis
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     LocalContext,
@@ -22,10 +23,8 @@ from fedray.core import (
     ServerState,
     Tensors,
     Trained,
-    last_class,
     payload_field,
     total_of,
-    training_samples,
 )
 from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier
@@ -42,14 +41,20 @@ class ClassFeatures(Payload):
         vectors: mean features [c, d], not normalised.
     """
 
-    reveals = (
-        "which classes the client holds, and their mean features; of a class with one image that "
-        "image's features, from which it can be reconstructed by whoever has the model"
-    )
     classes: Tensor = payload_field(
-        "statistics", "c", dtype=torch.int64, low=0, high=last_class, distinct=True
+        "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
     )
-    vectors: Tensor = payload_field("prototypes", "c d")
+    vectors: Tensor = payload_field(
+        "prototypes",
+        "c d",
+        reveals="the mean features of its classes; of a class with one image, the features of that "
+        "image, from which a reader with the model can reconstruct it",
+    )
+
+    def check(self, call: Call) -> None:
+        """Check the class numbers."""
+        super().check(call)
+        self.require_classes("classes", call)
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,14 @@ class LocalPrototypes(ClassFeatures):
         counts: training samples per class [c].
     """
 
-    reveals = (
-        "which classes the client holds, how many images of each, and their mean features; "
-        "of a class with one image that image's features, from which it can be "
-        "reconstructed by whoever has the model"
-    )
     counts: Tensor = payload_field(
-        "statistics", "c", dtype=torch.int64, low=1, high=training_samples
+        "statistics", "c", dtype=torch.int64, reveals="how many images of each class it has"
     )
+
+    def check(self, call: Call) -> None:
+        """Check the counts."""
+        super().check(call)
+        self.require_within("counts", 1, call.samples)
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,12 @@ class GlobalPrototypes(Payload):
         present: which classes have a prototype [C], bool.
     """
 
-    reveals = (
-        "the mean features of every class over the clients; of a class that one client "
-        "holds, that client's own"
+    vectors: Tensor = payload_field(
+        "prototypes",
+        "C d",
+        reveals="the mean features of every class over the clients; of a class that one client "
+        "holds, that client's own",
     )
-    vectors: Tensor = payload_field("prototypes", "C d")
     present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
 
 

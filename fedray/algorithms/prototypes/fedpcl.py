@@ -64,8 +64,9 @@ class PrototypeSets(GlobalPrototypes):
         sets: [N, C, d].
     """
 
-    reveals = "every client's class means, to every other client"
-    sets: Tensor = payload_field("prototypes", "N C d")
+    sets: Tensor = payload_field(
+        "prototypes", "N C d", reveals="every client's class means, to every other client"
+    )
 
 
 @algorithms.add

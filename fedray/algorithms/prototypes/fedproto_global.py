@@ -59,18 +59,10 @@ from fedray.models import ClassifierOutput
 class PrototypedModel(GlobalModel, GlobalPrototypes):
     """The global model and the server's prototypes."""
 
-    reveals = "the mean of the participants' models, and the mean features of every class"
-
 
 @dataclass(frozen=True)
 class PrototypedUpdate(TrainedModel, LocalPrototypes):
     """A trained model and the prototypes that it makes."""
-
-    reveals = (
-        "the client's update (membership; after few steps on few images, images) and how "
-        "many images it has; which classes it holds, how many images of each, and their "
-        "mean features, which the model at hand inverts"
-    )
 
 
 class PrototypeAveraging(FedAvg):

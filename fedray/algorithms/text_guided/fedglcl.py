@@ -70,12 +70,14 @@ WEIGHT, BIAS = "text_projection.weight", "text_projection.bias"
 Blocks = Annotated[int, Field(ge=0, le=1000)] | Literal["all"]
 
 
+OF_NAMES = "nothing about clients: embeddings of the classes' names"
+
+
 @dataclass(frozen=True)
 class TextTowerInputs(Payload):
     """What the blocks of the text encoder that learn start from: outputs, or words."""
 
-    reveals = "nothing of clients: embeddings of the classes' names"
-    hidden: Tensor = payload_field("text_embeddings", "texts tokens w")
+    hidden: Tensor = payload_field("text_embeddings", "texts tokens w", reveals=OF_NAMES)
     words: Tensor = payload_field("statistics", "texts tokens", dtype=torch.int64)
     mask: Tensor = payload_field("statistics", "texts tokens", dtype=torch.bool)
     shape: Tensor = payload_field("statistics", "numbers", dtype=torch.float64)
@@ -85,15 +87,13 @@ class TextTowerInputs(Payload):
 class TextEmbeddings(Payload):
     """T: the classes' text embeddings [C, V], of unit length."""
 
-    reveals = "nothing of clients: embeddings of the classes' names"
-    vectors: Tensor = payload_field("text_embeddings", "C d")
+    vectors: Tensor = payload_field("text_embeddings", "C d", reveals=OF_NAMES)
 
 
 @dataclass(frozen=True)
 class ModelAndText(GlobalModel):
     """The global model and T, for a client that did not get T."""
 
-    reveals = GlobalModel.reveals
     kept: Mapping[str, Tensor] = payload_field("text_embeddings")
 
 
@@ -101,7 +101,6 @@ class ModelAndText(GlobalModel):
 class ExtendedModelAndText(ExtendedModel):
     """The model, what learns of the text encoder, and T, for a client that did not get T."""
 
-    reveals = ExtendedModel.reveals
     kept: Mapping[str, Tensor] = payload_field("text_embeddings")
 
 
@@ -113,7 +112,8 @@ class FedGLCL(SentOnce):
     title = "FedGLCL"
     paper = "Yan et al., ICLR 2025"
     travels = "image encoders; text embeddings once"
-    requires = Requires(text=True, head=False, dense=True)
+    requires = Requires(text=True, head=False)
+    dense = True
     downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings, ModelAndText)
     with_kept: ClassVar[Any] = ModelAndText
 
@@ -171,7 +171,7 @@ class FedGLCLProx(FedProx, FedGLCL):
     title = "FedGLCL + FedProx"
     paper = FedGLCL.paper
     travels = FedGLCL.travels
-    requires = FedGLCL.requires
+    dense = True
 
     class HParams(FedProx.HParams, FedGLCL.HParams):
         """Those of both; μ = 0 is FedGLCL."""

@@ -81,8 +81,11 @@ UNTRAINED = "text_similarity_untrained"
 class TextPrototypes(Payload):
     """What FedTSP sends: text prototypes [C, d], not normalised, and the temperature."""
 
-    reveals = "text prototypes that were trained towards the clients' mean class features"
-    vectors: Tensor = payload_field("prototypes", "C d")
+    vectors: Tensor = payload_field(
+        "prototypes",
+        "C d",
+        reveals="text prototypes that were trained towards the clients' mean class features",
+    )
     tau: float = payload_field("statistics")
 
 

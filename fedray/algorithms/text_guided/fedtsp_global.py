@@ -44,11 +44,6 @@ from fedray.core import (
 class ModelWithText(GlobalModel, TextPrototypes):
     """The global model, the text prototypes and τ."""
 
-    reveals = (
-        "the mean of the participants' models; text prototypes that were trained towards "
-        "their class features"
-    )
-
 
 @algorithms.add
 class FedTSPGlobal(FedTSP, FedAvg):

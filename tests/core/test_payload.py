@@ -1,0 +1,244 @@
+"""What a payload's class may declare, and which uploads are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
+from fedray.core import Algorithm, BadPayload, Payload, payload_field
+from fedray.core.payload import NotFinitePayload
+from fedray.runtime.clients import ClientRuntime
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_traces(monkeypatch):
+    """Forget the payloads that a test defines."""
+    monkeypatch.setattr(Payload, "types", dict(Payload.types))
+
+
+# --- declarations --------------------------------------------------------------------------------
+
+
+def declared(**body: Any) -> type[Algorithm]:
+    """Define a method that uploads a payload with these annotations and fields."""
+    payload = dataclass(frozen=True)(type("Odd", (Payload,), {**body, "__module__": __name__}))
+    return type("Method", (Algorithm,), {"uploads": (payload,)})
+
+
+@pytest.mark.parametrize("hint", ["list", "str", "bool", "Any", "Tensor | None", "list[Tensor]"])
+def test_a_field_of_another_type_is_refused_where_the_method_is_defined(hint):
+    with pytest.raises(
+        TypeError, match=r"Odd\.odd is of type .*; a field that travels is a Tensor"
+    ):
+        declared(__annotations__={"odd": hint}, odd=payload_field("statistics"))
+
+
+def test_a_field_without_a_declaration_is_refused_where_the_method_is_defined():
+    with pytest.raises(TypeError, match=r"Odd\.odd is not declared: give it a payload_field"):
+        declared(__annotations__={"odd": "Tensor"})
+
+
+def test_a_payload_that_is_no_dataclass_is_refused_where_the_method_is_defined():
+    class NoDataclass(Payload):
+        vectors: Tensor = payload_field("prototypes", "C d")
+
+    with pytest.raises(TypeError, match="NoDataclass is no dataclass"):
+        type("Method", (Algorithm,), {"downloads": (NoDataclass,)})
+
+
+@dataclass(frozen=True)
+class Parent(Payload):
+    first: Tensor = payload_field("weights", reveals="one thing")
+    second: Tensor = payload_field("statistics")
+
+
+@dataclass(frozen=True)
+class Child(Parent):
+    third: int = payload_field("statistics", reveals="another")
+
+
+@dataclass(frozen=True)
+class OtherChild(Child):
+    first: Tensor = payload_field("weights", reveals="something else")
+
+
+def test_what_a_payload_reveals_is_composed_of_its_fields():
+    assert Parent.reveals() == "one thing"
+    assert Child.reveals() == "one thing; another"
+    assert OtherChild.reveals() == "something else; another"
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cause(assemble, monkeypatch):
+    """`cause(method, change)` runs a client's first step of a method and changes its upload.
+
+    It returns the cause of the client's failure, or None.
+    """
+
+    def cause(method: str, change) -> str | None:
+        runtime = ClientRuntime(assemble(method, {"model.group": "cnn2"}), CPU)
+        algorithm, server = runtime.assembly.algorithm, runtime.assembly.server(CPU)
+        down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
+        honest = algorithm.client_update
+
+        def update(client, state, down):
+            upload, after = honest(client, state, down)
+            return change(upload), after
+
+        monkeypatch.setattr(algorithm, "client_update", update)
+        failure = runtime.step("client_update", 1, 0, None, down)[0].failure
+        return None if failure is None else failure.cause
+
+    return cause
+
+
+def field(name: str, change) -> Any:
+    """Return a function that changes one field of an upload."""
+    return lambda upload: replace(upload, **{name: change(getattr(upload, name))})
+
+
+def first(change) -> Any:
+    """Return a function that changes the first tensor of a mapping."""
+    return lambda mapping: {**mapping, next(iter(mapping)): change(next(iter(mapping.values())))}
+
+
+def entry(value: float) -> Any:
+    """Return a function that sets the first entry of a tensor."""
+
+    def changed(tensor: Tensor) -> Tensor:
+        copy = tensor.clone()
+        copy.view(-1)[0] = value
+        return copy
+
+    return changed
+
+
+def smuggled(upload: Payload) -> Payload:
+    object.__setattr__(upload, "luggage", [1.0])
+    return upload
+
+
+def stripped(upload: Payload) -> Payload:
+    object.__delattr__(upload, "samples")
+    return upload
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda up: up, None),
+        (lambda up: vars(up), "a dict cannot travel, expected a TrainedModel"),
+        (lambda up: GlobalModel(up.weights, up.buffers), "a GlobalModel cannot travel"),
+        (smuggled, "TrainedModel has other fields than declared: 'luggage'"),
+        (stripped, "TrainedModel has other fields than declared: 'samples'"),
+        (field("weights", first(lambda t: t[:1])), "TrainedModel.weights."),
+        (field("weights", first(Tensor.double)), "is float64 ["),
+        (field("weights", first(Tensor.to_sparse)), "is a tensor of another kind"),
+        (field("weights", first(entry(float("nan")))), "holds a NaN or an infinity"),
+        (field("weights", first(lambda t: {"inner": t})), "is a dict, expected a tensor"),
+        (field("weights", lambda m: {**m, "w": CPU}), "weights.w is a device, expected a tensor"),
+        (field("weights", lambda m: {**m, "w": torch.ones(1)}), "weights has 'w', which does not"),
+        (field("weights", lambda m: {**m, 1: torch.ones(1)}), "has the name 1, expected a str"),
+        (field("weights", lambda m: dict(list(m.items())[1:])), "TrainedModel.weights lacks '"),
+        (field("weights", lambda m: torch.ones(1)), "is a Tensor, expected a mapping of tensors"),
+        (field("buffers", lambda m: {"w": torch.zeros(1)}), "buffers has 'w', which does not"),
+        (field("samples", lambda n: 0), "TrainedModel.samples holds 0, expected 1 to "),
+        (field("samples", lambda n: n + 1), "TrainedModel.samples holds "),
+        (field("samples", float), "TrainedModel.samples is a float, expected an int"),
+        (field("samples", lambda n: True), "TrainedModel.samples is a bool, expected an int"),
+    ],
+)
+def test_uploads_of_a_model(cause, change, words):
+    found = cause("fedavg", change)
+    assert found is None if words is None else words in found
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda up: up, None),
+        (field("classes", entry(-1)), "LocalPrototypes.classes holds -1, expected 0 to "),
+        (field("classes", entry(10)), "LocalPrototypes.classes holds 10, expected 0 to 9"),
+        (field("classes", lambda t: t[:1].repeat(len(t))), "classes holds a class twice"),
+        (field("classes", Tensor.int), "LocalPrototypes.classes is int32 ["),
+        (field("counts", entry(0)), "LocalPrototypes.counts holds 0, expected 1 to "),
+        (field("counts", entry(10**6)), "LocalPrototypes.counts holds 1e+06, expected 1 to "),
+        (field("vectors", lambda t: t[:, 1:]), "LocalPrototypes.vectors is float32 ["),
+        (field("vectors", entry(float("nan"))), "LocalPrototypes.vectors holds a NaN"),
+        (lambda up: LocalPrototypes(*(t[:0] for t in vars(up).values())), "classes is empty"),
+    ],
+)
+def test_uploads_of_prototypes(cause, change, words):
+    found = cause("fedproto", change)
+    assert found is None if words is None else words in found
+
+
+def test_a_bound_tells_what_is_not_finite_from_what_is_too_large():
+    @dataclass(frozen=True)
+    class Losses(Payload):
+        losses: Tensor = payload_field("statistics", "n")
+
+    with pytest.raises(NotFinitePayload, match=r"Losses\.losses holds nan, expected 0 to 1"):
+        Losses(torch.tensor([0.5, float("nan")])).require_within("losses", 0, 1)
+    with pytest.raises(BadPayload, match=r"Losses\.losses holds 2, expected 0 to 1") as error:
+        Losses(torch.tensor([0.5, 2.0])).require_within("losses", 0, 1)
+    assert not isinstance(error.value, NotFinitePayload)
+
+
+def factors(rank: int | None = None, **others: Any) -> Any:
+    """Return a function that gives the first factored matrix of an update another rank."""
+
+    def changed(update: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+        name = next(name for name, parts in update.items() if "s" in parts)
+        m, n = update[name]["u"].shape[-2], update[name]["v"].shape[-1]
+        r = min(m, n) if rank is None else rank
+        parts = {"u": torch.ones(m, r), "s": torch.ones(r), "v": torch.ones(r, n)}
+        return {**update, name: {**parts, **others}}
+
+    return field("update", changed)
+
+
+def without(name: str) -> Any:
+    """Return a function that takes a part of every factored matrix away."""
+    return field(
+        "update",
+        lambda update: {
+            key: {part: t for part, t in parts.items() if part != name}
+            for key, parts in update.items()
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda up: up, None),
+        (factors(1), None),
+        (factors(), None),
+        (factors(10_000), ".u is float32 ["),
+        (factors(2, s=torch.ones(1)), ".u is float32 ["),
+        (factors(2, s=torch.tensor(1.0)), ".u is float32 ["),
+        (factors(2, s=torch.ones(2).double()), ".s is float64 [2], expected float32 [2]"),
+        (factors(2, whole=torch.ones(2)), " has 'whole', which does not belong there"),
+        (without("v"), " lacks 'v'"),
+        (without("s"), " has 'u', which does not belong there"),
+        (field("update", lambda m: dict(list(m.items())[1:])), "SmallModelUpdate.update lacks '"),
+        (field("update", lambda m: dict.fromkeys(m, torch.ones(1))), "is a Tensor, expected a map"),
+        (field("version", lambda n: n + 1), "SmallModelUpdate.version holds 1, expected 0 to 0"),
+    ],
+)
+def test_uploads_in_factors_fit_the_model_and_each_other(cause, change, words):
+    found = cause("fedkd", change)
+    assert found is None if words is None else words in found
