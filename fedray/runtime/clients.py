@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import (
+    BadPayload,
     Call,
     Client,
     ClientState,
@@ -132,6 +133,9 @@ class ClientRuntime:
             None if down is None else down.map(lambda _, tensor: private.copy(tensor)),
         )
         traffic = Traffic()
+        if uplink is None and name == "client_update" and algorithm.uploads:
+            expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
+            raise BadPayload(f"{name} uploads nothing, expected {expected}")
         if uplink is not None:
             call = Call(algorithm, name, context, down)
             uplink, traffic = self.assembly.gate.up(uplink, call)

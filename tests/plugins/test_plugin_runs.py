@@ -185,7 +185,7 @@ def test_code_that_exits_is_a_fault(tmp_path, capsys, what):
         (["--plugin", "mien.py"], "mien.py does not exist"),
         (
             ["plugins=[mine.py]", "algorithm.scale=-1", "algorithm=scaled"],
-            "algorithm.scale: expected",
+            "algorithm.scale: input should be greater than or equal to 0, found -1",
         ),
         (["plugins=mine.py", "algorithm.sclae=1", "algorithm=scaled"], "Did you mean 'scale'?"),
     ],
