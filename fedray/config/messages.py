@@ -7,7 +7,7 @@ algorithm. Did you mean 'lambda'?
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -78,10 +78,17 @@ def _as_yaml(value: Any) -> str:
 def _owner(model: type[BaseModel], places: Sequence[str]) -> type[BaseModel]:
     """Return the innermost model that a place lies in."""
     for part in places[:-1]:
-        inner = model.model_fields[part].annotation if part in model.model_fields else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
+        if part in model.model_fields:
+            model = _model_in(model.model_fields[part].annotation) or model
     return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that an annotation is, or has as an item; None without any."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = map(_model_in, get_args(annotation))
+    return next((model for model in inner if model is not None), None)
 
 
 def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:

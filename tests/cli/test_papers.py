@@ -98,7 +98,7 @@ def test_a_file_is_read_in_its_order(page_of):
         (
             "measure: local_accuracy",
             "measured: x",
-            "fedx.items.0.measure is missing; expected a",
+            "fedx.items.0.measure is missing; unknown key 'measured' in fedx.items.0. Did you mean",
         ),
         (
             "laptop: [python -m fedray cost local_digits]",
