@@ -387,7 +387,7 @@ class Conformance:
     def check(self, experiment: Experiment) -> Iterator[Verdict]:
         """Yield a verdict for every law; stop after the first if the experiment does not run."""
         assembly, first = WatchedAssembly(experiment), list[Trace]()
-        way = f"{experiment.rounds} rounds in one process"
+        way = f"{experiment.rounds} rounds in one process, payloads as declared"
         ran = _verdict("runs", way, lambda: first.extend(watched_trace(assembly)))
         yield ran
         if not ran.difference:
