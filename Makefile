@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 QUIET = RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 
-.PHONY: demo test test-isa long lint docs site lock clean
+.PHONY: demo test test-isa check long lint docs site lock clean
 
 demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
@@ -14,6 +14,9 @@ test: $(VENV)/installed  ## everything that is checked without a GPU or a downlo
 
 test-isa: $(VENV)/installed  ## the equation tests under every instruction set of this processor (ISA=--extremes: two)
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 $(VENV)/bin/python tests/instruction_sets.py $(ISA)
+
+check: $(VENV)/installed  ## every shipped method keeps the laws: fedray check
+	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) fedray check all
 
 long: $(VENV)/installed  ## tests that take minutes each
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -m long

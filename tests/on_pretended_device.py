@@ -1,6 +1,6 @@
 """The pretended accelerator, and devices whose memory runs out.
 
-`fedray check` runs every method on it (`runtime/test_conformance.py`). `test_devices.py` runs this
+`make check` runs every method on it. `test_devices.py` runs this
 file in a process of its own: autograd knows the devices that were there at the first backward pass.
 """
 

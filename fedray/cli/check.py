@@ -30,7 +30,7 @@ def parser(prog: str = PROG) -> CommandLine:
         "words",
         nargs="+",
         metavar="METHOD or key=value",
-        help="methods to check, and keys to set for all of them",
+        help="methods to check, or all, and keys to set for all of them",
     )
     add_plugin(cli)
     cli.add_debug()
@@ -50,13 +50,15 @@ def check(args: argparse.Namespace) -> int:
     """
     say_next("importing PyTorch")
     from fedray.config import parse_assignments
+    from fedray.core import algorithms
     from fedray.runtime.conformance import Conformance, small_experiment
 
     methods = [word for word in args.words if "=" not in word]
     sets = list(parse_assignments(word for word in args.words if "=" in word))
-    experiments = [small_experiment(method, sets, args.plugin) for method in methods]
     if not methods:
-        raise UserError("name a method to check, for example fedavg")
+        raise UserError("name a method to check, for example fedavg, or all")
+    methods = list(algorithms.names()) if methods == ["all"] else methods
+    experiments = [small_experiment(method, sets, args.plugin) for method in methods]
     with closing(Conformance()) as conformance:
         broken = [
             verdict

@@ -89,7 +89,10 @@ def test_completion_writes_every_parameter_and_is_idempotent(kind, entry):
         ({"name": "minilm", "path": "x"}, r"unknown key 'path' in text\.encoder"),
         ({"name": "minilm", "bert_compat": True}, r"unknown key 'bert_compat' in text\.encoder"),
         ({"name": "random", "pooling": "cls"}, r"unknown key 'pooling' in text\.encoder"),
-        ({"name": "random", "dim": 1}, r"text\.encoder\.dim: expected .*, found 1"),
+        (
+            {"name": "random", "dim": 1},
+            r"text\.encoder\.dim: input should be greater than or equal to .*, found 1",
+        ),
         ({"name": "bert", "pretrained": "openai"}, r"unknown key 'pretrained' in text\.encoder"),
         ({"name": "bert", "seed": 1}, r"unknown key 'seed' in text\.encoder"),
         ({"name": "bert", "path": ""}, r"text\.encoder\.path: "),

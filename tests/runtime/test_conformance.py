@@ -1,4 +1,4 @@
-"""`fedray check`: the shipped methods keep the laws, and a method that breaks one is found.
+"""`fedray check`: a method that breaks a law is found; CI checks all shipped ones (.ci/run).
 
 The command runs in a process of its own: autograd knows the devices that there were when a process
 first went backward, and the pretended one has to be among them.
@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from fedray.core import algorithms
 
 OFFENDERS = Path(__file__).with_name("offenders.py")
 BROKEN = {
@@ -60,19 +58,12 @@ def checked(*words: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_every_shipped_method_keeps_every_law():
-    code, found = checked(*algorithms.names())
-    assert found == {name: dict.fromkeys(found["fedavg"], "") for name in algorithms.names()}
-    assert len(found["fedavg"]) == LAWS
-    assert code == 0
-
-
-@pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_method_that_breaks_a_law_is_found():
-    code, found = checked(*BROKEN, "--plugin", str(OFFENDERS))
+    code, found = checked("fedavg", *BROKEN, "--plugin", str(OFFENDERS))
+    honest = found.pop("fedavg")
+    assert len(honest) == LAWS
+    assert not any(honest.values())
     for method, (law, words) in BROKEN.items():
         assert words in found[method][law], (method, found[method])
     assert found.keys() == BROKEN.keys()
