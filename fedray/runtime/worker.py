@@ -201,9 +201,10 @@ class Worker:
     def _runtime(self, experiment: str) -> ClientRuntime:
         """Return what runs an experiment's steps."""
         runtime = self._runtimes.pop(experiment, None)
-        if runtime is not None:
-            use(runtime.assembly.experiment.plugins)
-        else:
+        if runtime is not None and use(runtime.assembly.experiment.plugins):
+            self._runtimes.clear()  # they hold classes of other versions
+            runtime = None
+        if runtime is None:
             assembly = Assembly(Experiment.model_validate_json(experiment))
             runtime = ClientRuntime(assembly, self._device)
         self._runtimes[experiment] = runtime
