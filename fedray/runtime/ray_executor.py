@@ -35,7 +35,7 @@ from fedray.runtime.deaths import (
 from fedray.runtime.packing import SMALL, accept_mapped_arrays, opened, pack, sealed, size, unpack
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.worker import Answer, Answers, Share
-from fedray.states import LARGE_STATE, Place, StateStore, state_size
+from fedray.states import LARGE, Place, StateStore, state_size
 
 CLIENTS_PER_CALL = 32
 ROWS_MAY_COST = 1.1
@@ -241,11 +241,11 @@ class RayExecutor:
         if state is None:
             return
         if isinstance(state, Place):
-            self.states.put_to_rest(client, state)
+            self.states.put(client, state)
         elif isinstance(state, bytes):
             self.states.put(client, unpack(state))
         else:  # of another node: what Ray's object store holds of it is free again
-            self.states.put_to_rest(client, unpack(state))
+            self.states.write(client, unpack(state))
 
     def _share(
         self,
@@ -263,7 +263,7 @@ class RayExecutor:
             state = self.states.find(client) if is_here else self.states.get(client)
             if state is None or isinstance(state, Place):
                 states[client] = state
-            elif state_size(state) < LARGE_STATE:
+            elif state_size(state) < LARGE:
                 states[client] = sealed(pack(state))
             else:
                 referenced.append(ray.put(pack(state)))

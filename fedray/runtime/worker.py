@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from fedray.runtime.devices import free_memory, limit_memory, pick_device
 from fedray.runtime.memory import keep_freed_memory, peak_rss
 from fedray.runtime.notices import Notices
 from fedray.runtime.packing import accept_mapped_arrays, pack, sealed, unpack
-from fedray.states import LARGE_STATE, Place, SegmentWriter, read_state, state_size
+from fedray.states import LARGE, Place, read_tree, state_size, write_tree
 
 MOST_RUNTIMES = 64
 """Experiments that a worker is ready for at a time; a trial has one per seed."""
@@ -78,13 +77,8 @@ class Share(NamedTuple):
         for client, which in zip(self.clients, self.payloads, strict=True):
             state = self.states[client] if client in self.states else next(rest)
             if isinstance(state, Place):
-                state = read_state(Path(self.folder), state)
+                state = ClientState(**read_tree(Path(self.folder) / state.file))
             yield client, unpack(state), downs[which] if which >= 0 else None
-
-    def writer(self) -> SegmentWriter:
-        """Writes new states to where they rest."""
-        numbers = count()
-        return SegmentWriter(Path(self.folder), lambda: f"{self.name}-{next(numbers)}.states")
 
 
 class Answer(NamedTuple):
@@ -165,13 +159,12 @@ class Worker:
         """
         runtime, total = self._runtime(share.experiment), share.total()
         answers: list[Answer] = []
-        with share.writer() as writer:
-            for client, state, down in share.inputs(referenced):
-                started = time.perf_counter()
-                reply, new = runtime.step(name, share.round, client, state, down, total)
-                after = None if new is state or new is None else _kept(new, share, writer)
-                seconds = time.perf_counter() - started
-                answers.append(Answer(pack(reply), seconds, after))
+        for client, state, down in share.inputs(referenced):
+            started = time.perf_counter()
+            reply, new = runtime.step(name, share.round, client, state, down, total)
+            after = None if new is state or new is None else _kept(new, share, len(answers))
+            seconds = time.perf_counter() - started
+            answers.append(Answer(pack(reply), seconds, after))
         if share.apart:
             return [sealed(answer) for answer in answers]
         parts = [] if total is None else [pack(part) for part in total.parts()]
@@ -212,8 +205,10 @@ class Worker:
         return runtime
 
 
-def _kept(state: ClientState, share: Share, writer: SegmentWriter) -> Any:
-    """A new state as it is answered: where it rests, or, small or of another node, itself."""
-    if state_size(state) < LARGE_STATE:
+def _kept(state: ClientState, share: Share, number: int) -> Any:
+    """Return a new state as it is answered: its place, or, small or of another node, itself."""
+    if state_size(state) < LARGE:
         return sealed(pack(state))
-    return writer.add(state) if share.folder else pack(state)
+    if not share.folder:
+        return pack(state)
+    return write_tree(Path(share.folder) / f"{share.name}-{number}.safetensors", vars(state))
