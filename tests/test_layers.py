@@ -46,7 +46,7 @@ LAYERS = [
     ["evaluation"],
     ["algorithms", "states"],
     ["federation"],
-    ["checkpoint", "kept"],
+    ["checkpoint", "saved_models"],
     ["tracking"],
     ["runtime"],
     ["report", "sweep", "pretrain", "trained"],

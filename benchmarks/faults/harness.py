@@ -23,6 +23,7 @@ from fedray.core import algorithms
 from fedray.core.state import leaves
 from fedray.errors import UserError
 from fedray.records import MEASURED_SECONDS, Run, RunFolder
+from fedray.states import DATABASE
 
 SERIAL = ("--executor", "serial", "--no-track")
 LIMIT_SECONDS = 900.0
@@ -298,8 +299,8 @@ def _leftovers(out: Path) -> str:
     left = sorted({path.name for path in out.iterdir()} - _FILES)
     store = CheckpointStore(out, RunFolder(out).read().info.identity)
     store.load()
-    left += sorted({p.name for p in store.folder.iterdir()} - {"states"})[1:]
-    left += store.states.unused_files()
+    left += sorted({p.name for p in store.folder.iterdir()} - {"states", DATABASE})
+    left += map(str, store.states.unused_files())
     left += sorted({path.name for path in out.glob("models/*")} - {"best", "last"})
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""

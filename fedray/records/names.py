@@ -13,8 +13,8 @@ from fedray.files import is_temporary
 _NAMES = {
     "": r"(config\.yaml|(owner|result|partition|matrices)\.json|(rounds|releases)\.jsonl"
     r"|partition\.png|error\.txt|\.lock|plugins|checkpoints|models)",
-    "checkpoints": r"round_\d{5,}|states",
-    "checkpoints/states": r"[0-9a-f]{8}-\d+\.(jsonl|states(-\d+\.states)?)",
+    "checkpoints": r"states(\.sqlite(-journal|-wal|-shm)?)?",
+    "checkpoints/states": r"[0-9a-f]{8}-\d+(-\d+)?\.safetensors",
     "models": r"best|last",
     "plugins": r".+",
 }
@@ -38,7 +38,7 @@ def check_state_file(name: str) -> str:
     """Return the name of a file of states, after checking that fedray gives such names.
 
     Raises:
-        ValueError: for any other name; a path in an edited index could lead out of the folder.
+        ValueError: for any other name; a path in an edited database could lead out of the folder.
     """
     if not _STATES.fullmatch(name):
         raise ValueError(f"it names the file {name[:80]!r}, which is no file of states")

@@ -51,10 +51,10 @@ from fedray.records import (
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.devices import pick_device, servers_memory
-from fedray.runtime.keeping import ModelKeeper
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.outside import changed_files, said
 from fedray.runtime.privacy import accountant_of, statement
+from fedray.saved_models import ModelSaver
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,14 @@ class Session:
             accountant_of(experiment, self._folder, self._note),
         )
         self._store = CheckpointStore(out, self._assembly.identity)
-        self._models = ModelKeeper(self._assembly, self._federation, self._folder, self._keeps)
+        self._models = ModelSaver(
+            self._federation,
+            experiment,
+            self._assembly.data,
+            self._assembly.identity,
+            self._folder,
+            self._keeps,
+        )
 
     def rounds(self) -> Generator[Round, None, None]:
         """Yield each round; after a resume, only the new ones.

@@ -1,38 +1,35 @@
-"""Clients' states at rest: in memory up to a bound, then in mapped files that a checkpoint names.
+"""Clients' states and checkpoints: small ones in an SQLite file, large ones in files beside it.
 
-segments.py  files of states, a record each
-index.py     who rests where: lines that are only ever appended
-written.py   what stands beside them: sealed facts, payloads taken apart
-store.py     the states of one run, of which its process holds references
+tensors.py   nested trees of tensors as safetensors
+database.py  numbered trees of one moment, replaced in one transaction
+store.py     the states of one run, over the database of its last checkpoint
 """
 
-from fedray.states.index import IndexLog
-from fedray.states.segments import (
-    LARGE_STATE,
-    LARGE_TENSOR,
+from fedray.states.database import DATABASE, StateDatabase, other_format
+from fedray.states.store import StateStore, state_size
+from fedray.states.tensors import (
+    LARGE,
     Place,
-    SegmentWriter,
-    check_state,
     damaged,
-    read_state,
-    state_size,
+    join_payload,
+    read_tree,
+    split_payload,
+    tree_bytes,
+    write_tree,
 )
-from fedray.states.store import Saving, StateStore
-from fedray.states.written import put_together, read_sealed, taken_apart
 
 __all__ = [
-    "IndexLog",
-    "LARGE_STATE",
-    "LARGE_TENSOR",
+    "DATABASE",
+    "LARGE",
     "Place",
-    "Saving",
-    "SegmentWriter",
+    "StateDatabase",
     "StateStore",
-    "check_state",
     "damaged",
-    "put_together",
-    "read_sealed",
-    "read_state",
+    "join_payload",
+    "other_format",
+    "read_tree",
+    "split_payload",
     "state_size",
-    "taken_apart",
+    "tree_bytes",
+    "write_tree",
 ]

@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedray.records import RunFolder, parse_json
+from fedray.records import RunFolder
+from fedray.saved_models import SavedModels
 from fedray.tracking.store import OpenRun, Store
 
 LOADER = "fedray.trained.pyfunc"
@@ -58,19 +59,19 @@ def _saved(folder: Path, kept: Path, temporary: Path) -> Path:
         place,
         loader_module=LOADER,
         data_path=str(data),
-        signature=_signature(parse_json((kept / "meta.json").read_bytes())),
+        signature=_signature(SavedModels(kept).facts.image),
         pip_requirements=[f"{name}=={version(name)}" for name in ("fedray", "torch", "mlflow")],
     )
     return place
 
 
-def _signature(meta: dict[str, Any]) -> Any:
+def _signature(image: tuple[int, int, int]) -> Any:
     """Images in, names of classes out: [n]; of dense models, which nobody checks, [n, H, W]."""
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import ParamSchema, ParamSpec, Schema, TensorSpec
 
-    images = TensorSpec(np.dtype(np.uint8), (-1, *meta["image"]), "images")
+    images = TensorSpec(np.dtype(np.uint8), (-1, *image), "images")
     classes = TensorSpec(np.dtype(str), (-1,), "classes")
     params = ParamSchema([ParamSpec("client", "long", EVERYBODY)])
     return ModelSignature(Schema([images]), Schema([classes]), params)

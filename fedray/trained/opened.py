@@ -15,9 +15,9 @@ from fedray.core import Client, LocalContext, Samples, Skeleton
 from fedray.data import FederatedData, ImageSet
 from fedray.data.sources import sources
 from fedray.errors import UserError, one_line
-from fedray.kept import KeptFacts, KeptModels, models_folder
 from fedray.records import RunFolder
 from fedray.runtime.assembly import Assembly
+from fedray.saved_models import ModelFacts, SavedModels, models_folder
 from fedray.trained.images import Preprocessing
 from fedray.trained.model import TrainedModel
 
@@ -35,14 +35,14 @@ class TrainedModels:
         assembly: the parts of the run, without its images.
     """
 
-    def __init__(self, folder: Path, kept: KeptModels, device: torch.device) -> None:
+    def __init__(self, folder: Path, kept: SavedModels, device: torch.device) -> None:
         self.folder = folder
         self.device = device
         self._kept = kept
         self.assembly = without_data(read_without_data(folder), kept.facts)
 
     @property
-    def facts(self) -> KeptFacts:
+    def facts(self) -> ModelFacts:
         """What is known of them: the round, how it was chosen, its metrics."""
         return self._kept.facts
 
@@ -129,7 +129,7 @@ def open_models(
         found = best if _is_of_last_round(folder, best) else None
     if found is None:
         raise UserError(_why_there_are_none(folder, which))
-    return TrainedModels(folder, KeptModels(found), _usable(device))
+    return TrainedModels(folder, SavedModels(found), _usable(device))
 
 
 def _usable(device: str) -> torch.device:
@@ -153,7 +153,7 @@ def _is_of_last_round(folder: Path, best: Path) -> bool:
     if not RunFolder(folder).has_result:
         return False
     run = RunFolder(folder).read()
-    return run.is_finished and run.done == KeptModels(best).facts.round
+    return run.is_finished and run.done == SavedModels(best).facts.round
 
 
 def _why_there_are_none(folder: Path, which: str | None) -> str:
@@ -181,7 +181,7 @@ def read_without_data(folder: Path) -> Experiment:
     return load_experiment({**tree, "data": {**tree.get("data", {}), "root": None}})
 
 
-def without_data(experiment: Experiment, facts: KeptFacts) -> Assembly:
+def without_data(experiment: Experiment, facts: ModelFacts) -> Assembly:
     """The parts of a run whose clients have no images."""
     channels, height, width = facts.image
     images = ImageSet(

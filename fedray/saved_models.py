@@ -1,0 +1,282 @@
+"""The models of one round, exactly as they were tested: what each client kept, what it was sent.
+
+    <out>/models/best/
+        states.sqlite     the round, how it was chosen, classes, size of images; small tensors
+        states/           large tensors (`fedray.states.database`)
+    <out>/models/last/
+
+A folder is written beside its place and renamed, so a torn one has no final name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedray.config import Experiment
+from fedray.core import ClientState, Payload, StateTree
+from fedray.data import FederatedData
+from fedray.evaluation.protocols import HasGlobalModel
+from fedray.federation import Federation
+from fedray.records import BEST, Round, RunFolder
+from fedray.states import StateDatabase, damaged, join_payload, split_payload, tree_bytes
+
+log = logging.getLogger(__name__)
+
+Which = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a round's models besides their tensors.
+
+    Attributes:
+        round: after which they were tested.
+        chosen: how the round was chosen, for people; "" of the last one.
+        metrics: of that round, by name.
+        identity: hash of the experiment and its data.
+        image: channels, height and width of what the models see.
+        class_names: of all classes; their order is the labels'.
+        base: how many of them, the first ones, were trained on; None for all.
+        clients: N.
+        is_global: whether all clients predict with one model.
+    """
+
+    round: int
+    chosen: str
+    metrics: Mapping[str, float]
+    identity: str
+    image: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    base: int | None
+    clients: int
+    is_global: bool
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What one client was tested with.
+
+    Attributes:
+        client: its id.
+        state: what it kept; None of a client that never stepped.
+        down: what it was sent.
+    """
+
+    client: int
+    state: ClientState | None
+    down: Payload | None
+
+
+class TooLarge(Exception):
+    """The models take more bytes than they may."""
+
+
+def models_folder(out: Path, which: Which) -> Path:
+    """Return the folder of a run's saved models."""
+    return out / "models" / which
+
+
+def save_models(place: Path, facts: ModelFacts, tested: Iterable[Tested], most: float) -> None:
+    """Write the models of one round, in place of those that are there.
+
+    Args:
+        place: their folder.
+        facts: what is known of them.
+        tested: of every client, in their order.
+        most: the bytes that their tensors may take.
+
+    Raises:
+        TooLarge: if they would take more; what was there before is left.
+        OSError: if they cannot be written.
+    """
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    index: dict[str, Any] = {"models": asdict(facts), "downs": [], "payloads": []}
+    try:
+        trees = _limited(_trees(facts.clients, tested, index), most)
+        StateDatabase(temporary, lasting=False).save(index, trees)
+        old = _set_aside(place)
+        os.replace(temporary, place)  # at once: removing the old ones may take long
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def forget_models(place: Path) -> None:
+    """Remove saved models, if there are any: at once under their name, whatever happens then."""
+    shutil.rmtree(_set_aside(place), ignore_errors=True)
+
+
+def _set_aside(place: Path) -> Path:
+    """Give saved models, if there are any, a name that `remove_torn` knows."""
+    old = place.with_name(f".{place.name}.old.{os.getpid()}.tmp")
+    if place.exists():
+        os.replace(place, old)
+    return old
+
+
+def _trees(
+    clients: int, tested: Iterable[Tested], index: dict[str, Any]
+) -> Iterator[tuple[int, StateTree]]:
+    """Yield states by client, then payloads, each once however many clients were sent it.
+
+    Args:
+        clients: N; the first payload has this number.
+        tested: of every client, in their order.
+        index: gets the clients' payloads in `downs`, and what is plain data of these in `payloads`.
+    """
+    numbers: dict[int, tuple[Payload, int]] = {}  # holds the payloads, so that no id comes again
+    for each in tested:
+        if each.state is not None:
+            yield each.client, {"model": each.state.model, "memory": each.state.memory}
+        if each.down is not None and id(each.down) not in numbers:
+            number = clients + len(numbers)
+            plain, tensors = split_payload(each.down)
+            numbers[id(each.down)] = each.down, number
+            index["payloads"].append(plain)
+            yield number, tensors
+        index["downs"].append(None if each.down is None else numbers[id(each.down)][1])
+
+
+def _limited(
+    trees: Iterator[tuple[int, StateTree]], most: float
+) -> Iterator[tuple[int, StateTree]]:
+    """Yield trees as long as they are not too large.
+
+    Raises:
+        TooLarge: if they are.
+    """
+    for number, tree in trees:
+        most -= tree_bytes(tree)
+        if most < 0:
+            raise TooLarge
+        yield number, tree
+
+
+class SavedModels:
+    """The models of one round as `save_models` wrote them.
+
+    Args:
+        folder: theirs.
+
+    Attributes:
+        facts: what is known of them.
+
+    Raises:
+        UserError: if they are damaged, missing or of another version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._database = StateDatabase(folder)
+        index = self._database.facts()
+        if index is None:
+            raise damaged(self._database.path, FileNotFoundError())
+        models = index["models"]
+        shape, classes = tuple(models.pop("image")), tuple(models.pop("class_names"))
+        self._index = index
+        self.facts = ModelFacts(**models, image=shape, class_names=classes)
+
+    def __iter__(self) -> Iterator[Tested]:
+        return (self[client] for client in range(self.facts.clients))
+
+    def __getitem__(self, client: int) -> Tested:
+        """Return what one client was tested with; payloads' types must have been imported.
+
+        Raises:
+            UserError: if a file is damaged or missing.
+        """
+        state = self._database.find(client)
+        number, down = self._index["downs"][client], None
+        if number is not None:
+            plain = self._index["payloads"][number - self.facts.clients]
+            down = join_payload(plain, self._database.read(number), self._database.path)
+        return Tested(client, None if state is None else ClientState(**state), down)
+
+
+class ModelSaver:
+    """Writes models of a run's best round and of its last into its folder, as `keep.models` says.
+
+    Args:
+        federation: holds the models.
+        experiment: the run's.
+        data: the run's.
+        identity: hash of both.
+        folder: the run's.
+        usual: what is kept where `keep.models` is not set.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        experiment: Experiment,
+        data: FederatedData,
+        identity: str,
+        folder: RunFolder,
+        usual: Literal["best", "none"],
+    ) -> None:
+        self._federation = federation
+        self._experiment = experiment
+        self._data = data
+        self._identity = identity
+        self._folder = folder
+        self._which = experiment.keep.models or usual
+
+    def after(self, done: Round, best: int | None, *, is_last: bool) -> None:
+        """Save the models of a round, if it is the best so far or the last.
+
+        Args:
+            done: the round; the federation is what it was after it.
+            best: the best round so far, if any.
+            is_last: whether there is no further one.
+
+        Raises:
+            OSError: if they cannot be written.
+        """
+        if best == done.round and self._which == "best":
+            self._save("best", done)
+            forget_models(models_folder(self._folder.path, "last"))
+        elif is_last and self._which != "none":
+            self._save("last", done)
+
+    def _save(self, which: Which, done: Round) -> None:
+        most = self._experiment.keep.max_gb
+        place = models_folder(self._folder.path, which)
+        try:
+            save_models(place, self._facts(which, done), self._tested(), most * 1e9)
+        except TooLarge:
+            self._which = "none"
+            for each in ("best", "last"):
+                forget_models(models_folder(self._folder.path, each))
+            log.warning(
+                "the models of %d clients take more than keep.max_gb=%g GB, so they are not kept; "
+                "raise it, or set keep.models=none",
+                self._experiment.data.clients,
+                most,
+            )
+
+    def _tested(self) -> Iterator[Tested]:
+        """Yield what every client was tested with."""
+        states = self._federation.executor.states
+        for sent in self._federation.sent():
+            for client, down in sent.items():
+                yield Tested(client, states.get(client), down)
+
+    def _facts(self, which: Which, done: Round) -> ModelFacts:
+        algorithm, state = self._federation.algorithm, self._federation.snapshot.server
+        return ModelFacts(
+            round=done.round,
+            chosen=BEST[self._experiment.report.select] if which == "best" else "",
+            metrics=done.metrics,
+            identity=self._identity,
+            image=self._data.images.shape,
+            class_names=self._data.images.class_names,
+            base=self._data.base,
+            clients=self._experiment.data.clients,
+            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(state),
+        )

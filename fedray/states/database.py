@@ -1,0 +1,312 @@
+"""Trees of tensors under numbers, in one SQLite file and files beside it: all of one moment.
+
+    FOLDER/states.sqlite    the facts of that moment, small trees, the names of large ones
+    FOLDER/states/          large trees, a safetensors file each
+
+One transaction replaces what has changed: after a kill or a full disk the moment before is whole.
+There is a rollback journal, not a write-ahead log, which network file systems cannot hold. Each row
+has a checksum over its number, its file's name and its content. The facts carry their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fedray.core import StateTree
+from fedray.errors import UserError
+from fedray.files import sync
+from fedray.records import check_state_file, checksum, parse_json, sealed, unsealed
+from fedray.states.tensors import (
+    DAMAGE,
+    LARGE,
+    Place,
+    damaged,
+    file_checksum,
+    read_tree,
+    tree_bytes,
+    tree_from_bytes,
+    tree_to_bytes,
+    write_tree,
+)
+
+FORMAT = 5
+"""5 is the first in SQLite."""
+DATABASE = "states.sqlite"
+WAIT_SECONDS = 600.0
+"""How long a process waits for another that reads or writes the file."""
+_SCHEMA = {
+    "facts": "CREATE TABLE facts (json TEXT NOT NULL)",
+    "trees": "CREATE TABLE trees (number INTEGER PRIMARY KEY, file TEXT, content BLOB, "
+    "checksum TEXT NOT NULL)",
+}
+_PAGE_BYTES = 16384
+_SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""The last bytes of a journal that names another file, which SQLite may then remove."""
+Entry: TypeAlias = StateTree | Place
+"""A tree of tensors, or the place of one that has been written."""
+
+
+class StateDatabase:
+    """Numbered trees of one moment.
+
+    Args:
+        folder: the folder of the SQLite file; it may be missing.
+        lasting: whether what `save` writes is on the disk when it returns.
+
+    Attributes:
+        path: the SQLite file.
+        files: the folder of the large trees.
+        places: for each number that `load` or `adopt` found, the place of its tree, or None for a
+            tree in the SQLite file.
+    """
+
+    def __init__(self, folder: Path, *, lasting: bool = True) -> None:
+        self._lasting = lasting
+        self.path = folder / DATABASE
+        self.files = folder / "states"
+        self.places: dict[int, Place | None] = {}
+        self._token, self._names = secrets.token_hex(4), itertools.count()
+        self._open: sqlite3.Connection | None = None
+
+    def new_name(self) -> str:
+        """Return a name, without its ending, that no file of a tree ever had."""
+        return f"{self._token}-{next(self._names)}"
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def save(
+        self, facts: Mapping[str, Any], entries: Iterable[tuple[int, Entry]]
+    ) -> dict[int, Place | None]:
+        """Replace the facts and some trees in one transaction, and remove replaced files.
+
+        May run in a thread beside readers; call `adopt` in theirs.
+
+        Args:
+            facts: plain data; read after the entries.
+            entries: the numbers with their new trees.
+
+        Returns:
+            The new places of these numbers, for `adopt`.
+
+        Raises:
+            OSError, SafetensorError: if they cannot be written; all is as it was before.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with closing(_connect(self.path, "rwc")) as file:
+                _begin(file, "EXTRA" if self._lasting else "OFF")
+                new = {number: self._put(file, number, entry) for number, entry in entries}
+                count = len(self.places) + sum(number not in self.places for number in new)
+                tree = sealed({**facts, "trees": count})
+                file.execute("DELETE FROM facts")
+                file.execute("INSERT INTO facts VALUES (?)", [json.dumps(tree, allow_nan=False)])
+                if self._lasting and self.files.is_dir():
+                    sync(self.files)
+                file.execute("COMMIT")
+        except sqlite3.Error as error:
+            is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            code = errno.ENOSPC if is_full else errno.EIO
+            raise OSError(code, f"{os.strerror(code)} ({error})", str(self.path)) from error
+        for number, place in new.items():
+            old = self.places.get(number)
+            if old is not None and old != place:
+                self.remove(old)
+        return new
+
+    def adopt(self, places: Mapping[int, Place | None]) -> None:
+        """Go on with what `save` returned."""
+        self.places.update(places)
+
+    def _put(self, file: sqlite3.Connection, number: int, entry: Entry) -> Place | None:
+        """Replace one tree; a small one that was written to a file is copied from there."""
+        content, place = b"", None
+        if isinstance(entry, Place):
+            path = self.files / entry.file
+            if path.stat().st_size < LARGE:
+                content = path.read_bytes()
+            else:
+                place = entry
+        elif tree_bytes(entry) < LARGE:
+            content = tree_to_bytes(entry)
+        else:
+            place = write_tree(self.files / f"{self.new_name()}.safetensors", entry)
+        if place is None:
+            digest = hashlib.sha256(content).hexdigest()
+            row = [number, None, content, _row_checksum(number, None, digest)]
+        else:
+            if self._lasting:
+                sync(self.files / place.file)
+            row = [number, place.file, None, _row_checksum(number, *place)]
+        file.execute("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?)", row)
+        return place
+
+    def remove(self, place: Place) -> None:
+        """Remove a file that nothing names any more; `tidy` tries again."""
+        with suppress(OSError):
+            (self.files / place.file).unlink(missing_ok=True)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the facts, after a look at every byte; None if nothing was ever saved.
+
+        Raises:
+            UserError: if a file is damaged, missing or of another format.
+        """
+        self.close()
+        facts = self.facts()
+        if facts is None:
+            return None
+        with _saying_damage(self.path):
+            rows = self._rows("SELECT * FROM trees ORDER BY number")
+            places = {number: place for number, place, _ in rows}
+            if len(places) != facts["trees"]:
+                raise ValueError("trees are missing")
+            (state,) = self._file().execute("PRAGMA quick_check(1)").fetchone()
+            if state != "ok":
+                raise ValueError(" ".join(state.split()))
+        self.places = places
+        return facts
+
+    def facts(self) -> dict[str, Any] | None:
+        """Return the facts without a look at the trees; None if nothing was ever saved.
+
+        Raises:
+            UserError: as `load`.
+        """
+        if not self.path.exists():
+            return None
+        with _saying_damage(self.path):
+            _refuse_super_journal(self.path)
+            ((version,),) = self._file().execute("PRAGMA user_version").fetchall()
+            schema = dict(self._file().execute("SELECT name, sql FROM sqlite_master").fetchall())
+            if not schema and not version:
+                return None  # killed before the first commit
+            if version != FORMAT:
+                raise other_format(self.path, version)
+            if schema != _SCHEMA:
+                raise ValueError("its tables are not those of fedray")
+            ((text,),) = self._file().execute("SELECT json FROM facts").fetchall()
+            return unsealed(parse_json(text))
+
+    def read(self, number: int) -> dict[str, Any]:
+        """Return the tree of a number, after a look at every byte of it.
+
+        Raises:
+            UserError: if it is damaged or missing.
+        """
+        tree = self.find(number)
+        if tree is None:
+            raise damaged(self.path, ValueError(f"tree {number} is missing"))
+        return tree
+
+    def find(self, number: int) -> dict[str, Any] | None:
+        """Return the tree of a number as `read` does; None if there is none."""
+        with _saying_damage(self.path):
+            rows = list(self._rows("SELECT * FROM trees WHERE number = ?", number))
+            if not rows:
+                return None
+            ((_, place, content),) = rows
+            if place is None:
+                return tree_from_bytes(content)
+        return read_tree(self.files / place.file)
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _rows(self, query: str, *values: int) -> Iterator[tuple[int, Place | None, bytes]]:
+        """Yield numbers with their places or contents, each held against its checksum."""
+        for number, name, content, expected in self._file().execute(query, values):
+            where, place = self.path, None
+            if name is None:
+                digest = hashlib.sha256(content).hexdigest()
+            else:
+                where = self.files / check_state_file(name)
+                digest = file_checksum(where)
+                place = Place(name, digest)
+            if _row_checksum(number, name, digest) != expected:
+                raise damaged(where, ValueError("its content does not fit its checksum"))
+            yield number, place, content
+
+    def _file(self) -> sqlite3.Connection:
+        if self._open is None:
+            self._open = _connect(self.path, "rw")
+        return self._open
+
+
+def other_format(path: Path, version: int) -> UserError:
+    """Return the error about a file that another version of fedray wrote."""
+    return UserError(
+        f"{path} has format {version}, this version reads {FORMAT}; go on with the version that "
+        "wrote it, or start anew with another --out"
+    )
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a file without implicit transactions.
+
+    Raises:
+        OSError, sqlite3.Error: if it cannot be opened.
+    """
+    if path.exists() and not os.access(path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(
+        uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
+    )
+
+
+def _begin(file: sqlite3.Connection, synchronous: str) -> None:
+    """Begin a transaction; make the tables of a new file."""
+    file.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    file.execute("PRAGMA journal_mode = DELETE")
+    file.execute(f"PRAGMA synchronous = {synchronous}")
+    file.execute("PRAGMA trusted_schema = OFF")
+    file.execute("BEGIN IMMEDIATE")
+    if file.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        for table in _SCHEMA.values():
+            file.execute(table)
+        file.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _row_checksum(number: int, file: str | None, digest: str) -> str:
+    return checksum(f"{number} {file or ''} {digest}")
+
+
+def _refuse_super_journal(path: Path) -> None:
+    """Refuse a journal that names a further file, which SQLite would remove; fedray writes none.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    journal = path.with_name(f"{path.name}-journal")
+    if journal.is_file() and journal.read_bytes()[-8:] == _SUPER_JOURNAL:
+        raise ValueError("its journal names another file")
+
+
+@contextmanager
+def _saying_damage(path: Path) -> Iterator[None]:
+    """Turn whatever reading a damaged file raises into one sentence.
+
+    Raises:
+        UserError: naming the file.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (*DAMAGE, sqlite3.Error) as error:
+        raise damaged(path, error) from None

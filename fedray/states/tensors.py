@@ -1,0 +1,164 @@
+"""Nested trees of tensors as safetensors, in files or as bytes.
+
+The metadata holds the tree as JSON: the names in their order, and for each tensor its name in the
+file. Tensors read from a file are mapped: memory holds them as long as it likes, and to write to
+them changes no file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save, save_file
+from torch import Tensor
+
+from fedray.core import Payload, StateTree
+from fedray.core.state import is_tree, leaves
+from fedray.errors import UserError
+
+LARGE = 100_000
+"""Bytes of tensors from which on a tree has a file of its own."""
+DAMAGE = (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError)
+"""Errors raised by reading a file that is not as it was written."""
+_TREE = "tree"
+
+
+class Place(NamedTuple):
+    """A tree in a file.
+
+    Attributes:
+        file: the name of the file.
+        checksum: SHA-256 of its content, in hexadecimal digits.
+    """
+
+    file: str
+    checksum: str
+
+
+def tree_bytes(tree: StateTree) -> int:
+    """Return the bytes of a tree's tensors."""
+    return sum(leaf.nbytes for _, leaf in leaves(tree))
+
+
+def write_tree(path: Path, tree: StateTree) -> Place:
+    """Write a tree to a new file.
+
+    Raises:
+        OSError, SafetensorError: if it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors, metadata = _flat(tree)
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)  # makes a file that its owner alone may read
+    path.chmod(mode)
+    return Place(path.name, file_checksum(path))
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """Map a file that `write_tree` wrote.
+
+    Raises:
+        UserError: if the file is missing or cut.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _nested(json.loads(file.metadata()[_TREE]), file.get_tensor)
+    except DAMAGE as error:
+        raise damaged(path, error) from None
+
+
+def tree_to_bytes(tree: StateTree) -> bytes:
+    """Return what `write_tree` would write."""
+    tensors, metadata = _flat(tree)
+    return save(tensors, metadata)
+
+
+def tree_from_bytes(content: bytes) -> dict[str, Any]:
+    """Return the tree that `tree_to_bytes` was given; the errors are those in `DAMAGE`."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return _nested(json.loads(header["__metadata__"][_TREE]), load(content).__getitem__)
+
+
+def file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """Return the error that says why a file cannot be read, and what to do."""
+    where = getattr(error, "filename", None) or path
+    if isinstance(error, PermissionError):
+        return UserError(
+            f"{where} may not be read by this account; ask its owner for the right, or start anew "
+            "with another --out"
+        )
+    reason = "it is missing" if isinstance(error, FileNotFoundError) else error
+    return UserError(
+        f"{where} is damaged ({reason}); restore it from a copy, or start anew with another --out"
+    )
+
+
+def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a payload's type and numbers as plain data, and its tensors by field."""
+    values = {each.name: getattr(payload, each.name) for each in fields(payload)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Mapping)}
+    numbers = {name: value for name, value in values.items() if name not in tensors}
+    return {"type": payload.full_name(), "numbers": numbers}, tensors
+
+
+def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: Path) -> Payload:
+    """Return the payload that `split_payload` was given.
+
+    Raises:
+        UserError: if this process has imported no payload of its type.
+    """
+    kind = Payload.types.get(facts["type"])
+    if kind is None:
+        raise UserError(
+            f"{where} holds a payload of type {facts['type']}, which this version does not know; "
+            "read it with the code that wrote it"
+        )
+    return kind(**facts["numbers"], **tensors)
+
+
+def _flat(tree: StateTree) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return a tree's tensors by name, and the metadata: safetensors refuses shared memory."""
+    tensors: dict[str, Tensor] = {}
+    addresses: set[int] = set()
+
+    def keep(tensor: Tensor, path: tuple[str, ...]) -> str:
+        name = "/".join(path)
+        while name in tensors:  # keys may hold the slash that joins them
+            name += "'"
+        kept = tensor.detach().cpu().contiguous()
+        address = kept.untyped_storage().data_ptr()
+        tensors[name] = kept.clone() if address in addresses else kept
+        addresses.add(address)
+        return name
+
+    def names(branch: StateTree, path: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            key: names(value, (*path, key)) if is_tree(value) else keep(value, (*path, key))
+            for key, value in branch.items()
+        }
+
+    return tensors, {_TREE: json.dumps(names(tree, ()))}
+
+
+def _nested(names: Mapping[str, Any], get: Callable[[str], Tensor]) -> dict[str, Any]:
+    return {
+        key: _nested(value, get) if isinstance(value, Mapping) else get(value)
+        for key, value in names.items()
+    }
