@@ -124,7 +124,7 @@ class Published:
     @cached_property
     def metric(self) -> dict[str, Metric]:
         """What its numbers mean, by the names of its runs' own metrics."""
-        return {name: Metric.from_json(name, of) for name, of in self.tree["metrics"].items()}
+        return {name: Metric(name, **of) for name, of in self.tree["metrics"].items()}
 
     def find(
         self, experiment: Experiment, plan: TablePlan, row: str, phase: Phase
