@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from written_runs import ACCURACY, groups_in, write_run
 
+from fedray.records import sealed
 from fedray.report.command import main
 from fedray.report.comparable import blocks_of, methods_differ, unlike, why_apart
 from fedray.report.compared import Compared
