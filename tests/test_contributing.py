@@ -101,4 +101,6 @@ def test_files_outside_the_package_add_what_they_show(tmp_path):
     assert all("local_accuracy_range" in metrics for metrics in found.values())
     result = json.loads((tmp_path / "mine" / "result.json").read_text())
     assert result["config"]["algorithm"] == {"name": "prox", "weights": "samples", "mu": 0.5}
-    assert result["metrics"]["local_accuracy_range"]["direction"] == "min"
+    assert {each["name"]: each["direction"] for each in result["metrics"]}[
+        "local_accuracy_range"
+    ] == "min"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from pages import DOCS, ROOT, commands, files
 from PIL import Image
+from rounds import result_in
 
 PAGE = DOCS / "from-nothing.md"
 
@@ -84,10 +84,7 @@ def test_the_page_from_an_empty_folder(installed, tmp_path):
 
 def check_runs(results: Path) -> None:
     """Three methods on the same images, by two workers, with the project's model."""
-    found = {
-        name: json.loads((results / name / "result.json").read_text())
-        for name in ("mine", "fedproto", "local")
-    }
+    found = {name: result_in(results / name) for name in ("mine", "fedproto", "local")}
     for name, result in found.items():
         config = result["config"]
         assert config["algorithm"]["name"] == name

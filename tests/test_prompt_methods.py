@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from prompting import initial_prompts, prompted_model
+from rounds import rounds_in
 
 from fedray.cli.run import main as fedray_run
 from fedray.core import algorithms
@@ -139,7 +140,7 @@ def saved_prompts(method, tiny_clip, out):
         keys.append("data.validation_fraction=0.2")
     words = [f"{method}_clip", *keys, "--executor", "serial", "--no-track", "--out", str(out)]
     assert fedray_run(words) == 0
-    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    rounds = rounds_in(out)
     saved, first = (list(rounds[r]["metrics"]["per_client"].values()) for r in (-1, 0))
     assert saved != first  # so an initial prompt in place of a saved one would show
     return saved

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,7 +37,7 @@ _IMPORTED = (
 )
 _FILES = {
     *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json", "models"),
-    *("partition.json", "partition.png", "result.json", "tracking.json"),
+    *("partition.json", "partition.png", "result.json", "rounds.jsonl", "tracking.json"),
 }
 """The files that a finished run may leave."""
 
@@ -258,7 +258,7 @@ def _rounds_difference(mine: Run, theirs: Run) -> str:
     if numbers != list(range(theirs.done + 1)):
         return f"the rounds are {numbers}"
     for one, other in zip(mine.rounds, theirs.rounds, strict=True):
-        first, second = one.to_json(), other.to_json()
+        first, second = asdict(one), asdict(other)
         for key in second:
             if key not in MEASURED_SECONDS and first[key] != second[key]:
                 return f"round {one.round}: {key} is {first[key]}, undisturbed {second[key]}"

@@ -25,8 +25,7 @@ from benchmarks.common import free_port
 from benchmarks.faults.harness import Tally
 from benchmarks.faults.proxy import FAULTS, Proxy
 from fedray.config import Experiment
-from fedray.files import write_json
-from fedray.records import Costs, Round, Run, RunFolder, RunInfo, Traffic
+from fedray.records import Costs, Environment, Round, Run, RunFolder, RunInfo, Traffic
 from fedray.tracking import MlflowTracker, grouped
 
 TRIALS = ("trial_0", "trial_1")
@@ -86,19 +85,20 @@ def _answers(port: int) -> bool:
 def make_sweep(home: Path, draw: random.Random, *, wide: bool = False) -> Path:
     """Write two trials' result.json; with `wide` they have more metrics than a request may hold."""
     for seed, trial in enumerate(TRIALS):
-        (home / trial).mkdir(parents=True)
         experiment = Experiment(name="digits", rounds=4, seed=seed)
-        names = {"name": "digits", "scale": "laptop", "algorithm": "fedavg", "versions": {}}
+        names = {"name": "digits", "scale": "laptop", "algorithm": "fedavg"}
         hashes = {"partition_sha256": "f" * 64, "data_sha256": "d" * 64}
         hashes["identity"] = experiment.identity("data")
-        info = RunInfo(**names, **hashes, config=experiment.tree(), seed=seed)
+        info = RunInfo(
+            **names, **hashes, config=experiment.tree(), seed=seed, environment=Environment()
+        )
         metrics = [f"m{i}" for i in range(1200 if wide else 20)]
         rounds = [
             Round(r, 1.0, {name: draw.random() for name in metrics}, up=Traffic({"w": r}))
             for r in range(5)
         ]
         run = Run(info, rounds, Costs(wall_seconds=5.0))
-        write_json(home / trial / "result.json", run.to_json())
+        RunFolder(home / trial).write(run)
     return home
 
 

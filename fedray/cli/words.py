@@ -111,6 +111,9 @@ WORDS: Mapping[str, Word] = MappingProxyType(
         "upload": Word(
             RESULTS, "log finished runs to MLflow", "fedray.tracking.__main__", before=("upload",)
         ),
+        "convert": Word(
+            RESULTS, "bring results of the second edition into today's form", "fedray.cli.convert"
+        ),
         "predict": Word(RESULTS, "use a run's models on images", "fedray.cli.predict"),
         "new": Word(OWN, "write a method, model, source or project to edit", "fedray.cli.new"),
         "check": Word(

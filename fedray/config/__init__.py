@@ -7,12 +7,16 @@ experiment.py  every key of an experiment with its unit, bounds and default; its
 files.py       YAML files, what they extend, dotted overrides
 listed.py      the plug-ins that a file names
 plugged.py     their texts, in use before an experiment is resolved
+components.py  the typed parameters of what is chosen by name
+input_files.py the files that an experiment names: their place and content
 sources.py     where the values of an experiment file come from
 resolution.py  presets, names and defaults: from a tree to a complete experiment
 """
 
+from fedray.config.components import parameters
 from fedray.config.experiment import (
     EXECUTION_KEYS,
+    LABELS,
     RESOURCE_KEYS,
     WEIGHT_FILES,
     DataConfig,
@@ -43,6 +47,7 @@ from fedray.config.files import (
     read_experiment,
     read_mapping,
 )
+from fedray.config.input_files import InputFile, content_of, files_of
 from fedray.config.plugged import (
     named_plugins,
     read_plugins,
@@ -54,7 +59,6 @@ from fedray.config.resolution import (
     MissingRoot,
     completed,
     load_experiment,
-    parameters,
     resolve_root,
 )
 from fedray.config.sources import read_sources, sources_of
@@ -132,4 +136,8 @@ __all__ = [
     "with_plugins",
     "with_read_plugins",
     "with_used_plugins",
+    "InputFile",
+    "content_of",
+    "files_of",
+    "LABELS",
 ]

@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import reduce
+from operator import getitem
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
+from fedray.config.input_files import NamesFile, content_of, files_of
 from fedray.config.typed import (
     Component,
     Epochs,
@@ -43,6 +46,9 @@ EXECUTION_KEYS = (
     "faults.start_timeout_s",
 )
 """Keys that say where and how fast numbers are made, not which."""
+
+LABELS = ("name", "scale")
+"""Keys that name an experiment and change no number."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
@@ -185,7 +191,7 @@ class ModelConfig(Frozen):
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
     """shared: equal architectures start equal (the official code); independent: each its own."""
-    pretrained: PathText | None = None
+    pretrained: Annotated[PathText, NamesFile(*WEIGHT_FILES)] | None = None
     """Weights the models start from: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1,
     downloaded) or a file of a state dict (.pth, .pt, .safetensors), in every layer that they fit:
     the backbone, and AlexNet's hidden layers where the projector has their widths."""
@@ -202,13 +208,13 @@ class TextConfig(Frozen):
     encoder: Component = Component(name="minilm")
     """The text encoder: minilm, bert, align, openclip, vectors, random, orthogonal; its
     parameters."""
-    descriptions: PathText | None = None
+    descriptions: Annotated[PathText, NamesFile(".json")] | None = None
     """A shipped set of class descriptions, or a JSON file of any source; a relative path is looked
     up below $FEDRAY_DATA, then here."""
     style: Component = Component(name="fine")
     """How the texts of a class are made: fine, short or long descriptions, or templates around its
     name (handcrafted, plain, ensemble, name)."""
-    names: tuple[str, ...] | PathText | None = None
+    names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
     """Other names for the classes, in the order of their labels (FedGLCL's proxy texts): a list,
     the name of a shipped one (imagenet100, domainnet10, office_caltech10), or a JSON file."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
@@ -473,9 +479,12 @@ class Experiment(Frozen):
         return tree
 
     def reproducibility_key(self) -> Tree:
-        """All that determines the numbers, not where and how fast they are made."""
+        """Return all that determines the numbers, with the content of files in place of paths."""
         tree = self.record()
-        for key in (*EXECUTION_KEYS, "name"):
+        for key, path in files_of(self).items():
+            *above, last = key.split(".")
+            reduce(getitem, above, tree)[last] = f"sha256:{content_of(path)}"
+        for key in (*EXECUTION_KEYS, *LABELS):
             *above, last = key.split(".")
             owner = tree
             for part in above:
@@ -486,7 +495,7 @@ class Experiment(Frozen):
         return tree
 
     def identity(self, data_sha256: str = "") -> str:
-        """A hash of all that determines the numbers; of a resolved experiment alone.
+        """Return a hash of all that determines the numbers of a resolved experiment.
 
         Args:
             data_sha256: the content hash of the images and labels; "" before they have been read.

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
-from fedray.config.experiment import WEIGHT_FILES, Experiment
+from fedray.config.components import parameters
+from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, override
+from fedray.config.input_files import with_absolute_files
 from fedray.config.plugged import completed_by_installed, with_plugins
-from fedray.config.typed import Component, Frozen, NoParams, Tree, validate
+from fedray.config.typed import Component, Frozen, Tree, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
 
@@ -77,26 +79,7 @@ def _with_whole_components(params: Frozen, key: str) -> Frozen:
             found[name] = completed(value, str(extra["kind"]), f"{key}.{name}")
         elif isinstance(value, tuple) and all(isinstance(each, Frozen) for each in value):
             found[name] = tuple(_with_whole_components(each, f"{key}.{name}") for each in value)
-    return params.model_copy(update=found) if found else params
-
-
-def parameters(component: Component, kind: str, key: str) -> Frozen:
-    """The typed parameters of a component.
-
-    Args:
-        component: the name and its parameters.
-        kind: the kind of thing, a key of `fedray.registry.HOMES`.
-        key: the experiment's key, for messages.
-
-    Raises:
-        UserError: as `completed`.
-    """
-    try:
-        entry = registry(kind).get(component.name)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-    params: type[Frozen] = parameters_of(entry) or NoParams
-    return validate(params, component.params, key)
+    return with_absolute_files(params.model_copy(update=found) if found else params)
 
 
 def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
@@ -134,37 +117,11 @@ def _replaced(experiment: Experiment, key: str, component: Component) -> Experim
 
 
 def _with_absolute_paths(experiment: Experiment) -> Experiment:
-    data, model, text = experiment.data, experiment.model, experiment.text
+    data = experiment.data
     if data.root is not None:
         data = data.model_copy(update={"root": str(_root(data.root, data.source.name))})
-    if model.pretrained is not None and Path(model.pretrained).suffix in WEIGHT_FILES:
-        model = model.model_copy(update={"pretrained": _absolute(model.pretrained)})
-    if text.descriptions is not None and text.descriptions.endswith(".json"):
-        text = text.model_copy(update={"descriptions": _found(text.descriptions)})
-    if isinstance(text.names, str) and text.names.endswith(".json"):
-        text = text.model_copy(update={"names": _absolute(text.names)})
-    text = text.model_copy(update={"encoder": _with_absolute_path(text.encoder)})
-    model = model.model_copy(update={"clip": _with_absolute_path(model.clip)})
+    model, text = with_absolute_files(experiment.model), with_absolute_files(experiment.text)
     return experiment.model_copy(update={"data": data, "model": model, "text": text})
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _found(file: str) -> str:
-    """A relative path below $FEDRAY_DATA where there is such a file, else below this folder."""
-    base = os.environ.get("FEDRAY_DATA")
-    if base and (Path(base) / file).is_file():
-        return str((Path(base) / file).absolute())
-    return _absolute(file)
-
-
-def _with_absolute_path(component: Component) -> Component:
-    if component.params.get("path") is None:
-        return component
-    path = _absolute(component.params["path"])
-    return Component(name=component.name, **{**component.params, "path": path})
 
 
 def _root(root: str, source: str) -> Path:

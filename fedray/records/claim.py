@@ -1,4 +1,4 @@
-"""A run's folder is claimed, and proved writable, before anything is computed."""
+"""The claim on a run's folder: locked, and proved writable, before anything is computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBE_BYTES = 2**16
 
 
 class FolderClaim:
-    """Keeps others out of a run's folder; a process that was killed has let go of it.
+    """A lock on a run's folder; the system releases it when a process is killed.
 
     Args:
         folder: the run's; it need not exist.
@@ -30,11 +30,11 @@ class FolderClaim:
         self._made: list[Path] = []
 
     def acquire(self) -> None:
-        """Make the folder where it is missing, lock it, write to it, and tidy it up.
+        """Make the folder if it is missing, lock it, write to it, and tidy it up.
 
         Raises:
-            UserError: when it cannot be written, when a link leads out of it, or when another
-                process is running in it.
+            UserError: if it cannot be written, a link leads out of it, or another process is
+                running in it.
         """
         path = self._folder.path
         try:
@@ -55,14 +55,14 @@ class FolderClaim:
             raise cannot_write(path, error) from None
 
     def release(self) -> None:
-        """Let others in, and remove folders that this claim made and that are empty.
+        """Let others in, and remove folders that this claim made and that hold nothing else.
 
-        Only the lock's holder removes its file: a process that waits for it sees that the file is
-        gone, and begins again.
+        The file of the lock is removed with such a folder alone, by its holder. A process that
+        waits for it notices that the file is gone, and opens a new one (a promise of filelock).
         """
         path = self._folder.path
-        only_the_lock = [each.name for each in _listed(path)] == [self._folder.lock.name]
-        if self._lock.is_locked and only_the_lock:
+        nothing_else = [each.name for each in _listed(path)] == [self._folder.lock.name]
+        if path in self._made and nothing_else and self._lock.is_locked:
             self._folder.lock.unlink(missing_ok=True)
         for made in reversed(self._made):
             if made.is_dir() and not _listed(made):
@@ -96,7 +96,7 @@ def prove_writable(folder: RunFolder) -> None:
     """Refuse a run's folder that cannot be written; nothing is left behind.
 
     Raises:
-        UserError: when it cannot, or another process is running in it.
+        UserError: if it cannot be written, or another process is running in it.
     """
     claim = FolderClaim(folder)
     claim.acquire()
@@ -104,7 +104,7 @@ def prove_writable(folder: RunFolder) -> None:
 
 
 def _listed(path: Path) -> list[Path]:
-    """What is in a folder; nothing, where it is none or cannot be looked into."""
+    """Return the entries of a folder; none if it is missing or cannot be read."""
     try:
         return list(path.iterdir())
     except OSError:
@@ -112,10 +112,10 @@ def _listed(path: Path) -> list[Path]:
 
 
 def _write_some(path: Path) -> None:
-    """Have some bytes on the disk, and remove them.
+    """Write some bytes to the disk and remove them.
 
     Raises:
-        OSError: when that cannot be done.
+        OSError: if that is not possible.
     """
     probe = path / f".probe.{os.getpid()}.tmp"
     try:

@@ -1,57 +1,94 @@
-"""A run's folder: the only place that reads and writes result.json.
+"""A run's folder: the only place that reads and writes its files.
 
 config.yaml      the complete experiment
-result.json      what determined the numbers, every round, best and final
-rounds.jsonl     one line per round while the run is going: a round costs the same at any length
+result.json      what determined the numbers, the environment, best and final, costs and times
+rounds.jsonl     one line per round, appended when the round is over
 partition.json   who owns which image, with its hash; partition.png shows it
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
-releases.jsonl   what clients have released under differential privacy, where it was asked for
+releases.jsonl   what clients released under differential privacy, if the experiment asks for it
 plugins/         the texts of the user's own modules, as they were run
 error.txt        tracebacks of what failed
-owner.json       whose the copy at a URI is, where FEDRAY_RESULTS is a URI
+owner.json       the run that a copy at a URI belongs to, if FEDRAY_RESULTS is a URI
 checkpoints/     the latest federated checkpoint
+models/          kept models
 
-result.json, rounds.jsonl, partition.json and matrices.json carry their checksums: one that was
-damaged, edited or cut is refused, never read.
+Each JSON file, and each line of rounds.jsonl, carries a checksum; a damaged or edited file is
+refused with one sentence. A line's checksum covers the lines above it and the run's identity.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.errors import UserError
-from fedray.files import replace_whole, tables_runs, write_atomic, write_json
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fedray.errors import UserError, named
+from fedray.files import tables_runs, write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
+from fedray.records.checked_json import checksum, parse_json, read_checked, read_json, sealed
+from fedray.records.metric import RECORD
 from fedray.records.release import ReleaseLog
-from fedray.records.round import Round, rounds_checksum
-from fedray.records.run import Costs, Run
-from fedray.records.sealed import (
-    CHECKSUM,
-    canonical,
-    checksum,
-    parse_json,
-    read_checked,
-    read_json,
-    sealed,
-    unsealed,
-)
+from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 
+SCHEMA = 5
+"""Of result.json; 1 to 4 are those of the first and second edition, which held the rounds."""
 RESULT = "result.json"
+ROUNDS = "rounds.jsonl"
 TABLE = "table.json"
 """In the folder of a table: its cells, with the runs that they report."""
-ARTIFACTS = ("config.yaml", RESULT, "partition.json", "partition.png", "matrices.json")
+ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps with it."""
-_REQUIRED = ("config", "rounds", "seed", "identity", "algorithm", "versions")
 When = Literal["first", "last"]
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
-"""What is raised by reading what was not written so."""
+"""Raised when a file holds something else than what was written."""
+
+
+@dataclass(frozen=True, kw_only=True, config=RECORD)
+class ResultFile(RunInfo):
+    """The content of result.json.
+
+    Attributes:
+        best: the best round so far; None if nothing may choose.
+        final: the last evaluated round.
+        costs: time and memory so far.
+        started: when the run began.
+        ended: when its last round was over; None while a round is left to do.
+        done: the last round that is in rounds.jsonl for sure; -1 for none.
+        rounds_checksum: the checksum of that round's line, or the run's identity.
+    """
+
+    best: Summary | None = None
+    final: Summary | None = None
+    costs: Costs = field(default_factory=Costs)
+    started: datetime | None = None
+    ended: datetime | None = None
+    done: int = -1
+    rounds_checksum: str
+
+    @property
+    def info(self) -> RunInfo:
+        """Return what determined the numbers."""
+        return RunInfo(**{each.name: getattr(self, each.name) for each in fields(RunInfo)})
+
+
+@dataclass(frozen=True, config=RECORD)
+class Analyses:
+    """A round's analyses, [C, C] each as nested lists, by name."""
+
+    round: int
+    matrices: Mapping[str, list[list[float]]]
+
+
+_HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter(Costs)
+_ANALYSES: TypeAdapter[dict[When, Analyses]] = TypeAdapter(dict[When, Analyses])
 
 
 class RunFolder:
@@ -65,7 +102,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"
         self.result = path / RESULT
-        self.rounds_file = path / "rounds.jsonl"
+        self.rounds_file = path / ROUNDS
         self.partition = path / "partition.json"
         self.partition_plot = path / "partition.png"
         self.matrices = path / "matrices.json"
@@ -76,128 +113,214 @@ class RunFolder:
 
     @property
     def has_result(self) -> bool:
-        """Whether a run has got so far that it wrote result.json, with or without rounds."""
+        """Return True if a run got so far that it wrote result.json, with or without rounds."""
         return self.result.is_file()
 
     @property
     def has_rounds(self) -> bool:
-        """Whether rounds.jsonl holds a whole round: not where a run was killed before its first.
+        """Return True if rounds.jsonl holds a whole round.
 
         Raises:
-            UserError: when the file cannot be read.
+            UserError: if the file cannot be read.
         """
-        return bool(self._appended())
+        return bool(self._lines())
 
     @property
     def artifacts(self) -> list[Path]:
-        """The files that a tracker keeps, whether they are there or not."""
+        """Return the files that a tracker keeps, whether they exist or not."""
         return [self.path / name for name in ARTIFACTS]
 
     @property
     def is_taken(self) -> bool:
-        """Whether a run was ever begun here."""
+        """Return True if a run was ever begun here."""
         traces = (self.config, self.result, self.rounds_file, self.path / "checkpoints")
         return any(trace.exists() for trace in traces)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all rounds of the run are here, written to their end.
+    def is_finished(self) -> bool:
+        """Return True if a run came to its end here and closed its files.
 
         Raises:
-            UserError: as `read`.
+            UserError: if result.json is damaged.
         """
-        return self.has_result and not self.rounds_file.exists() and self.read().is_finished
+        return self.has_result and self.read_head().ended is not None
 
-    def read(self) -> Run:
-        """The run so far.
+    def read_head(self) -> ResultFile:
+        """Return the content of result.json, which is that of the run's last start or stop.
 
         Raises:
-            UserError: when there is none, or a file is damaged.
+            UserError: if it is missing or damaged.
         """
-        lines = self._appended()  # first: once it is gone, result.json has all rounds
         tree = read_json(self.result)
-        missing = [key for key in _REQUIRED if not isinstance(tree, dict) or key not in tree]
-        if missing:
-            raise UserError(f"{self.result} is not a run's result: it has no '{missing[0]}'")
+        if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
+            raise UserError(f"{self.result} is not a run's result")
+        if "rounds" in tree:
+            raise UserError(
+                f"{self.result} was written by the second edition of fedray; convert it once with "
+                f"fedray convert {self.path}"
+            )
+        tree = read_checked(self.result)
+        schema = tree.pop("schema", None)
+        if schema != SCHEMA:
+            raise UserError(
+                f"{self.result} has schema {schema}, and this version reads {SCHEMA}; read it with "
+                "the version of fedray that wrote it"
+            )
         try:
-            run = Run.from_json(tree)
+            return _HEAD.validate_python(tree)
         except _DAMAGE as error:
             raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
-        return run if lines is None else self._with(lines, run, sealed=CHECKSUM in tree)
 
-    def rounds(self) -> Sequence[Round]:
-        """The rounds that were written; none where there is no result.
+    def read(self) -> Run:
+        """Return the run so far.
 
         Raises:
-            UserError: as `read`.
+            UserError: if there is none, or a file is damaged.
+        """
+        head = self.read_head()
+        run = self._read_rounds(head)
+        if head.done < 0 or head.rounds_checksum in run.checksums:
+            return run
+        if self.read_head() != head:  # the run was just resumed, which cut its rounds
+            return self.read()
+        raise UserError(
+            f"{self.rounds_file} lacks round {head.done}, which {RESULT} says was done; restore "
+            "the file from a copy, or start anew with another --out"
+        )
+
+    def rounds(self) -> Sequence[Round]:
+        """Return the rounds that were written; none without a result.
+
+        Raises:
+            UserError: see `read`.
         """
         return self.read().rounds if self.has_result else ()
 
-    def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
-        """The last or the first analyses of the run's method; empty where it has none.
+    def _read_rounds(self, head: ResultFile) -> Run:
+        rounds: list[Round] = []
+        checksums, costs = [head.identity], head.costs
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                done, costs, seal = _parse_line(line.decode(), checksums[-1])
+            except _DAMAGE as error:
+                raise UserError(
+                    f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}; "
+                    "restore the file from a copy, or start anew with another --out"
+                ) from None
+            rounds.append(done)
+            checksums.append(seal)
+        if checksums[-1] == head.rounds_checksum:  # no round since result.json was written
+            costs = head.costs
+        return Run(head.info, rounds, costs, head.started, checksums[1:])
 
-        A run of an earlier version has no first ones.
-
-        Raises:
-            UserError: when the file is damaged.
-        """
-        if not self.matrices.exists():
-            return {}
-        tree = read_json(self.matrices)
+    def _lines(self) -> list[bytes]:
+        """Return the whole lines of rounds.jsonl; a torn last one belongs to a killed process."""
         try:
-            whole = unsealed(tree) if _is_sealed(tree) else {"matrices": tree}
-            found = whole.get("first", {"matrices": {}}) if when == "first" else whole
-            if when == "last" and not found["matrices"]:
-                raise ValueError("it holds no matrices")
-            return {name: _matrix(rows) for name, rows in found["matrices"].items()}
-        except _DAMAGE as error:
-            raise UserError(f"{self.matrices} cannot be read: {_reason(error)}") from None
+            return self.rounds_file.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
 
-    def write_matrices(self, round_: Round, first: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Write a round's analyses, beside the first ones.
+    def cut_rounds(self, count: int) -> None:
+        """Cut rounds.jsonl after its first `count` lines; make it if it is missing."""
+        size = sum(len(line) + 1 for line in self._lines()[:count])
+        with self.rounds_file.open("ab") as file:
+            file.truncate(size)
+
+    def write_head(self, head: ResultFile) -> None:
+        """Replace result.json."""
+        tree = _HEAD.dump_python(head, mode="json")
+        write_json(self.result, sealed({"schema": SCHEMA, **tree}))
+
+    def write_result(self, run: Run, ended: datetime | None = None) -> None:
+        """Replace result.json by that of a run.
 
         Args:
-            round_: with matrices.
+            run: the run, as it was read.
+            ended: when its last round was over; None while a round is left to do.
+        """
+        head = ResultFile(
+            **vars(run.info),
+            best=run.best,
+            final=run.final,
+            costs=run.costs,
+            started=run.started,
+            ended=ended,
+            done=run.done,
+            rounds_checksum=run.rounds_checksum,
+        )
+        self.write_head(head)
+
+    def write(self, run: Run) -> None:
+        """Write result.json and rounds.jsonl of a run whose rounds are known; make the folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lines, chain = [], [run.info.identity]
+        for done in run.rounds:
+            line, seal = round_line(done, run.costs, chain[-1])
+            lines.append(line)
+            chain.append(seal)
+        write_atomic(self.rounds_file, "".join(lines))
+        ended = datetime.now(UTC) if run.is_finished else None
+        self.write_result(replace(run, checksums=chain[1:]), ended)
+
+    def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
+        """Return the last or the first analyses of the run's method; empty if it has none.
+
+        Raises:
+            UserError: if the file is damaged.
+        """
+        found = self._analyses()
+        return dict(found[when].matrices) if found else {}
+
+    def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
+        """Write a round's analyses, and the first ones.
+
+        Args:
+            round_: a round with matrices.
             first: what this returned for the run's first round with analyses; None for that one.
 
         Returns:
             The first analyses.
         """
-        now = {"round": round_.round, "matrices": dict(round_.matrices)}
+        now = Analyses(round_.round, round_.matrices)
         first = first or now
-        write_json(self.matrices, sealed({**now, "first": first}))
+        write_json(self.matrices, sealed({"last": asdict(now), "first": asdict(first)}))
         return first
 
-    def first_analyses(self, until: int) -> Mapping[str, Any] | None:
-        """What `write_matrices` took for the first analyses, if they are of rounds up to `until`.
+    def first_analyses(self, until: int) -> Analyses | None:
+        """Return the first analyses, if they are of a round up to `until`.
 
         Raises:
-            UserError: when the file is damaged.
+            UserError: if the file is damaged.
         """
-        if not (self.read_matrices() and self.read_matrices("first")):
-            return None
-        first: Mapping[str, Any] = unsealed(read_json(self.matrices))["first"]
-        return first if first.get("round", until) <= until else None
+        found = self._analyses()
+        return found["first"] if found and found["first"].round <= until else None
+
+    def _analyses(self) -> dict[When, Analyses]:
+        if not self.matrices.exists():
+            return {}
+        tree = read_checked(self.matrices)
+        try:
+            return _ANALYSES.validate_python(tree)
+        except _DAMAGE as error:
+            raise UserError(f"{self.matrices} cannot be read: {_reason(error)}") from None
 
     def class_names(self) -> list[str]:
-        """The names of the classes, in the order of their labels; empty where no file says so.
+        """Return the names of the classes, in the order of their labels; empty if not known.
 
         Raises:
-            UserError: when the file is damaged.
+            UserError: if the file is damaged.
         """
         if not self.partition.exists():
             return []
-        tree = read_json(self.partition)
-        try:
-            names = (unsealed(tree) if _is_sealed(tree) else tree)["class_names"]
-            if not all(isinstance(name, str) for name in names):
-                raise TypeError("a class's name is no text")
-            return list(names)
-        except _DAMAGE as error:
-            raise UserError(f"{self.partition} cannot be read: {_reason(error)}") from None
+        names = read_checked(self.partition).get("class_names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"{self.partition} cannot be read: it names no classes")
+        return names
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
-        """Write who owns which image; a file that says so already is left as it is."""
+        """Write who owns which image; a file that already says so is left as it is."""
         tree = sealed(manifest)
         if self.partition.exists():
             with suppress(UserError):
@@ -214,10 +337,10 @@ class RunFolder:
                 write_atomic(copy, text)
 
     def check_plugins(self, plugins: Iterable[Plugin]) -> None:
-        """Refuse to go on with a plug-in whose file says something else by now.
+        """Refuse to resume with a plug-in whose file has changed since.
 
         Raises:
-            UserError: with what goes on with the text as it was.
+            UserError: with the words that resume with the old text.
         """
         for plugin in plugins:
             changed = changed_file(plugin)
@@ -229,78 +352,34 @@ class RunFolder:
                 )
 
     def append_error(self, traceback: str) -> Path:
-        """Keep one more traceback in error.txt, without secrets; the folder is made if missing."""
+        """Append a traceback without secrets to error.txt; the folder is made if missing."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.error.open("a", encoding="utf-8") as file:
             file.write(mask(traceback) + "\n")
         return self.error
 
     def keep_error(self, traceback: str) -> str:
-        """As `append_error`; the file's name, or "" where it cannot be written."""
+        """Append a traceback to error.txt; return the file's name, or "" if it was not written."""
         try:
             return str(self.append_error(traceback))
         except OSError:
             return ""
 
-    def put_together(self) -> None:
-        """Bring result.json up to date with rounds.jsonl; where there is none, it is so already.
-
-        For runs whose process was killed: a `RunWriter` does this when it is closed.
-
-        Raises:
-            UserError: as `read`.
-        """
-        if not (self.rounds_file.is_file() and self.has_result):
-            return
-        run = self.read()
-        self.write_result(run.head(), (done.to_json() for done in run.rounds))
-        if run.is_finished:
-            self.rounds_file.unlink(missing_ok=True)
-
-    def write_result(self, head: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> None:
-        """Replace result.json, one round a line; no more than one round is held in memory."""
-        replace_whole(self.result, lambda path: _write_result(path, head, rounds))
-
-    def _appended(self) -> list[bytes] | None:
-        """The lines of rounds.jsonl; None without the file."""
-        try:
-            content = self.rounds_file.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
-        return content.split(b"\n")[:-1]  # a torn last line was never finished
-
-    def _with(self, lines: Sequence[bytes], run: Run, *, sealed: bool) -> Run:
-        """The rounds of rounds.jsonl instead, while the run is going."""
-        rounds, costs, before = [], run.costs, run.info.identity if sealed else ""
-        for number, line in enumerate(lines, 1):
-            try:
-                done, costs, before = _parse_line(line, before)
-            except _DAMAGE as error:
-                raise UserError(
-                    f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}; "
-                    "restore the file from a copy, or start anew with another --out"
-                ) from None
-            rounds.append(done)
-        return replace(run, rounds=rounds, costs=costs)
-
 
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
-    """Runs at or below the given folders: each folder and its run, sorted, each once.
+    """Return the runs at or below the given folders: each folder and its run, sorted, each once.
 
-    Ray Tune also calls a file result.json, with one line per report; it is passed over. A folder
-    that a table was written to stands for the runs that the table reports.
+    The folder of a table stands for the runs that the table reports.
 
     Raises:
-        UserError: when a given folder is missing or holds no run, or a result cannot be read.
+        UserError: if a given folder is missing or holds no run, or a result cannot be read.
     """
     found: dict[Path, Run] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         is_table = (folder / TABLE).is_file()
-        below = list(_results_of_table(folder) if is_table else _results_below(folder))
+        below = list(_results_of_table(folder) if is_table else folder.rglob(RESULT))
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
         for path in below:
@@ -308,22 +387,16 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     return sorted(found.items())
 
 
-def _results_below(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob(RESULT) if path.is_file() and not _is_tunes(path))
-
-
 def _results_of_table(folder: Path) -> Iterator[Path]:
-    """The results that a table reports: its seeds, not what was tried to tune it.
+    """Yield the results that a table reports: its seeds, not what was tried to tune it.
 
     Raises:
-        UserError: when the table is damaged, or a result is not below this computer's results.
+        UserError: if the table is damaged, or a result is not below this computer's results.
     """
     path = folder / TABLE
     try:
         cells = read_checked(path)["cells"]
         keys = [seed["run"] for cell in cells for seed in cell["seeds"] if not seed["reason"]]
-    except UserError:
-        raise
     except _DAMAGE as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     for key in dict.fromkeys(keys):
@@ -336,82 +409,44 @@ def _results_of_table(folder: Path) -> Iterator[Path]:
         yield result
 
 
-def _is_tunes(path: Path) -> bool:
-    """Whether this is the log of Ray Tune: JSON lines, the first of them about a trial."""
-    with path.open("rb") as file:
-        first = file.readline()
-    if not first.strip():
-        return True
-    try:
-        line = parse_json(first)
-    except ValueError:
-        return False
-    return isinstance(line, dict) and "rounds" not in line and "trial_id" in line
-
-
 def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
-    """A line of rounds.jsonl, and the checksum of all rounds up to it.
+    """Return a line of rounds.jsonl and its checksum.
 
     Args:
-        round_: what it holds.
+        round_: what the line holds.
         costs: of the run so far.
-        before: the checksum of the rounds before.
+        before: the checksum of the line above, or the run's identity.
 
     Raises:
-        ValueError: when a number is not finite.
+        ValueError: if a number is not finite.
     """
-    chain = rounds_checksum([round_], before)
-    tree = sealed({**round_.to_json(), "costs": asdict(costs), "rounds_checksum": chain})
-    return json.dumps(tree, allow_nan=False) + "\n", chain
+    tree = {**_ROUND.dump_python(round_, mode="json"), "costs": asdict(costs)}
+    body = json.dumps(tree, allow_nan=False)
+    seal = checksum(before, body)
+    return f"{body[:-1]}{_SEAL}{seal}{_END}\n", seal
 
 
-def _parse_line(line: bytes, before: str) -> tuple[Round, Costs, str]:
-    """What `round_line` made, after the rounds of the checksum `before`.
+_SEAL, _END = ', "checksum": "', '"}'
+_SEAL_LENGTH = len(_SEAL) + 64 + len(_END)
 
-    A run of an earlier version left lines without checksums; "" stands for that.
+
+def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
+    """Return the round, the costs and the checksum of a line, given that of the line above.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: when it is anything else.
+        KeyError, TypeError, ValueError, AttributeError: if `round_line` did not make it.
     """
-    tree = parse_json(line)
-    if not before:
-        return Round.from_json(tree), Costs.from_json(tree["costs"]), ""
-    tree = unsealed(tree)
-    chain = tree.pop("rounds_checksum")
-    costs = Costs.from_json(tree.pop("costs"))
-    if checksum(before, canonical(tree)) != chain:
-        raise ValueError("it is not this run's round that comes after the line above")
-    return Round.from_json(tree), costs, chain
-
-
-def _write_result(path: Path, head: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(head, indent=1, allow_nan=False).removesuffix("\n}"))
-        file.write(',\n "rounds": [')
-        for number, record in enumerate(rounds):
-            file.write((",\n  " if number else "\n  ") + json.dumps(record, allow_nan=False))
-        file.write("\n ]\n}\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _is_sealed(tree: Any) -> bool:
-    return isinstance(tree, dict) and CHECKSUM in tree
-
-
-def _matrix(rows: Any) -> list[list[float]]:
-    """A matrix [C, C] as nested lists.
-
-    Raises:
-        TypeError: when it is anything else.
-    """
-    square = isinstance(rows, list) and all(
-        isinstance(row, list) and len(row) == len(rows) for row in rows
-    )
-    if not square or not all(isinstance(value, int | float) for row in rows for value in row):
-        raise TypeError("expected square matrices of numbers")
-    return list(rows)
+    body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
+    tree = parse_json(body)
+    found = checksum(before, body)
+    if seal != f"{_SEAL}{found}{_END}":
+        raise ValueError("it is damaged, or not this run's round that comes after the line above")
+    costs = _COSTS.validate_python(tree.pop("costs"))
+    return _ROUND.validate_python(tree), costs, found
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return named(error)

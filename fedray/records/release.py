@@ -1,33 +1,34 @@
-"""What a run's clients have released under differential privacy, one line each, never taken back.
+"""A run's releases under differential privacy, one line each, never taken back.
 
-It is written before the clients are asked: a run that is killed and goes on has released what the
-killed one had asked for, whether or not a checkpoint knows of it.
+A line is written before the clients are asked: a resumed run counts what the killed process had
+asked for, whether or not a checkpoint knows of it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedray.errors import UserError
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from fedray.errors import UserError, one_line
 from fedray.files import write_atomic
+from fedray.records.metric import RECORD
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=RECORD)
 class Release:
     """One step in which clients upload something that noise covers.
 
     Attributes:
         round: the round.
         step: the client step.
-        clients: who was asked.
-        sample: how many clients the round had drawn.
-        of: how many it had drawn them from; `sample` where everybody is asked.
-        void: that the step turned out to upload nothing that noise covers.
+        clients: ids of the clients that were asked.
+        sample: how many clients the round drew.
+        of: how many clients it drew them from; `sample` if everybody is asked.
+        void: whether the step turned out to upload nothing that noise covers.
     """
 
     round: int
@@ -37,23 +38,12 @@ class Release:
     of: int
     void: bool = False
 
-    def to_line(self) -> str:
-        """One line of releases.jsonl."""
-        return json.dumps(vars(self)) + "\n"
 
-    @classmethod
-    def from_line(cls, line: str) -> Release:
-        """What `to_line` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: when it is anything else.
-        """
-        tree: dict[str, Any] = json.loads(line)
-        return cls(**{**tree, "clients": tuple(tree["clients"])})
+_RELEASE = TypeAdapter(Release)
 
 
 def without_void(releases: Iterable[Release]) -> Sequence[Release]:
-    """The releases that happened: one that is void takes back the last like it."""
+    """Return the releases that happened: a void one cancels the last of its round and step."""
     found: list[Release] = []
     for release in releases:
         if not release.void:
@@ -77,20 +67,20 @@ class ReleaseLog:
         self.path = path
 
     def read(self) -> Sequence[Release]:
-        """All lines, void ones too; a torn last one is removed: nobody had been asked yet.
+        """Return all releases, void ones too; remove a torn last line: nobody was asked yet.
 
         Raises:
-            UserError: when the file is damaged.
+            UserError: if the file is damaged.
         """
         if not self.path.exists():
             return ()
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
             whole = [line for line in lines if line.endswith("\n")]
-            releases = [Release.from_line(line) for line in whole]
-        except (OSError, KeyError, TypeError, ValueError) as error:
+            releases = [_RELEASE.validate_json(line) for line in whole]
+        except (OSError, ValueError) as error:
             raise UserError(
-                f"{self.path} cannot be read ({error}), so what the clients have released is not "
+                f"{self.path} cannot be read ({one_line(error)}), so the clients' releases are not "
                 "known; restore it, or start anew with another --out"
             ) from None
         if len(whole) < len(lines):
@@ -98,9 +88,9 @@ class ReleaseLog:
         return releases
 
     def append(self, release: Release) -> None:
-        """Write one more line, to the disk; the folder is made when missing."""
+        """Append a line and wait until it is on the disk; make the folder if it is missing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(release.to_line())
+            file.write(_RELEASE.dump_json(release).decode() + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,51 +1,165 @@
-"""A run's result: what determined its numbers, its rounds, and what they come to."""
+"""A run's records: what determined its numbers, its rounds, and their summary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import datetime
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fedray.records.choice import BEST, VALIDATION, Select, Stopping, best_round, chosen_by
-from fedray.records.metric import HEADLINE, Metric, find_metric, undeclared
-from fedray.records.round import Round, rounds_checksum
-from fedray.records.sealed import CHECKSUM, canonical, checksum, sealed, unsealed
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-SCHEMA = 4
-"""Of result.json; 1 lacked the metrics' units and hyper-parameters at their defaults, 2 the
-checksums, 3 validation images: its best round was chosen on the test, round 0 included."""
-
-_SEALED = 3
-"""The first schema with checksums."""
+from fedray.records.environment import Environment
+from fedray.records.metric import (
+    HEADLINE,
+    RECORD,
+    VALIDATION,
+    Metric,
+    Select,
+    Stopping,
+    best_round,
+    chosen_by,
+    find_metric,
+    undeclared,
+)
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 """How a run ended, in MLflow's words."""
+Counts = Mapping[str, int | float]
+"""Numbers by kind; an int stays an int."""
+MEASURED_SECONDS = ("seconds", "client_seconds")
+"""Fields of a round that differ between runs of one experiment."""
 
 
-@dataclass(frozen=True)
-class RunInfo:
-    """What determined a run's numbers, and what names it.
+@dataclass(frozen=True, config=RECORD)
+class Traffic:
+    """Parameters and bytes of payloads in one direction, by kind ("weights", "prototypes", ...).
 
     Attributes:
-        name: what the experiment is called.
-        scale: laptop or paper.
+        params: how many numbers travelled; a mean over runs may be a fraction.
+        bytes: their size.
+    """
+
+    params: Counts = field(default_factory=dict)
+    bytes: Counts = field(default_factory=dict)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic.total([self, other])
+
+    @staticmethod
+    def total(parts: Iterable[Traffic]) -> Traffic:
+        """Return the sum of many, added in their order; kinds are sorted."""
+        params: dict[str, float] = {}
+        size: dict[str, float] = {}
+        for part in parts:
+            for kind, count in part.params.items():
+                params[kind] = params.get(kind, 0) + count
+            for kind, count in part.bytes.items():
+                size[kind] = size.get(kind, 0) + count
+        return Traffic(dict(sorted(params.items())), dict(sorted(size.items())))
+
+    @property
+    def total_params(self) -> float:
+        """Return the parameters of all kinds."""
+        return sum(self.params.values())
+
+    @property
+    def total_bytes(self) -> float:
+        """Return the bytes of all kinds."""
+        return sum(self.bytes.values())
+
+
+@dataclass(frozen=True, config=RECORD)
+class Event:
+    """Something that happened in a round: a reply dropped, late, arrived, or an error."""
+
+    client: int
+    what: str
+
+
+@dataclass(frozen=True, config=RECORD)
+class Round:
+    """One round.
+
+    Attributes:
+        round: 0 is the evaluation before the first round.
+        seconds: wall time of the round, evaluation included.
+        metrics: by name.
+        per_client: accuracy on a client's own test split by client id; empty without evaluation.
+        up: uploads of the round.
+        down: downloads of the round.
+        participants: ids of the clients that were asked.
+        events: what went wrong.
+        matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
+        client_seconds: wall time of one client's steps where they ran, the mean over the clients
+            that were asked; None if none was.
+    """
+
+    round: int
+    seconds: float
+    metrics: Mapping[str, float]
+    per_client: Mapping[int, float] = field(default_factory=dict)
+    up: Traffic = field(default_factory=Traffic)
+    down: Traffic = field(default_factory=Traffic)
+    participants: Sequence[int] = ()
+    events: Sequence[Event] = ()
+    matrices: Annotated[Mapping[str, Any], Field(exclude=True)] = field(
+        default_factory=dict, compare=False
+    )
+    client_seconds: float | None = None
+
+
+@dataclass(frozen=True, config=RECORD)
+class Costs:
+    """Time and memory of a run so far.
+
+    Attributes:
+        wall_seconds: from the beginning of round 0 to the end of the last round.
+        startup_seconds: from the start of the process to the end of round 0.
+        peak_rss_bytes: the largest memory of the server's process.
+    """
+
+    wall_seconds: float = 0.0
+    startup_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, config=RECORD)
+class EarlierEnvironment:
+    """The environment of a run's first rounds, where it changed at a resume.
+
+    Attributes:
+        until_round: the last round that was made in it.
+        environment: the environment.
+    """
+
+    until_round: int
+    environment: Environment
+
+
+@dataclass(frozen=True, config=RECORD)
+class RunInfo:
+    """What determined a run's numbers, and what it is called.
+
+    Attributes:
+        name: the experiment's name.
+        scale: laptop or paper, a label.
         algorithm: the method's name.
         config: the complete experiment.
         seed: of every random stream.
-        identity: hash of all that determines the numbers, the data's content included.
-        versions: of the packages that make the numbers, and the git commit.
-        partition_sha256: who owns which image; None in old results that lack it.
-        data_sha256: content of images and labels.
+        identity: hash of all that determines the numbers, the content of data and files included.
+        environment: hardware and versions that made the numbers.
+        partition_sha256: hash of who owns which image.
+        data_sha256: content hash of images and labels.
+        files_sha256: content hashes of the files that the experiment names, by their keys.
         architectures: each client's.
-        metrics: what the numbers of the rounds mean.
+        metrics: declarations of the numbers in the rounds.
         privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
-        retested: of a run whose models were trained in another one and only tested here, that one's
-            `folder` and `identity`; None for all others.
-        files_sha256: content of the run's own files of texts and weights, by the keys that name
-            them; None where it has none, and in results from before this was written.
-        earlier_versions: of a run that went on with other versions, what the rounds before were
-            made with: `until_round` and `versions`, the first ones first.
+        retested: `folder` and `identity` of the run that trained the models, if this run only
+            tests them.
+        earlier_environments: of a run that was resumed in another environment, first ones first.
     """
 
     name: str
@@ -54,31 +168,35 @@ class RunInfo:
     config: Mapping[str, Any]
     seed: int
     identity: str
-    versions: Mapping[str, str]
+    environment: Environment
     partition_sha256: str | None = None
     data_sha256: str | None = None
-    architectures: Sequence[str] = ()
-    metrics: Sequence[Metric] = ()
+    files_sha256: Mapping[str, str] = field(default_factory=dict)
+    architectures: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
     privacy: Mapping[str, Any] | None = None
     retested: Mapping[str, Any] | None = None
-    files_sha256: Mapping[str, str] | None = None
-    earlier_versions: Sequence[Mapping[str, Any]] = ()
+    earlier_environments: tuple[EarlierEnvironment, ...] = ()
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of Python and packages, and the git commit as "git"."""
+        return self.environment.versions
 
     @property
     def planned(self) -> int:
-        """T, the rounds that were asked for."""
+        """Return T, the number of rounds of the experiment."""
         return int(self.config["rounds"])
 
     @property
     def select(self) -> Select:
-        """On which images the best round is chosen; before this could be said, on the test."""
-        report = self.config.get("report") or {"select": "test"}
-        select: Select = report["select"]
+        """Return the images that choose the best round."""
+        select: Select = self.config["report"]["select"]
         return select
 
     @property
     def stopping(self) -> Stopping | None:
-        """When the run ends before its last round; None for never."""
+        """Return the rule of early stopping; None for never."""
         keys = self.config.get("early_stopping") or {}
         if keys.get("patience") is None:
             return None
@@ -88,164 +206,33 @@ class RunInfo:
         return Stopping(keys["patience"], name, metric.direction)
 
     def metric(self, name: str) -> Metric:
-        """What a number of the rounds means; without a declaration, that nothing is known of it."""
+        """Return the declaration of a number in the rounds, or that of an undeclared one."""
         found = find_metric(name, self.metrics)
         return replace(found, name=name) if found else undeclared(name)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for the head of result.json."""
-        tree = {name: getattr(self, name) for name in _PLAIN}
-        tree["architectures"] = list(self.architectures)
-        tree |= {name: value for name in _LEFT_OUT if (value := getattr(self, name))}
-        metrics = {metric.name: metric.to_json() for metric in self.metrics}
-        return {"schema": SCHEMA, **tree, "metrics": metrics}
-
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> RunInfo:
-        """What `to_json` wrote; of the first version, with the metrics that it had.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: when it is anything else.
-        """
-        if int(tree.get("schema", 1)) > SCHEMA:
-            raise ValueError(
-                f"it has schema {tree['schema']}, and this version reads up to {SCHEMA}"
-            )
-        given = {name: tree[name] for name in (*_PLAIN, *_LEFT_OUT) if name in tree}
-        _check_types(given)
-        given["architectures"] = tuple(given.get("architectures", ()))
-        if "metrics" in tree:
-            metrics = tuple(Metric.from_json(name, own) for name, own in tree["metrics"].items())
-        else:
-            metrics, given["config"] = FIRST_METRICS, _with_named_components(tree["config"])
-        return cls(**{"name": "experiment", "scale": "laptop", **given}, metrics=metrics)
-
-
-def _check_types(given: Mapping[str, Any]) -> None:
-    """Refuse what is not of the type that `RunInfo` says.
-
-    Raises:
-        TypeError: naming the key.
-    """
-    for name, value in given.items():
-        optional = name in _OPTIONAL and value is None
-        if not (optional or isinstance(value, _TYPES.get(name, str))):
-            raise TypeError(f"'{name}' is of type {type(value).__name__}")
-    for entry in given.get("earlier_versions", ()):
-        if not isinstance(entry["until_round"], int) or not isinstance(entry["versions"], dict):
-            raise TypeError("an entry of 'earlier_versions' is none")
-    if not isinstance(given["config"].get("rounds"), int):
-        raise TypeError("'config' does not say how many rounds there are")
-
-
-def _with_named_components(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of the first version, in which some components were names alone."""
-    changed = {section: dict(keys) for section, keys in config.items() if section in _NAMED}
-    for section, names in _NAMED.items():
-        for name in names:
-            value = changed.get(section, {}).get(name)
-            if isinstance(value, str):
-                changed[section][name] = {"name": value}
-    return {**config, **changed}
-
-
-_TYPES: dict[str, type] = {
-    "config": dict,
-    "versions": dict,
-    "seed": int,
-    "architectures": list,
-    "privacy": dict,
-    "retested": dict,
-    "files_sha256": dict,
-    "earlier_versions": list,
-}
-_OPTIONAL = ("partition_sha256", "data_sha256", "privacy", "retested")
-_NAMED = {"data": ("source", "augment"), "text": ("style",)}
-_PLAIN = (
-    "name",
-    "scale",
-    "algorithm",
-    "config",
-    "seed",
-    "identity",
-    "versions",
-    "partition_sha256",
-    "data_sha256",
-    "architectures",
-    "privacy",
-    "retested",
-)
-_LEFT_OUT = ("files_sha256", "earlier_versions")
-"""Likewise, but left out where there is nothing to say."""
-
-FIRST_METRICS = (
-    Metric("train_loss", "nats", "min", "train"),
-    Metric("{name}_loss", "nats", "min", None),
-    Metric("local_accuracy"),
-    Metric("local_accuracy_{how}"),
-    Metric("local_accuracy_std", direction=None),
-    Metric("local_accuracy_jain", "index"),
-    Metric("local_macro_f1", "index"),
-    Metric("{name}_accuracy"),
-    Metric("{name}_accuracy_best"),
-    Metric("accuracy_{name}"),
-    Metric("dice", "index"),
-    Metric("dice_{name}", "index"),
-    Metric("share_{name}", direction=None, on=None),
-)
-"""What the numbers of results of the first version mean, which did not say so."""
-
 
 def data_name(config: Mapping[str, Any]) -> str:
-    """What a run's images are called: the source, and the folder's name of images of one's own.
+    """Return the name of a run's images: the source, and the folder of the user's own images.
 
     Args:
         config: the complete experiment.
     """
     data = config["data"]
-    source, root = data["source"], data.get("root")
-    name = str(source["name"] if isinstance(source, Mapping) else source)
+    name, root = str(data["source"]["name"]), data.get("root")
     folder = PurePath(str(root)).name if root else ""
     return f"{name} {folder}" if folder and folder != name else name
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What a run took so far.
-
-    Attributes:
-        wall_seconds: from the beginning of round 0 to the end of the last one.
-        startup_seconds: from the start of the process until round 0 was over.
-        peak_rss_bytes: the most memory that the server's process held.
-    """
-
-    wall_seconds: float = 0.0
-    startup_seconds: float = 0.0
-    peak_rss_bytes: int = 0
-
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Costs:
-        """What `asdict` made; what is left out counts as nothing.
-
-        Raises:
-            TypeError: when it is anything else.
-        """
-        for name, value in tree.items():
-            if not isinstance(value, int | float):
-                raise TypeError(f"'{name}' is of type {type(value).__name__}")
-        return cls(**tree)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=RECORD)
 class Summary:
     """One evaluated round in short.
 
     Attributes:
         round: the round.
         local_accuracy: on the test.
-        local_accuracy_weighted: likewise, by the clients' images.
-        validation: local accuracy on validation images; None where there are none.
-        chosen: on which images it was chosen; None of a round that was not.
+        local_accuracy_weighted: likewise, weighted by the clients' images.
+        validation: local accuracy on validation images; None without any.
+        chosen: the images that chose the round; None if it was not chosen.
     """
 
     round: int
@@ -256,36 +243,25 @@ class Summary:
 
     @classmethod
     def of(cls, done: Round) -> Summary | None:
-        """What is said of a round; nothing, where it was not evaluated."""
+        """Summarise a round; None if it was not evaluated."""
         if HEADLINE not in done.metrics:
             return None
         test = done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"]
         return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
 
     def better(self, before: Summary | None, select: Select) -> Summary | None:
-        """The better of this one and the best before it; of equal ones the earlier.
+        """Return the better of this round and the best one before; of equal ones the earlier.
 
-        The untrained model of round 0 is no candidate, nor is what `select` has not measured.
+        The untrained model of round 0 is no candidate, nor is a round without what chooses.
         """
-        worth = self._worth(select)
-        if self.round == 0 or worth is None:
+        value = self._ranking_value(select)
+        if self.round == 0 or value is None:
             return before
-        found = None if before is None else before._worth(select)
-        return before if found is not None and found >= worth else replace(self, chosen=select)
+        best = None if before is None else before._ranking_value(select)
+        return before if best is not None and best >= value else replace(self, chosen=select)
 
-    def _worth(self, select: Select) -> float | None:
+    def _ranking_value(self, select: Select) -> float | None:
         return self.local_accuracy if select == "test" else self.validation
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for result.json; what was chosen says how."""
-        tree: dict[str, Any] = {
-            "round": self.round,
-            HEADLINE: self.local_accuracy,
-            f"{HEADLINE}_weighted": self.local_accuracy_weighted,
-        }
-        if self.validation is not None:
-            tree[f"{VALIDATION}{HEADLINE}"] = self.validation
-        return tree if self.chosen is None else {**tree, "chosen": BEST[self.chosen]}
 
 
 @dataclass(frozen=True)
@@ -296,20 +272,35 @@ class Run:
         info: what determined the numbers.
         rounds: so far, round 0 first.
         costs: time and memory.
+        started: when the run began; None if not known.
+        checksums: of the lines of rounds.jsonl, each with those above it; empty for a run that was
+            not read from its folder.
     """
 
     info: RunInfo
     rounds: Sequence[Round] = ()
     costs: Costs = field(default_factory=Costs)
+    started: datetime | None = field(default=None, compare=False)
+    checksums: Sequence[str] = field(default=(), compare=False, repr=False)
+
+    @property
+    def rounds_checksum(self) -> str:
+        """Return the checksum of all rounds: that of the last line, or the run's identity."""
+        return self.checksums[-1] if self.checksums else self.info.identity
+
+    def until(self, round_: int) -> Run:
+        """Return the run without the rounds after `round_`."""
+        count = sum(done.round <= round_ for done in self.rounds)
+        return replace(self, rounds=self.rounds[:count], checksums=self.checksums[:count])
 
     @property
     def done(self) -> int:
-        """The last round that was finished; -1 when there is none."""
+        """Return the last finished round; -1 without any."""
         return self.rounds[-1].round if self.rounds else -1
 
     @property
     def stopped_early(self) -> bool:
-        """Whether `early_stopping` ended it before its last round."""
+        """Return True if `early_stopping` ended the run before its last round."""
         stopping = self.info.stopping
         if stopping is None or self.done >= self.info.planned:
             return False
@@ -318,41 +309,40 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no round is left to do."""
+        """Return True if no round is left to do."""
         tested_only = self.info.retested is not None
         return self.done >= self.info.planned or tested_only or self.stopped_early
 
     @property
     def best(self) -> Summary | None:
-        """The round of the highest local accuracy on the images that choose, the first of equals.
+        """Return the round of the highest local accuracy on the images that choose, the first one.
 
-        None where nothing may choose: nobody has validation images, and `report.select` does not
-        say that the test chooses.
+        None if nothing may choose: nobody has validation images, and `report.select` is not "test".
         """
-        found = None
+        best = None
         for evaluated in self._evaluated():
-            found = evaluated.better(found, self.info.select)
-        return found
+            best = evaluated.better(best, self.info.select)
+        return best
 
     @property
     def final(self) -> Summary | None:
-        """The last evaluated round."""
+        """Return the last evaluated round."""
         evaluated = self._evaluated()
         return evaluated[-1] if evaluated else None
 
     def _evaluated(self) -> list[Summary]:
-        return [found for r in self.rounds if (found := Summary.of(r)) is not None]
+        return [summary for done in self.rounds if (summary := Summary.of(done)) is not None]
 
     def curve(self, metric: str) -> dict[int, float]:
-        """The metric by round, where it was measured."""
+        """Return the metric by round, where it was measured."""
         return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
 
     def best_round(self, metric: str, select: Select | None = None) -> int | None:
-        """The best round of a metric, see `chosen_by`; None where nothing may choose.
+        """Return the best round of a metric, see `chosen_by`; None where nothing may choose.
 
         Args:
-            metric: what the round is asked of; it was measured in it.
-            select: on which images is chosen; None: as the run's experiment says.
+            metric: a metric that was measured in the round.
+            select: the images that choose; None: as the run's experiment says.
         """
         curve = self.curve(metric)
         measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
@@ -365,66 +355,15 @@ class Run:
     def value(
         self, metric: str, at: Literal["best", "final"], select: Select | None = None
     ) -> float | None:
-        """The metric in its best round or the last one; None where there is no such round.
+        """Return the metric in its best round or the last one; None without such a round.
 
         Args:
             metric: its name.
             at: which round.
-            select: as of `best_round`.
+            select: see `best_round`.
         """
         curve = self.curve(metric)
         if at == "best":
-            found = self.best_round(metric, select)
-            return None if found is None else curve[found]
+            best = self.best_round(metric, select)
+            return None if best is None else curve[best]
         return list(curve.values())[-1] if curve else None
-
-    def head(self) -> dict[str, Any]:
-        """Plain data for result.json but the rounds, with a checksum."""
-        rounds = rounds_checksum(self.rounds, self.info.identity)
-        return result_head(self.info, self.best, self.final, self.costs, rounds)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for result.json."""
-        return {**self.head(), "rounds": [r.to_json() for r in self.rounds]}
-
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Run:
-        """What `to_json` wrote, of this version or an earlier one.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: when it is anything else.
-        """
-        _check_seals(tree)
-        costs = Costs.from_json({name: tree[name] for name in asdict(Costs()) if name in tree})
-        rounds = [Round.from_json(own) for own in tree["rounds"]]
-        return cls(RunInfo.from_json(tree), rounds, costs)
-
-
-def result_head(
-    info: RunInfo, best: Summary | None, final: Summary | None, costs: Costs, rounds: str
-) -> dict[str, Any]:
-    """Plain data for result.json but the rounds, whose checksum is given; with its own."""
-    tree = {
-        **info.to_json(),
-        "best": best.to_json() if best else None,
-        "final": final.to_json() if final else None,
-        **asdict(costs),
-        "rounds_checksum": rounds,
-    }
-    return sealed(tree)
-
-
-def _check_seals(tree: Mapping[str, Any]) -> None:
-    """Hold a result against its checksums; those of the first two versions have none.
-
-    Raises:
-        ValueError: when it is damaged.
-    """
-    if CHECKSUM not in tree and int(tree.get("schema", 1)) < _SEALED:
-        return
-    head = unsealed({key: value for key, value in tree.items() if key != "rounds"})
-    found = tree["identity"]
-    for record in tree["rounds"]:
-        found = checksum(found, canonical(record))
-    if found != head["rounds_checksum"]:
-        raise ValueError("its rounds do not fit their checksum")

@@ -3,60 +3,59 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime
 
-from fedray.files import sync, write_atomic
-from fedray.records.folder import RunFolder, round_line
-from fedray.records.round import Round
-from fedray.records.run import Costs, Run, RunInfo, Summary, result_head
-from fedray.records.sealed import parse_json
-
-SAVE_SECONDS = 20.0
-"""How long result.json may lag behind rounds.jsonl, unless writing it takes long."""
-SAVE_SHARE = 0.02
-"""The most of a run's time that result.json may take, so that its cost stays linear."""
+from fedray.files import sync
+from fedray.records.folder import ResultFile, RunFolder, round_line
+from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 
 
 class RunWriter:
-    """Appends rounds to rounds.jsonl, and puts result.json together from it now and then.
+    """Appends rounds to rounds.jsonl; writes result.json at the start and when it is closed.
 
     It keeps no round in memory.
 
     Args:
         folder: the run's; it exists.
         info: what determines the numbers.
-        earlier: what an interrupted run had written, cut to the rounds that still count.
+        earlier: what an interrupted run had written, cut to the rounds that still count; rounds
+            after them are removed from the file.
+        began: when the run was started, in seconds since the epoch; None: now.
 
     Attributes:
         rounds_checksum: of all rounds so far, for the checkpoint.
     """
 
-    def __init__(self, folder: RunFolder, info: RunInfo, earlier: Run | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        info: RunInfo,
+        earlier: Run | None = None,
+        began: float | None = None,
+    ) -> None:
+        earlier = earlier or Run(info)
+        now = datetime.now(UTC) if began is None else datetime.fromtimestamp(began, UTC)
         self._folder = folder
         self._info = info
-        self._costs = earlier.costs if earlier else Costs()
-        self._last = earlier.done if earlier else -1
-        self._best = earlier.best if earlier else None
-        self._final = earlier.final if earlier else None
-        self._analyses = folder.first_analyses(self._last) if earlier else None
-        self.rounds_checksum = info.identity
-        lines = []
-        for done in earlier.rounds if earlier else ():
-            line, self.rounds_checksum = round_line(done, self._costs, self.rounds_checksum)
-            lines.append(line)
-        write_atomic(folder.rounds_file, "".join(lines))
+        self._costs = earlier.costs
+        self._started = earlier.started or now
+        self._ended: datetime | None = None
+        self._last = earlier.done
+        self._best = earlier.best
+        self._final = earlier.final
+        self._analyses = folder.first_analyses(earlier.done) if earlier.rounds else None
+        self.rounds_checksum = earlier.rounds_checksum
+        self._save()  # before the rounds are cut: readers never miss one that it promises
+        folder.cut_rounds(len(earlier.rounds))
         sync(folder.path)
         self._file = folder.rounds_file.open("ab", buffering=0)
-        self._save()
 
     def append(self, round_: Round, costs: Costs) -> None:
         """Write one more round.
 
         Raises:
-            ValueError: when a number of it is not finite; nothing of the round is written then.
-            OSError: when the disk takes no more; nothing of the round is left then either.
+            ValueError: if a number is not finite; nothing of the round is written.
+            OSError: if the disk is full; nothing of the round is left.
         """
         line, chain = round_line(round_, costs, self.rounds_checksum)
         if round_.matrices:
@@ -67,31 +66,30 @@ class RunWriter:
         if evaluated is not None:
             self._best = evaluated.better(self._best, self._info.select)
             self._final = evaluated
-        if time.monotonic() > self._next_save:
-            self._save()
 
     @property
     def best(self) -> int | None:
-        """The best round so far; None while there is none, or nothing may choose it."""
+        """Return the best round so far; None while there is none, or nothing may choose it."""
         return None if self._best is None else self._best.round
 
     @property
     def descriptor(self) -> int:
-        """Of the file of rounds, for who wants to have them on the disk."""
+        """Return the descriptor of rounds.jsonl, for who needs the rounds on the disk."""
         return self._file.fileno()
 
     def close(self, *, stopped_early: bool = False) -> None:
-        """Put result.json together; once all rounds are in it, the file of rounds goes.
+        """Write result.json with what the rounds came to.
 
         Args:
-            stopped_early: that there will be no further round.
+            stopped_early: whether the run ends before its last round.
         """
         if self._file.closed:
             return
+        os.fsync(self._file.fileno())
         self._file.close()
-        self._save()
         if self._last >= self._info.planned or stopped_early:
-            self._folder.rounds_file.unlink(missing_ok=True)
+            self._ended = datetime.now(UTC)
+        self._save()
 
     def _write(self, line: bytes) -> None:
         """Append a line, whole or not at all."""
@@ -104,17 +102,15 @@ class RunWriter:
             raise
 
     def _save(self) -> None:
-        began = time.monotonic()
-        head = result_head(self._info, self._best, self._final, self._costs, self.rounds_checksum)
-        self._folder.write_result(head, self._records())
-        took = time.monotonic() - began
-        self._next_save = began + took + max(SAVE_SECONDS, took / SAVE_SHARE)
-
-    def _records(self) -> Iterator[dict[str, Any]]:
-        """The rounds of rounds.jsonl as result.json holds them."""
-        with self._folder.rounds_file.open("rb") as file:
-            for line in file:
-                tree = parse_json(line)
-                for key in ("costs", "rounds_checksum", "checksum"):
-                    del tree[key]
-                yield tree
+        self._folder.write_head(
+            ResultFile(
+                **vars(self._info),
+                best=self._best,
+                final=self._final,
+                costs=self._costs,
+                started=self._started,
+                ended=self._ended,
+                done=self._last,
+                rounds_checksum=self.rounds_checksum,
+            )
+        )

@@ -20,7 +20,7 @@ from fedray.models import Pixels
 from fedray.records import RunFolder
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
-from fedray.runtime.session import check_files
+from fedray.runtime.session import check_same
 from fedray.streams import Streams
 
 
@@ -33,10 +33,11 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
     """
     of_run = RunFolder(folder)
     assembly = Assembly(load_experiment(read_mapping(of_run.config)))
+    if of_run.has_result:
+        check_same(of_run, of_run.read_head(), assembly)
     found = CheckpointStore(folder, assembly.identity).load()
     if found is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
-    check_files(of_run, assembly)
     torch.set_num_threads(assembly.experiment.threads)
     return assembly, found
 

@@ -67,15 +67,19 @@ class LoadedRun:
 
     @cached_property
     def keys(self) -> dict[str, Any]:
-        """The configuration by dotted key, without what the runs of a group may differ in."""
+        """Return the configuration by dotted key, without what the runs of a group may differ in.
+
+        A file that the experiment names is called by its name, wherever it lies.
+        """
         flat = flatten(self.run.info.config)
+        flat |= {key: Path(flat[key]).name for key in self.run.info.files_sha256}
         return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
 
     @property
     def contents(self) -> dict[str, str | None]:
-        """Hashes of what the run has read: the images and labels, its own texts and weights."""
+        """Return hashes of what the run has read: images and labels, files that it names."""
         info = self.run.info
-        return {"data": info.data_sha256, **(info.files_sha256 or {})}
+        return {"data": info.data_sha256, **info.files_sha256}
 
     def traffic(self) -> dict[int, float]:
         """Bytes up and down, of all rounds up to each round."""
@@ -216,8 +220,9 @@ def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
     """
     by_keys: dict[Any, list[LoadedRun]] = defaultdict(list)
     for loaded in runs:
-        keys = tuple(sorted(texts_of(loaded.keys).items()))
-        by_keys[keys, tuple(sorted(loaded.contents.items()))].append(loaded)
+        named = loaded.run.info.files_sha256
+        keys = texts_of({key: v for key, v in loaded.keys.items() if key not in named})
+        by_keys[tuple(sorted(keys.items())), tuple(sorted(loaded.contents.items()))].append(loaded)
     firsts = [members[0] for members in by_keys.values()]
     groups, notes = [], []
     for label, members in zip(_distinct_labels(firsts), by_keys.values(), strict=True):

@@ -6,14 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import combinations
 
-from fedray.records import BEST, MADE_BY
+from fedray.records import BEST
 from fedray.report.runs import Group, text_of, texts_of
 
 
 def warnings_of(groups: Sequence[Group]) -> list[str]:
     """What makes the groups hard to compare: other data or partitions, unfinished runs."""
     found = [*_data(groups), *_files(groups), *_partitions(groups), *_choices(groups)]
-    found += _versions(groups)
+    found += _environments(groups)
     for member in groups:
         for loaded in member.runs:
             done, planned = loaded.run.done, loaded.run.info.planned
@@ -51,7 +51,7 @@ def _files(groups: Sequence[Group]) -> list[str]:
     """Where files of the same names did not hold the same texts or weights."""
     named: dict[tuple[str, str], dict[str | None, Group]] = defaultdict(dict)
     for member in groups:
-        for key, content in (member.runs[0].run.info.files_sha256 or {}).items():
+        for key, content in member.runs[0].run.info.files_sha256.items():
             named[key, text_of(member.keys.get(key))].setdefault(content, member)
     found = []
     for (key, _), (first, *others) in ((key, each.values()) for key, each in named.items()):
@@ -59,23 +59,25 @@ def _files(groups: Sequence[Group]) -> list[str]:
     return found
 
 
-def _versions(groups: Sequence[Group]) -> list[str]:
-    """Where versions changed between the seeds of a group, or while one of them was going."""
+def _environments(groups: Sequence[Group]) -> list[str]:
+    """Return where the environment changed between the seeds of a group, or within a run."""
     found = []
     for member in groups:
         infos = [loaded.run.info for loaded in member.runs]
-        for name in MADE_BY:
-            versions = sorted({info.versions.get(name, "?") for info in infos})
-            if len(versions) > 1:
+        first, *others = infos
+        for info in others:
+            changes = first.environment.changes(info.environment)
+            if changes:
                 found.append(
-                    f"{member.label}: seeds are of {len(versions)} versions of {name}: "
-                    f"{', '.join(versions)}"
+                    f"{member.label}: seeds {first.seed} and {info.seed} were made in different "
+                    f"environments: {'; '.join(changes)}"
                 )
+                break
         found += [
-            f"{member.label}, seed {info.seed}: the rounds up to {entry['until_round']} were made "
-            f"with other versions, which result.json names"
+            f"{member.label}, seed {info.seed}: the rounds up to {entry.until_round} were made in "
+            f"another environment, which result.json names"
             for info in infos
-            for entry in info.earlier_versions
+            for entry in info.earlier_environments
         ]
     return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import DataConfig, Experiment, parameters
+from fedray.config import DataConfig, Experiment, content_of, files_of, parameters
 from fedray.core import (
     Algorithm,
     Gate,
@@ -37,7 +37,6 @@ from fedray.models import is_dense
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.models import ModelProvider, model_provider
-from fedray.runtime.outside import outside_files
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
@@ -81,8 +80,8 @@ class Assembly:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Content hashes of the run's own files of texts and weights, see `outside_files`."""
-        return outside_files(self.experiment, self.data.class_names)
+        """Return content hashes of the files that the experiment names, by key."""
+        return {key: content_of(path) for key, path in files_of(self.experiment).items()}
 
     @cached_property
     def pinned(self) -> Experiment:

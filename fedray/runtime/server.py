@@ -118,8 +118,10 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
     except RayTaskError as error:  # its folder is as it wants to leave it
         raise _in_own_terms(error, out) from None
     except BaseException:
-        with suppress(OSError):  # on a full disk rounds.jsonl stays, which says as much
-            RunFolder(out).put_together()  # an actor that is ended cannot do it itself
+        folder = RunFolder(out)
+        with suppress(OSError):  # on a full disk rounds.jsonl says as much
+            if folder.has_result and not folder.is_finished:
+                folder.write_result(folder.read())  # an actor that is killed cannot do it itself
         raise
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from fedray.checkpoint import CheckpointStore
-from fedray.config import Experiment, dump_yaml, load_experiment, read_mapping
+from fedray.config import Experiment, dump_yaml, files_of, load_experiment, read_mapping
 from fedray.core import Algorithm
 from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
@@ -34,8 +34,8 @@ from fedray.files import full_disk_said, replace_whole, write_atomic
 from fedray.plugins import use
 from fedray.records import (
     HEADLINE,
-    MADE_BY,
     Costs,
+    EarlierEnvironment,
     FolderClaim,
     Metric,
     Release,
@@ -45,14 +45,12 @@ from fedray.records import (
     RunInfo,
     RunWriter,
     Stopping,
-    rounds_checksum,
-    versions,
+    environment,
 )
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.devices import pick_device, servers_memory
 from fedray.runtime.memory import peak_rss
-from fedray.runtime.outside import changed_files, said
 from fedray.runtime.privacy import accountant_of, statement
 from fedray.saved_models import ModelSaver
 
@@ -106,9 +104,9 @@ class Session:
         check_folder(out, experiment)
         torch.set_num_threads(experiment.threads)
         self._assembly = Assembly(experiment)
-        check_data(self._folder, self._assembly)
-        check_files(self._folder, self._assembly)
-        check_result(self._folder, self._assembly)
+        self._earlier = self._folder.read() if self._folder.has_result else None
+        if self._earlier is not None:
+            check_same(self._folder, self._earlier.info, self._assembly)
         server = self._assembly.server(self._device)
         self._executor = make_executor(self._assembly)
         self._federation = Federation(
@@ -169,21 +167,21 @@ class Session:
         found = self._store.load()
         self._executor.states = self._store.states
         if found is None:
-            check_nothing_lost(self._folder)
+            check_nothing_lost(self._folder, self._earlier)
             self._store.tidy()
             return None, None
-        earlier = self._folder.read()
-        rounds = [r for r in earlier.rounds if r.round <= found.snapshot.round]
-        if rounds_checksum(rounds, self._assembly.identity) != found.rounds_checksum:
+        before, done = self._earlier or self._folder.read(), found.snapshot.round
+        earlier = before.until(done)
+        if earlier.done != done or earlier.rounds_checksum != found.rounds_checksum:
             raise UserError(
                 f"the rounds in {self._folder.path} are not those of its checkpoint of round "
-                f"{found.snapshot.round}; restore {self._folder.result.name} and "
-                f"{self._folder.rounds_file.name} from a copy, or start anew with another --out"
+                f"{done}; restore {self._folder.result.name} and {self._folder.rounds_file.name} "
+                "from a copy, or start anew with another --out"
             )
-        self._folder.first_analyses(found.snapshot.round)  # is refused before anything is changed
+        self._folder.first_analyses(done)  # refuse a damaged file before anything is changed
         self._store.tidy()
         self._folder.write_partition(self._assembly.data.manifest())
-        return found.snapshot, replace(earlier, rounds=rounds)
+        return found.snapshot, earlier
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
         costs = earlier.costs if earlier is not None else Costs()
@@ -205,8 +203,8 @@ class Session:
                 self._keep(done, writer)
                 yield done
             self._store.wait()
-            if writer is None and earlier is not None:
-                self._folder.put_together()  # killed between its last checkpoint and its end
+            if writer is None and earlier is not None:  # killed after its last checkpoint
+                writer = RunWriter(self._folder, earlier.info, earlier)
         except (ClientError, ServerError):
             if writer is not None:
                 self._keep_round_before(writer)
@@ -225,11 +223,11 @@ class Session:
         if earlier is None:
             folder.error.unlink(missing_ok=True)
         else:
-            info = gone_on(info, earlier, folder)
+            info = resumed_info(info, earlier, folder)
         for release in self._unwritten:
             folder.releases.append(release)
         self._unwritten.clear()
-        return RunWriter(folder, info, earlier)
+        return RunWriter(folder, info, earlier, self._began)
 
     def _keep(self, done: Round, writer: RunWriter) -> None:
         """Write models and a checkpoint where they are due, and tracebacks of survived failures.
@@ -349,45 +347,40 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         config=experiment.record(),
         seed=experiment.seed,
         identity=assembly.identity,
-        versions=versions(),
+        environment=environment(experiment.threads),
         partition_sha256=data.sha256,
         data_sha256=data.images.sha256,
-        architectures=list(assembly.models.architectures),
+        architectures=tuple(assembly.models.architectures),
         metrics=metrics_of(assembly.algorithm),
         privacy=statement(experiment),
         retested=retested,
-        files_sha256=assembly.files or None,
+        files_sha256=assembly.files,
     )
 
 
-def gone_on(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
-    """What determines the numbers of a run that goes on: where versions changed, which was when.
+def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
+    """Return a resumed run's info, with the earlier environment if it was another one.
 
     Args:
         info: as it is now.
         earlier: what the run has written, cut to the rounds that still count.
-        folder: the run's, to be named where versions have changed.
+        folder: the run's, for the warning about another environment.
     """
-    before = list(earlier.info.earlier_versions)
-    last: Mapping[str, Any] = {"until_round": earlier.done, "versions": dict(earlier.info.versions)}
-    if before and before[-1]["until_round"] >= earlier.done:  # of what came after, nothing counts
+    before = list(earlier.info.earlier_environments)
+    last = EarlierEnvironment(earlier.done, earlier.info.environment)
+    if before and before[-1].until_round >= earlier.done:  # nothing that came after it counts
         last = before.pop()
-    then, now = last["versions"], info.versions
-    changes = [
-        f"{name} {then.get(name, 'unknown')}, now {now.get(name, 'unknown')}"
-        for name in MADE_BY
-        if then.get(name) != now.get(name)
-    ]
+    changes = last.environment.changes(info.environment)
     if changes:
         log.warning(
-            "%s goes on after round %d with other versions than before (%s); %s names both",
+            "%s goes on after round %d in another environment than before (%s); %s names both",
             folder.path,
             earlier.done,
             "; ".join(changes),
             folder.result.name,
         )
         before.append(last)
-    return replace(info, earlier_versions=before)
+    return replace(info, earlier_environments=tuple(before))
 
 
 def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
@@ -458,53 +451,36 @@ def check_folder(out: Path, experiment: Experiment) -> None:
     )
 
 
-def check_data(folder: RunFolder, assembly: Assembly) -> None:
-    """Refuse to go on with images or labels that are not those of the earlier rounds.
+def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
+    """Refuse to resume or test a run whose data, files, clients or experiment have changed.
+
+    Args:
+        folder: the run's.
+        before: what determined the numbers of the earlier rounds.
+        assembly: the run's parts as they are now.
 
     Raises:
-        UserError: with both hashes.
+        UserError: naming what has changed, with both hashes.
     """
-    now = assembly.data.images.sha256
-    before = folder.read().info.data_sha256 if folder.has_result else None
-    if before is not None and before != now:
-        raise UserError(
-            f"the images or labels are not those that {folder.path} began with (content hash "
-            f"{before[:12]}, now {now[:12]}); restore data.root={assembly.experiment.data.root}, "
-            "or start anew with another --out"
-        )
-
-
-def check_files(folder: RunFolder, assembly: Assembly) -> None:
-    """Refuse to go on with texts or weights that are not those of the earlier rounds.
-
-    Raises:
-        UserError: naming the key, with both hashes.
-    """
-    before = folder.read().info.files_sha256 if folder.has_result else None
-    if not before:  # written before this was: nothing to compare with, nothing to look for
-        return
-    for key in changed_files(before, assembly.files):
-        raise UserError(
-            f"the {said(key, assembly.experiment)} are not those that {folder.path} began with "
-            f"(content hash {before[key][:12]}, now {assembly.files[key][:12]}); restore what "
-            "they were, or start anew with another --out"
-        )
-
-
-def check_result(folder: RunFolder, assembly: Assembly) -> None:
-    """Refuse to go on where result.json is of another experiment, or of other clients.
-
-    Raises:
-        UserError: with both hashes of the partition, where it is that.
-    """
-    if not folder.has_result:
-        return
-    before, now = folder.read().info, assembly.data.sha256
-    if before.partition_sha256 not in (None, now):
+    keys = assembly.experiment.data
+    where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
+    pairs = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}
+    pairs |= {
+        f"contents of {key}={path}": (before.files_sha256.get(key), assembly.files[key])
+        for key, path in files_of(assembly.experiment).items()
+    }
+    for what, (then, now) in pairs.items():
+        if then is not None and then != now:
+            raise UserError(
+                f"the {what} are not what {folder.path} began with (content hash {then[:12]}, now "
+                f"{now[:12] or 'missing'}); restore it, or start anew with another --out"
+            )
+    partition = before.partition_sha256
+    if partition not in (None, assembly.data.sha256):
         raise UserError(
             f"the clients' images are not those that {folder.path} began with (hash of the "
-            f"partition {before.partition_sha256[:12]}, now {now[:12]}); go on with the versions "
-            f"of packages that {folder.result} names, or start anew with another --out"
+            f"partition {partition[:12]}, now {assembly.data.sha256[:12]}); go on with the "
+            f"versions of packages that {folder.result} names, or start anew with another --out"
         )
     if before.identity != assembly.identity:
         raise UserError(
@@ -513,19 +489,22 @@ def check_result(folder: RunFolder, assembly: Assembly) -> None:
         )
 
 
-def check_nothing_lost(folder: RunFolder) -> None:
-    """Refuse to begin again at round 0 where rounds were done and their checkpoint is gone.
+def check_nothing_lost(folder: RunFolder, earlier: Run | None) -> None:
+    """Refuse to begin again at round 0 where rounds were done and their checkpoint is missing.
 
     A run with checkpoint_every=0 keeps none on purpose, so it begins again. So does one that was
     killed before its first checkpoint, in round 0.
 
+    Args:
+        folder: the run's.
+        earlier: what it has written; None without a result.
+
     Raises:
         UserError: with the ways to go on.
     """
-    if not (folder.has_result or folder.has_rounds):
-        return
-    earlier = folder.read()
-    if earlier.done < 1 or earlier.info.config.get("checkpoint_every") == 0:
+    if earlier is None and folder.has_rounds:
+        earlier = folder.read()
+    if earlier is None or earlier.done < 1 or earlier.info.config.get("checkpoint_every") == 0:
         return
     raise UserError(
         f"{folder.path} has the rounds up to {earlier.done} and no checkpoint of them; restore "

@@ -40,7 +40,7 @@ from fedray.files import (
     unused_removed,
     write_atomic,
 )
-from fedray.plugins import unshipped
+from fedray.plugins import unshipped, use
 from fedray.records import RunFolder, prove_writable, refuse_links
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
@@ -232,7 +232,7 @@ def begun_folder(out: Path | None, below: Path, file: str = FILE, what: str = "s
 
 
 def check_finished(ledger: Ledger) -> None:
-    """Refuse to rank finished trials of other images, texts or weights than are there now.
+    """Refuse to rank finished trials of other images or files than there are now.
 
     Raises:
         UserError: with the ways to go on.
@@ -240,24 +240,55 @@ def check_finished(ledger: Ledger) -> None:
     plan = ledger.plan
     over = [trial for trial in ledger.ordered if trial.status in ("finished", "stopped")]
     runs = [
-        (run.path, plan.experiment_of(trial.config, seed))
+        (run, plan.experiment_of(trial.config, seed))
         for trial in over
         for seed, run in zip(
             plan.seeds, seed_folders(ledger.home / trial.name, plan.seeds), strict=True
         )
         if run.has_result
     ]
-    if not runs:
-        return
-    from fedray.runtime.reused import find_changed
+    check_current(runs, "start without --resume")
 
-    found = find_changed(runs)
-    if found is not None:
+
+def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:
+    """Refuse to reuse runs whose identity is another one now: their data or files have changed.
+
+    Images that cannot be read are taken to be the same: a run that needs them says what is wrong.
+
+    Args:
+        runs: folders with a result, and their experiments.
+        otherwise: what to do instead of restoring data and files.
+
+    Raises:
+        UserError: naming the runs.
+    """
+    from fedray.runtime.assembly import read_images
+
+    seen: dict[str, str | None] = {}
+    changed = []
+    for folder, experiment in runs:
+        use(experiment.plugins)
+        data = experiment.data.model_copy(update={"download": False})
+        if (key := data.model_dump_json(include=_OF_IMAGES)) not in seen:
+            try:
+                seen[key] = read_images(data).sha256
+            except UserError:
+                seen[key] = None
+        head = folder.read_head()
+        now = head.data_sha256 and (seen[key] or head.data_sha256)
+        if head.identity != experiment.identity(now or ""):
+            changed.append(str(folder.path))
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
-            f"--resume: {len(found.folders)} of the {len(runs)} runs of trials that are over in "
-            f"{ledger.home} were made with other {found.what} than there are now "
-            f"({found.names(ledger.home)}); restore what it was, or start without --resume"
+            f"{len(changed)} finished runs were made with other images, or other files that the "
+            f"experiment names, than there are now: {', '.join(changed[:3])}{more}; restore what "
+            f"it was, or {otherwise}"
         )
+
+
+_OF_IMAGES = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
+"""Keys of `data` that decide what is decoded."""
 
 
 @contextmanager

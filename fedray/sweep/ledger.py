@@ -22,7 +22,7 @@ from fedray.config import Experiment, Tree, validate
 from fedray.errors import UserError, named
 from fedray.files import write_json
 from fedray.records import sealed, unsealed
-from fedray.records.sealed import CHECKSUM
+from fedray.records.checked_json import CHECKSUM
 from fedray.sweep.seeds import MergedRound, objective_of, read_merged, read_seeds
 from fedray.sweep.spec import Config, SweepPlan, folder_name
 

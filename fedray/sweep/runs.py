@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fedray.config import Experiment
 from fedray.errors import Failure
-from fedray.records import Round, RunFolder, RunInfo, Status, versions
+from fedray.records import Round, RunFolder, RunInfo, Status, environment, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import read_merged, seed_folders
 from fedray.sweep.show import best_command
@@ -223,7 +223,7 @@ def info_of(experiment: Experiment) -> RunInfo:
         config=experiment.tree(),
         seed=experiment.seed,
         identity=experiment.identity(),
-        versions=versions(),
+        environment=environment(experiment.threads),
     )
 
 

@@ -198,7 +198,7 @@ def _held(folder: Path, wait_seconds: float) -> Iterator[None]:
 
 def _merged_rounds(trial: Lockstep) -> Generator[MergedRound, None, None]:
     """Every round of all seeds from 0: what their folders hold, then what they run."""
-    if all(out.is_whole for out in trial.runs):  # by who held the folder, with no checkpoint left
+    if all(out.is_finished for out in trial.runs):  # by another process meanwhile
         for rounds in lockstep([iter(out.rounds()) for out in trial.runs]):
             yield merge(rounds, trial.chooser, trial.metric)
     else:

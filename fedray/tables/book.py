@@ -107,7 +107,7 @@ class Book:
         number = self._numbers.get(key)
         if number is not None and not self.trials[number].is_over:
             return None
-        if (key, row) in self._lacking or not RunFolder(self.folder(key)).is_whole:
+        if (key, row) in self._lacking or not RunFolder(self.folder(key)).is_finished:
             return None
         return self._take(key, row)
 
@@ -265,7 +265,7 @@ class Book:
 
     def is_whole(self, trial: Trial) -> bool:
         """Whether a run has done all its rounds."""
-        return RunFolder(folder_of(trial)).is_whole
+        return RunFolder(folder_of(trial)).is_finished
 
     def measure(self, trial: Trial, rounds: Sequence[MergedRound]) -> None:
         """Record what a run came to; a failure for good, so that nobody waits for it."""

@@ -39,6 +39,7 @@ from fedray.report.section import Section
 from fedray.shipped import names
 from fedray.sweep.command import (
     begun_folder,
+    check_current,
     connect_cluster,
     hold,
     keep_yaml,
@@ -179,26 +180,16 @@ def _inputs(book: Book) -> Iterator[tuple[str, Experiment]]:
 
 
 def check_stored(book: Book) -> None:
-    """Refuse to take finished runs of other images, texts or weights than are there now.
+    """Refuse to take finished runs of other images than there are now.
 
     Raises:
         UserError: with the ways to go on.
     """
-    book.standings()  # which finds them
-    if not book.stored:
-        return
-    from fedray.runtime.reused import find_changed
-
-    say_next("comparing images and texts with those of the runs that are there")
-    runs = [(book.folder(key), wanted.experiment) for key, wanted in book.stored.items()]
-    found = find_changed(runs)
-    if found is not None:
-        raise UserError(
-            f"{len(found.folders)} of the {len(runs)} finished runs in {book.store} that this "
-            f"table needs were made with other {found.what} than there are now; restore what it "
-            f"was, remove these runs' folders ({found.names(book.store)}), or give the table "
-            "another place with FEDRAY_RESULTS"
-        )
+    book.standings()  # finds them
+    if book.stored:
+        say_next("comparing images with those of the runs that are there")
+        runs = [(RunFolder(book.folder(k)), each.experiment) for k, each in book.stored.items()]
+        check_current(runs, "remove these folders, or set FEDRAY_RESULTS to another place")
 
 
 # --- which invocation ----------------------------------------------------------------------------

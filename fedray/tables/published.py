@@ -21,8 +21,8 @@ from fedray.tables.measured import Measured, Numbers
 from fedray.tables.plan import Phase, TablePlan
 
 DATA = "table.json"
-FORMAT = 2
-"""Since 2 a table.json carries its checksum."""
+FORMAT = 3
+"""Since 3 runs are named by an identity of contents; `fedray convert` brings 2 to 3."""
 RUNS = "runs"
 
 
@@ -124,7 +124,7 @@ class Published:
     @cached_property
     def metric(self) -> dict[str, Metric]:
         """What its numbers mean, by the names of its runs' own metrics."""
-        return {name: Metric.from_json(name, of) for name, of in self.tree["metrics"].items()}
+        return {name: Metric(name, **of) for name, of in self.tree["metrics"].items()}
 
     def find(
         self, experiment: Experiment, plan: TablePlan, row: str, phase: Phase
@@ -168,9 +168,14 @@ def check_table(path: Path) -> Tree:
     if not isinstance(tree, dict) or "format" not in tree:
         raise UserError(f"{path} cannot be read: it is not the file of a table")
     if tree["format"] != FORMAT:
+        second = tree["format"] == FORMAT - 1
+        remedy = (
+            f"convert it once with fedray convert {path.parent}"
+            if second
+            else "run the table again in the results folder that has its runs"
+        )
         raise UserError(
-            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
-            "table again in the results folder that has its runs: none of them is run again"
+            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; {remedy}"
         )
     return read_checked(path)
 

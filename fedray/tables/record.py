@@ -148,7 +148,10 @@ def _runs(book: Book, found: Outcome) -> Tree:
             run = PublishedRun.of(wanted.experiment, found.plan, row, came_to)
             runs.setdefault(run.kind, run)
     return {
-        "metrics": {name: metric.to_json() for name, metric in metrics.items()},
+        "metrics": {
+            name: {"unit": of.unit, "direction": of.direction, "on": of.on}
+            for name, of in metrics.items()
+        },
         RUNS: [run.model_dump(mode="json", exclude_defaults=True) for run in runs.values()],
     }
 

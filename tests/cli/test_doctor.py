@@ -10,6 +10,7 @@ import torch
 from fedray.__main__ import main
 from fedray.cli import doctor
 from fedray.cli.doctor import Finding, devices, folders, ray_cluster, tracker
+from fedray.records import environment
 
 
 @pytest.fixture
@@ -30,6 +31,9 @@ def test_a_healthy_installation(healthy, capsys):
     assert said.endswith("\nruns can start\n")
     for what in ("fedray", "Python", "packages", "CPUs", "GPUs", "Ray", "results", "MLflow"):
         assert f" {what}: " in said
+    here = environment()
+    for fact in (here.system, here.cpu, here.instructions, here.blas, here.versions["torch"]):
+        assert fact in said
     assert "holds flowers" in said
 
 
@@ -37,13 +41,9 @@ def test_a_missing_package_is_named_in_a_checkout_that_is_not_installed(healthy,
     def requires(name):
         raise doctor.PackageNotFoundError(name)
 
-    def version(name):
-        if name == "optuna":
-            raise doctor.PackageNotFoundError(name)
-        return "1.0"
-
+    installed = {name: "1.0" for name in doctor.NEEDED if name != "optuna"}
     monkeypatch.setattr(doctor, "requires", requires)
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "versions", lambda: installed)
     *_, last = doctor.packages()
     assert (last.state, last.found) == ("missing", "optuna")
 

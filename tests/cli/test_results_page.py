@@ -23,7 +23,7 @@ CONTROL = {
 
 def a_table(name="tiny", verdict="holds", unit="share", **more):
     return {
-        "format": 2,
+        "format": 3,
         "table": name,
         "answers": "does mine lead?",
         "made": {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from rounds import result_in
 
 from fedray.cli import run
 from fedray.command import Terminated
@@ -60,7 +61,7 @@ def notes(monkeypatch):
 
 
 def result_of(out):
-    return json.loads((out / "result.json").read_text())
+    return result_in(out)
 
 
 def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
@@ -96,8 +97,8 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     rounds = result["rounds"]
     assert [record["round"] for record in rounds] == [0, 1, 2, 3]
     for record in rounds:
-        assert list(record["metrics"]["per_client"]) == ["0", "1", "2"]
-        mean = sum(record["metrics"]["per_client"].values()) / 3
+        assert list(record["per_client"]) == ["0", "1", "2"]
+        mean = sum(record["per_client"].values()) / 3
         assert record["metrics"]["local_accuracy"] == pytest.approx(mean)
         for what in ("up_bytes", "down_bytes", "up_params", "down_params"):
             assert record[what] == sum(record[f"{what}_by_kind"].values())
@@ -150,7 +151,7 @@ def test_another_method_keeps_all_else(tmp_path):
     assert other["config"].pop("algorithm")["name"] == "local"
     assert one["config"] == other["config"]
     assert one["partition_sha256"] == other["partition_sha256"]
-    assert one["rounds"][0]["metrics"]["per_client"] == other["rounds"][0]["metrics"]["per_client"]
+    assert one["rounds"][0]["per_client"] == other["rounds"][0]["per_client"]
 
 
 def test_evaluated_now_and_then_and_at_the_end(tmp_path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+from rounds import rounds_in
 
 from fedray.cli import run
 from fedray.cli.several import several_seeds
@@ -37,7 +37,7 @@ def test_seeds_that_contradict_each_other(assignments):
 
 
 def rounds(folder: Path) -> list[dict]:
-    return json.loads((folder / "result.json").read_text())["rounds"]
+    return rounds_in(folder)
 
 
 def without_times(found: list[dict]) -> list[dict]:

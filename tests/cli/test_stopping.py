@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rounds import rounds_in
 
 from fedray.cli import run
 
@@ -62,7 +62,7 @@ def is_tracked(database: Path) -> bool:
 
 def check_goes_on(out: Path) -> None:
     """The folder holds whole files, and the run that they describe."""
-    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    rounds = rounds_in(out)
     assert [each["round"] for each in rounds] == list(range(len(rounds)))
     assert len(rounds) >= 3
     assert not list(out.glob("*.tmp*"))

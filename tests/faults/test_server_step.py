@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import small_runs
 import torch
 from ray import cloudpickle
+from rounds import rounds_in
 
 from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import Server, ServerState, Uplinks, algorithms
@@ -72,7 +72,7 @@ def run(out: Path, make: small_runs.MakeExecutor, every: int, **keys: Any) -> li
 
 
 def numbers(out: Path) -> list[Any]:
-    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    rounds = rounds_in(out)
     return [{key: value for key, value in r.items() if key not in MEASURED_SECONDS} for r in rounds]
 
 

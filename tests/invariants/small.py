@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import torch
+from rounds import result_in
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import EXECUTION_KEYS, Experiment
@@ -25,7 +26,7 @@ from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
 
 MEASURED = (
-    *("wall_seconds", "startup_seconds", "peak_rss_bytes", "versions"),
+    *("costs", "environment", "started", "ended"),
     *("checksum", "rounds_checksum"),  # of the times too
 )
 
@@ -120,7 +121,7 @@ def with_server_actor(experiment: Experiment, out: Path) -> list[Round]:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    """Both runs' result.json, but for times and memory, and all final tensors are equal."""
+    """Assert that both runs' numbers, except for times and memory, and final tensors are equal."""
     assert numbers(one) == numbers(other)
     mine, theirs = tensors(one), tensors(other)
     assert mine.keys() == theirs.keys()
@@ -129,15 +130,15 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 def numbers(out: Path) -> dict[str, Any]:
-    """result.json without what says where and how fast it was made."""
-    result: dict[str, Any] = json.loads((out / "result.json").read_text())
+    """Return result.json and its rounds without where and how fast they were made."""
+    result = result_in(out)
     for key in MEASURED:
         del result[key]
     for key in EXECUTION_KEYS:
         section, _, last = key.rpartition(".")
         del (result["config"][section] if section else result["config"])[last]
     for record in result["rounds"]:
-        for key in MEASURED_SECONDS:
+        for key in (*MEASURED_SECONDS, "costs", "checksum"):
             record.pop(key, None)
     return result
 

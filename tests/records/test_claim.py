@@ -25,7 +25,7 @@ def test_a_folder_is_made_and_removed_when_nothing_came_of_it(tmp_path):
 def test_what_was_there_and_what_was_written_stays(tmp_path):
     (tmp_path / "there").mkdir()
     prove_writable(RunFolder(tmp_path / "there"))
-    assert list((tmp_path / "there").iterdir()) == []
+    assert [path.name for path in (tmp_path / "there").iterdir()] == [".lock"]
     held = FolderClaim(RunFolder(tmp_path / "new"))
     held.acquire()
     (tmp_path / "new" / "config.yaml").write_text("seed: 0")

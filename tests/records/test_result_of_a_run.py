@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from rounds import rounds_in
 
 from fedray.algorithms.personalised.local import Local
 from fedray.cli.run import main
@@ -112,5 +111,5 @@ def test_what_a_survived_fault_leaves(tmp_path, monkeypatch):
     text = RunFolder(out).error.read_text()
     assert text.count("client 1, round") == 2
     assert "in broken" in text
-    events = json.loads(RunFolder(out).result.read_text())["rounds"][1]["events"]
+    events = rounds_in(out)[1]["events"]
     assert events == [{"client": 1, "what": "failed: KeyError: 'a fault in the method'"}]

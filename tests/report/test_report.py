@@ -17,7 +17,7 @@ from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
-from fedray.records import Direction, Metric, Round, sealed
+from fedray.records import Direction, EarlierEnvironment, Environment, Metric, Round, sealed
 from fedray.report import Row, figure_sweep, figures, group, load, warnings_of
 from fedray.report.cells import cell, in_megabytes
 from fedray.report.command import main
@@ -274,15 +274,16 @@ def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path
     ]
 
 
-def test_seeds_of_other_versions_are_a_warning(tmp_path: Path) -> None:
-    before = [{"until_round": 3, "versions": {"torch": "2.6"}}]
+def test_seeds_of_other_environments_are_a_warning(tmp_path: Path) -> None:
+    before = [EarlierEnvironment(3, Environment({"torch": "2.6"}))]
     for seed, torch in enumerate(("2.6", "2.7")):
         changes, versions = {"seed": seed}, {"git": "abc", "torch": torch, "ray": f"2.{seed}"}
-        more: Any = {"earlier_versions": before} if seed else {}
+        more: Any = {"earlier": before} if seed else {}
         write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions, **more)
     assert warnings_of(list(groups_in(tmp_path).values())) == [
-        "fedtsp: seeds are of 2 versions of torch: 2.6, 2.7",
-        "fedtsp, seed 1: the rounds up to 3 were made with other versions, which result.json names",
+        "fedtsp: seeds 0 and 1 were made in different environments: torch 2.6, now 2.7",
+        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which result.json "
+        "names",
     ]
 
 

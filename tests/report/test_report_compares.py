@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from written_runs import ACCURACY, groups_in, write_run
 
+from fedray.records import sealed
 from fedray.report.command import main
 from fedray.report.comparable import blocks_of, methods_differ, unlike, why_apart
 from fedray.report.compared import Compared
@@ -28,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             changes = {"algorithm": method, "seed": seed}
             write_run(folder, [0.1, last - 0.1, last + 0.01 * seed], changes)
     partition = {"histogram": [[3, 0], [1, 4]], "class_names": ["a cat", "a dog"]}
-    (home / "fedtsp-0" / "partition.json").write_text(json.dumps(partition))
+    (home / "fedtsp-0" / "partition.json").write_text(json.dumps(sealed(partition)))
     return home
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from rounds import rounds_in
 
 from fedray.cli.run import main as fedray_run
 from fedray.report.finished import reopen
@@ -79,7 +79,7 @@ def test_the_command_writes_tables_and_plots_of_the_results(done, tmp_path, caps
         f"| fedmgp, {what}"
         for what in ("text features", "text prompts", "image features", "visual prompts")
     ]
-    rounds = [json.loads((tmp_path / s / "result.json").read_text())["rounds"] for s in "01"]
+    rounds = [rounds_in(tmp_path / s) for s in "01"]
     for modality in ("text", "visual"):
         row = next(i for i, line in enumerate(lines) if line.startswith(f"fedmgp, {modality}:"))
         assert lines[row + 2] == "| round | group 0 | group 1 | group 2 |"

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from fedray.config import Experiment, override
-from fedray.files import write_json
-from fedray.records import Metric, Round, Run, RunFolder, RunInfo, Traffic
+from fedray.records import (
+    EarlierEnvironment,
+    Environment,
+    Metric,
+    Round,
+    Run,
+    RunFolder,
+    RunInfo,
+    Traffic,
+    checksum,
+)
 from fedray.report import Group, group, load
 
 Tree = dict[str, Any]
@@ -26,7 +35,7 @@ def write_run(
     data: str | None = "same",
     files: Mapping[str, str] | None = None,
     versions: Mapping[str, str] | None = None,
-    earlier_versions: Sequence[Mapping[str, Any]] = (),
+    earlier: Sequence[EarlierEnvironment] = (),
     bytes_: int = 1_000_000,
     rounds: int | None = None,
     metrics: Mapping[str, float] | None = None,
@@ -45,13 +54,13 @@ def write_run(
         algorithm=experiment.algorithm.name,
         config=experiment.tree(),
         seed=experiment.seed,
-        identity=experiment.identity(data or ""),
-        versions=versions or {},
+        identity=checksum(experiment.model_dump_json(), data or ""),
+        environment=Environment(versions or {}),
         partition_sha256=partition or f"partition-{experiment.seed}",
         data_sha256=data,
-        files_sha256=files,
-        earlier_versions=earlier_versions,
-        metrics=[ACCURACY, Metric("local_accuracy_{how}"), LOSS],
+        files_sha256=files or {},
+        earlier_environments=tuple(earlier),
+        metrics=(ACCURACY, Metric("local_accuracy_{how}"), LOSS),
     )
     done = [
         Round(
@@ -64,8 +73,7 @@ def write_run(
         )
         for r, x in enumerate(accuracies)
     ]
-    folder.mkdir(parents=True)
-    write_json(RunFolder(folder).result, Run(info, done).to_json())
+    RunFolder(folder).write(Run(info, done))
     return folder
 
 

@@ -17,15 +17,14 @@ import pytest
 import torch
 
 from fedray.cli.run import main
+from fedray.config import files_of
 from fedray.errors import UserError
-from fedray.files import write_json
-from fedray.records import Costs, RunFolder, RunWriter, versions
+from fedray.records import Costs, EarlierEnvironment, RunFolder, RunWriter, environment
 from fedray.report.finished import reopen
-from fedray.runtime.outside import outside_files
 from fedray.runtime.resolve import resolve
-from fedray.runtime.reused import Changed, find_changed
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session, metrics_of
+from fedray.sweep.command import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
 
@@ -44,9 +43,8 @@ def interrupted(out: Path, *assignments: str) -> RunFolder:
 
 
 def rewritten(folder: RunFolder, **info: Any) -> None:
-    """Write other facts into a result, with the checksum that belongs to them."""
-    run = folder.read()
-    write_json(folder.result, replace(run, info=replace(run.info, **info)).to_json())
+    """Write other facts into result.json, with the checksum that belongs to them."""
+    folder.write_head(replace(folder.read_head(), **info))
 
 
 def test_no_round_waits_for_the_plot_of_the_partition(tmp_path):
@@ -61,7 +59,9 @@ def test_other_data_than_the_run_began_with_is_refused(tmp_path, every):
     keys = (f"checkpoint_every={every}",)
     folder = interrupted(tmp_path, *keys)
     rewritten(folder, data_sha256="f" * 64)
-    with pytest.raises(UserError, match=r"images or labels are not those .* began .*ffffffffffff"):
+    with pytest.raises(
+        UserError, match=r"images or labels of .* are not what .* began .*ffffffffffff"
+    ):
         session(tmp_path, *keys)
 
 
@@ -75,35 +75,38 @@ def test_costs_go_on_where_the_run_stopped(tmp_path):
     assert (costs.startup_seconds, costs.peak_rss_bytes) == (77.0, 2**50)
 
 
-def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_earlier_ones(
+def test_a_run_that_is_resumed_in_another_environment_says_so_and_keeps_the_earlier_one(
     tmp_path, caplog
 ):
-    folder, now = interrupted(tmp_path), dict(versions())
-    rewritten(folder, versions={**now, "torch": "0.1", "ray": "0.1"})
+    folder, now = interrupted(tmp_path), environment(threads=1)
+    then = replace(now, versions={**now.versions, "torch": "0.1", "ray": "0.1"}, cpu="another")
+    rewritten(folder, environment=then)
     rounds = session(tmp_path).rounds()
     assert next(rounds).round == 2
     rounds.close()
-    assert "goes on after round 1 with other versions than before (torch 0.1, now " in caplog.text
+    assert (
+        "goes on after round 1 in another environment than before (torch 0.1, now " in caplog.text
+    )
+    assert "cpu another, now " in caplog.text
     caplog.clear()
     assert [done.round for done in session(tmp_path).rounds()] == [3]
     info = folder.read().info
-    before = {"until_round": 1, "versions": {**now, "torch": "0.1", "ray": "0.1"}}
-    assert (info.versions, list(info.earlier_versions)) == (now, [before])
+    assert (info.environment, info.earlier_environments) == (now, (EarlierEnvironment(1, then),))
     assert caplog.text == ""
 
 
-def test_versions_whose_rounds_were_lost_are_not_kept(tmp_path):
-    folder, now = interrupted(tmp_path, "checkpoint_every=1"), dict(versions())
-    first = {"until_round": 1, "versions": {**now, "torch": "0.1"}}
-    rewritten(folder, versions={**now, "torch": "0.2"}, earlier_versions=[first])
+def test_environments_whose_rounds_were_lost_are_not_kept(tmp_path):
+    folder, now = interrupted(tmp_path, "checkpoint_every=1"), environment(threads=1)
+    first = EarlierEnvironment(1, replace(now, cpu="the first"))
+    rewritten(folder, environment=replace(now, cpu="lost"), earlier_environments=(first,))
     list(session(tmp_path, "checkpoint_every=1").rounds())
-    assert list(folder.read().info.earlier_versions) == [first]
+    assert folder.read().info.earlier_environments == (first,)
 
 
-def test_a_run_that_goes_on_with_the_same_versions_has_no_earlier_ones(tmp_path):
+def test_a_run_that_is_resumed_in_the_same_environment_has_no_earlier_one(tmp_path):
     interrupted(tmp_path)
     list(session(tmp_path).rounds())
-    assert "earlier_versions" not in json.loads((tmp_path / "result.json").read_text())
+    assert RunFolder(tmp_path).read().info.earlier_environments == ()
 
 
 def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tmp_path):
@@ -249,17 +252,17 @@ def test_a_finished_run_without_its_checkpoint_is_a_question_too(tmp_path):
 
 
 def less(folder: RunFolder) -> None:
-    """A result with an edited round and the checksums that belong to it."""
+    """Edit a round, with the checksums that belong to it."""
     run = folder.read()
     edited = replace(run.rounds[1], metrics={**run.rounds[1].metrics, "local_accuracy": 0.99})
-    folder.rounds_file.unlink()
-    write_json(folder.result, replace(run, rounds=[run.rounds[0], edited]).to_json())
+    folder.write(replace(run, rounds=[run.rounds[0], edited]))
 
 
 def without_one(folder: RunFolder) -> None:
-    """The lines up to the round before the checkpoint's."""
-    lines = folder.rounds_file.read_text().splitlines(keepends=True)
-    folder.rounds_file.write_text("".join(lines[:-1]))
+    """Leave the lines up to the round before the checkpoint's."""
+    run = folder.read().until(0)
+    folder.cut_rounds(1)
+    folder.write_result(run)
 
 
 def of_a_twin(folder: RunFolder) -> None:
@@ -281,12 +284,11 @@ def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
 def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every):
     folder = interrupted(tmp_path, f"checkpoint_every={every}")
     whole = folder.read()
-    folder.rounds_file.unlink()
     for info, said in (
         ({"identity": "f" * 64}, "result.json is of another experiment than"),
         ({"partition_sha256": "f" * 64}, "clients' images are not those .*ffffffffffff, now"),
     ):
-        write_json(folder.result, replace(whole, info=replace(whole.info, **info)).to_json())
+        folder.write(replace(whole, info=replace(whole.info, **info)))
         with pytest.raises(UserError, match=said):
             session(tmp_path, f"checkpoint_every={every}")
 
@@ -447,10 +449,10 @@ def first_other(texts: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"texts": first_other(TEXTS)}, "texts of text.descriptions"),
-        ({"names": json.dumps(["first", *map(str, range(1, 10))])}, "names of text.names"),
+        ({"texts": first_other(TEXTS)}, "contents of text.descriptions"),
+        ({"names": json.dumps(["first", *map(str, range(1, 10))])}, "contents of text.names"),
         ({"vectors": "".join(f"{word} 1 2 3\n" for word in [*WORDS, *TEXTS])},
-         "weights of text.encoder.path"),
+         "contents of text.encoder.path"),
     ],
 )  # fmt: skip
 def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, changed, what):
@@ -461,49 +463,36 @@ def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, ch
     rounds.close()
     hashes = RunFolder(out).read().info.files_sha256
     assert set(hashes) == {"text.descriptions", "text.names", "text.encoder.path"}
-    texts = {**TEXTS, "none of the data's": TEXTS["0"]}
-    texts_in(root, **{"texts": json.dumps(texts), **changed})
-    with pytest.raises(UserError, match=rf"^the {what}=.* are not those that .*out began with"):
+    texts_in(root, **changed)
+    with pytest.raises(UserError, match=rf"^the {what}=.* are not what .*out began with"):
         of_texts(root, out)
-    with pytest.raises(UserError, match=rf"^the {what}=.* are not those that .*out began with"):
+    with pytest.raises(UserError, match=rf"^the {what}=.* are not what .*out began with"):
         reopen(out)
-    texts_in(root, texts=json.dumps(texts))  # another class's texts may come and go
+    texts_in(root)
     reopen(out)
     assert [done.round for done in of_texts(root, out).rounds()] == [2]
 
 
-def test_a_finished_run_is_compared_with_the_texts_that_are_there_now(tmp_path, caplog):
+def test_the_place_of_a_file_is_no_part_of_the_identity(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for root in (here, there):
+        texts_in(root)
+    first = of_texts(here, tmp_path / "a").experiment
+    assert of_texts(there, tmp_path / "b").experiment.identity() == first.identity()
+    texts_in(there, texts=first_other(TEXTS))
+    assert of_texts(there, tmp_path / "c").experiment.identity() != first.identity()
+
+
+def test_runs_are_reused_only_with_the_files_that_they_read(tmp_path):
     root, out = tmp_path / "files", tmp_path / "out"
     texts_in(root)
     of_run = of_texts(root, out)
     list(of_run.rounds())
-    run = (out, of_run.experiment)
-    assert find_changed([run]) is None
+    run = (RunFolder(out), of_run.experiment)
+    check_current([run], "start anew")
     texts_in(root, texts=first_other(TEXTS))
-    what = f"texts of text.descriptions={root / 'texts.json'}"
-    assert find_changed([run, run]) == Changed([out, out], what)
-    assert Changed([out] * 3, what).names(tmp_path, 2) == "out, out and 1 more"
-    caplog.clear()
-    (root / "texts.json").unlink()
-    assert find_changed([run, run]) is None
-    assert caplog.text.count("finished runs are taken as they are, not compared: ") == 1
-
-
-def test_a_run_from_before_files_were_hashed_goes_on(tmp_path):
-    root, out = tmp_path / "files", tmp_path / "out"
-    texts_in(root)
-    rounds = of_texts(root, out).rounds()
-    next(rounds), next(rounds)
-    rounds.close()
-    rewritten(RunFolder(out), files_sha256=None)
-    assert "files_sha256" not in json.loads((out / "result.json").read_text())
-    assert [done.round for done in of_texts(root, out).rounds()] == [2]
-    assert RunFolder(out).read().info.files_sha256
-
-
-def test_a_run_without_files_of_its_own_says_nothing_of_them(tmp_path):
-    interrupted(tmp_path)
-    assert "files_sha256" not in json.loads((tmp_path / "result.json").read_text())
+    with pytest.raises(UserError, match=rf"1 finished runs were made with other .*{out}; .*anew"):
+        check_current([run], "start anew")
 
 
 def test_weights_that_were_written_anew_are_other_ones(tmp_path):
@@ -512,6 +501,6 @@ def test_weights_that_were_written_anew_are_other_ones(tmp_path):
     for content in (b"some", b"other"):
         file.write_bytes(content)
         experiment = resolve("fedavg_digits", ["model.group=resnet18", f"model.pretrained={file}"])
-        found.append(outside_files(experiment, ["0"]))
-    assert [*found[0]] == [*found[1]] == ["model.pretrained"]
+        assert files_of(experiment) == {"model.pretrained": str(file)}
+        found.append(experiment.identity())
     assert found[0] != found[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rounds import result_in
 
 from fedray import integrity
 from fedray.cli import run
@@ -50,7 +50,7 @@ def command(root: Path, out: Path, *words: str, executor: str = "serial") -> int
 
 
 def numbers(out: Path) -> tuple:
-    result = json.loads((out / "result.json").read_text())
+    result = result_in(out)
     metrics = [done["metrics"] for done in result["rounds"]]
     return result["data_sha256"], result["partition_sha256"], metrics
 

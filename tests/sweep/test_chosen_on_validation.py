@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from types import SimpleNamespace
 
 import pytest
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+from rounds import rounds_in
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
@@ -180,11 +180,11 @@ def test_early_stopping_looks_at_validation(here):
 def test_a_run_that_has_stopped_stays_so_and_a_resumed_one_stops_there(here):
     keys = ("early_stopping.patience=2", "checkpoint_every=2")
     folder = run_alone(here, "run", *keys)
-    before = json.loads(folder.result.read_text())["rounds"]
+    before = rounds_in(folder.path)
     assert len(before) == 4
     assert (folder.path / "checkpoints").exists()
     run_alone(here, "run", *keys)
-    assert json.loads(folder.result.read_text())["rounds"] == before
+    assert rounds_in(folder.path) == before
 
 
 def test_seeds_that_stop_early_wait_for_the_others(here, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from itertools import permutations
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from rounds import rounds_in
 
 from fedray.config import dump_yaml
 from fedray.models.clip import load_clip
@@ -42,7 +42,7 @@ def trials(tiny_bert) -> dict[str, list[str]]:
 
 def numbers(out: Path) -> Any:
     """What a run wrote, but for times."""
-    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    rounds = rounds_in(out)
     return [{k: v for k, v in each.items() if k not in MEASURED_SECONDS} for each in rounds]
 
 

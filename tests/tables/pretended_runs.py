@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedray.files import write_json
-from fedray.records import Costs, Metric, Round, Run, RunInfo, Traffic
+from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic
 from fedray.sweep.ledger import DIVERGED
 from fedray.tables.agenda import Wanted
 from fedray.tables.book import Book, RunTrial, wanted_of
@@ -25,10 +24,10 @@ def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: s
         config={**experiment.tree(), "rounds": len(curve) - 1},
         seed=experiment.seed,
         identity=experiment.identity(),
-        versions={"git": "abc"},
+        environment=Environment({"git": "abc"}),
         partition_sha256=f"{partition}{experiment.seed}",
         data_sha256=None,
-        metrics=[Metric("local_accuracy"), Metric("validation/local_accuracy", on="validation")],
+        metrics=(Metric("local_accuracy"), Metric("validation/local_accuracy", on="validation")),
     )
     rounds = [
         Round(
@@ -60,8 +59,7 @@ def end(book: Book, trial: RunTrial, curve: Curve) -> None:
     if found is None or isinstance(found, str):
         trial.reason, rounds = found or f"{DIVERGED}: its loss is no number", []
     else:
-        trial.folder.mkdir(parents=True, exist_ok=True)
-        write_json(trial.folder / "result.json", result_of(wanted_of(trial), found).to_json())
+        RunFolder(trial.folder).write(result_of(wanted_of(trial), found))
         rounds = book.rounds_of(trial)
     book.measure(trial, rounds)
     trial.status = "failed" if trial.reason else "finished"

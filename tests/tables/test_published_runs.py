@@ -270,7 +270,7 @@ def without_checksum(tree: dict) -> str:
         (lambda tree: "{", "cannot be read: Expecting property name"),
         (lambda tree: "[]", "cannot be read: it is not the file of a table"),
         (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
-        (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 2"),
+        (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 3"),
         (without_runs, "does not hold its runs"),
         (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
         (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),

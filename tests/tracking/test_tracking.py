@@ -21,9 +21,9 @@ import pytest
 
 from fedray.config import Experiment
 from fedray.errors import FedrayError, UserError
-from fedray.files import write_json
 from fedray.records import (
     Costs,
+    Environment,
     Event,
     FolderClaim,
     Round,
@@ -31,7 +31,6 @@ from fedray.records import (
     RunFolder,
     RunInfo,
     Traffic,
-    find_runs,
     versions,
 )
 from fedray.runtime.resolve import from_tree
@@ -91,7 +90,7 @@ def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
         config=experiment.tree(),
         seed=seed,
         identity=experiment.identity("data"),
-        versions={"torch": "2.15.0", "git": "abc"},
+        environment=Environment({"torch": "2.15.0", "git": "abc"}),
         partition_sha256="f" * 64,
         data_sha256="d" * 64,
     )
@@ -100,8 +99,7 @@ def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
 
 
 def write_run(folder: Path, run: Run) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "result.json", run.to_json())
+    RunFolder(folder).write(run)
     (folder / "config.yaml").write_text("rounds: 3\n")
     (folder / "partition.json").write_text("{}")
     return folder
@@ -241,7 +239,9 @@ def test_per_client_table_is_clients_by_rounds() -> None:
 
 def test_a_run_is_described_by_its_whole_configuration() -> None:
     experiment = from_tree({"algorithm": {"name": "fedproto", "lambda": 7}, "seed": 3})
-    info = replace(make_run(1).info, config=experiment.tree(), seed=3, versions=versions())
+    info = replace(
+        make_run(1).info, config=experiment.tree(), seed=3, environment=Environment(versions())
+    )
     params, tags = describe_run(info)
     assert params["algorithm.lambda"] == "7.0"
     assert params["algorithm.proto_agg"] == "weighted"  # never set, and yet it is there
@@ -967,20 +967,6 @@ def test_the_upload_command(tmp_path: Path, uri: str, capsys: pytest.CaptureFixt
     assert f"{folder}: added 2 rounds" in capsys.readouterr().out
 
 
-def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
-    for name, text in {
-        "empty": "",
-        "one": '{"trial_id": "1", "training_iteration": 1}\n',
-        "two": '{"trial_id": "1"}\n{"trial_id": "1"}\n',
-    }.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(text)
-    with pytest.raises(UserError, match=r"no result.json"):
-        find_runs([tmp_path])
-    write_run(tmp_path / "ours", make_run(1))
-    assert [folder.name for folder, _ in find_runs([tmp_path])] == ["ours"]
-
-
 # --- many at once --------------------------------------------------------------------------------
 
 
@@ -1167,7 +1153,7 @@ def test_a_server_that_dies_and_comes_back(
         "per_client.json",
         "result.json",
     }
-    assert Run.from_json(json.loads(held.artifact(run, "result.json"))) == result
+    assert json.loads(held.artifact(run, "result.json"))["identity"] == result.info.identity
     assert (tmp_path / "kept").is_dir()
 
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from fedray.config import Frozen, PathText
+from fedray.config import Frozen, InputFile, PathText
 from fedray.errors import UserError
 from fedray.language.encoders.base import Tokens, TowerPart, encoders
 from fedray.language.encoders.bert import BertEncoder, WordPieceChoice
@@ -27,7 +27,7 @@ class AlignParams(Frozen):
 
     model: PathText | None = None
     """A name on the hub; default kakaobrain/align-base, V = 640."""
-    path: PathText | None = None
+    path: InputFile | None = None
     """A folder with config, tokenizer and weights, instead of the hub."""
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ import torch
 from pydantic import StrictBool, model_validator
 from torch import Tensor
 
-from fedray.config import Frozen, PathText
+from fedray.config import Frozen, InputFile, PathText
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
@@ -95,7 +95,7 @@ class BertParams(Frozen):
 
     model: PathText | None = None
     """A name on the hub; default bert-base-uncased."""
-    path: PathText | None = None
+    path: InputFile | None = None
     """A folder with config, tokenizer and weights, instead of the hub."""
     pooling: Literal["cls", "mean"] = "cls"
     """Read the first position (FedTSP), or the mean of all."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor
 
-from fedray.config import Frozen, PathText, Seed
+from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
@@ -205,7 +205,7 @@ class OpenClipParams(Frozen):
 
     model: PathText | None = None
     """An architecture of open_clip, default ViT-B-32-quickgelu, or hf-hub:ORGANISATION/NAME."""
-    path: PathText | None = None
+    path: InputFile | None = None
     """A file of weights, or a folder with open_clip_config.json, instead of the hub."""
     pretrained: PathText | None = None
     """A tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn from

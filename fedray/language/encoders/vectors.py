@@ -11,7 +11,7 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
-from fedray.config import Frozen, PathText
+from fedray.config import Frozen, InputFile
 from fedray.errors import UserError
 from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
 from fedray.language.encoders.weights import digest
@@ -23,7 +23,7 @@ _AROUND_WORDS = "\"'.,:;!?()[]"
 class VectorsParams(Frozen):
     """Which word vectors."""
 
-    path: PathText
+    path: InputFile
     """A file in GloVe's or word2vec's text format, .gz or not."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import model_validator
 
-from fedray.config import Component, Frozen, NoParams, PathText, Seed, parameters
+from fedray.config import Component, Frozen, InputFile, NoParams, PathText, Seed, parameters
 from fedray.language.encoders.openclip_weights import WeightSource, locate
 from fedray.registry import Registry
 
@@ -82,7 +82,7 @@ class OpenClipParams(Frozen):
     """An architecture, default ViT-B-16-quickgelu, or hf-hub:ORGANISATION/NAME."""
     pretrained: PathText | None = None
     """A tag (openai, laion2b_s34b_b88k, ...), or random for weights from `seed`."""
-    path: PathText | None = None
+    path: InputFile | None = None
     """A file of weights (OpenAI's too), or a folder with open_clip_config.json."""
     seed: Seed = 0
     """With pretrained=random: what the weights are drawn from."""

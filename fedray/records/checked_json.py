@@ -1,4 +1,4 @@
-"""JSON that carries its own checksum, so that what was damaged or edited is never read."""
+"""JSON that carries its own checksum, so that a damaged or edited file is refused."""
 
 from __future__ import annotations
 
@@ -15,28 +15,25 @@ CHECKSUM = "checksum"
 
 
 def checksum(*parts: str) -> str:
-    """SHA-256 of texts, one after the other, in hexadecimal digits.
-
-    With the instructions that processors have for it, it is three times as fast as BLAKE2b.
-    """
+    """Return the SHA-256 of the joined texts in hexadecimal digits."""
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def canonical(tree: Any) -> str:
-    """JSON that is the same for equal trees, however they are ordered and indented in a file."""
+    """Return JSON that is the same for equal trees, whatever their order and indentation."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":"))
 
 
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with a checksum of all of it."""
+    """Return the tree with a checksum of all of it."""
     return {**tree, CHECKSUM: checksum(canonical(tree))}
 
 
 def unsealed(tree: Any) -> dict[str, Any]:
-    """What was given to `sealed`.
+    """Return the tree that was given to `sealed`.
 
     Raises:
-        ValueError: when it is anything else.
+        ValueError: if it is anything else.
     """
     if not isinstance(tree, dict):
         raise ValueError(f"it holds {type(tree).__name__}, expected a mapping")
@@ -49,10 +46,10 @@ def unsealed(tree: Any) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; what Python takes and JSON does not have (NaN), and endless nesting, are errors.
+    """Parse JSON; refuse NaN and infinities, which Python accepts, and endless nesting.
 
     Raises:
-        ValueError: when it is not valid.
+        ValueError: if it is not valid.
     """
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
@@ -61,10 +58,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """A file's content.
+    """Return a JSON file's content.
 
     Raises:
-        UserError: when it is missing or damaged.
+        UserError: if it is missing or damaged.
     """
     try:
         return parse_json(path.read_bytes())
@@ -78,7 +75,7 @@ def read_checked(path: Path) -> dict[str, Any]:
     """Read a JSON file that was written with `sealed`.
 
     Raises:
-        UserError: when it is missing, damaged or edited.
+        UserError: if it is missing, damaged or edited.
     """
     tree = read_json(path)
     try:

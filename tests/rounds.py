@@ -1,0 +1,17 @@
+"""The rounds that a run has written, as plain data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def rounds_in(out: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's rounds.jsonl."""
+    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+
+
+def result_in(out: Path) -> dict[str, Any]:
+    """Return a run's result.json, with its rounds as `rounds`."""
+    return {**json.loads((out / "result.json").read_text()), "rounds": rounds_in(out)}
