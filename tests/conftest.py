@@ -94,7 +94,7 @@ def pictures(monkeypatch) -> Pictures:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
     """MLflow's database with its tables, which takes seconds to make: for tests to copy."""
-    from fedray.tracking.store import Store
+    from fedray.tracking import Store
 
     path = tmp_path_factory.mktemp("database") / "mlflow.db"
     Store(f"sqlite:///{path}", "empty").connect()

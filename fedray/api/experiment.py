@@ -23,7 +23,7 @@ from fedray.files import unused_removed
 from fedray.records import Round, RunFolder, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.runtime.resolve import from_tree
-from fedray.tracking import NullTracker, run_tracker
+from fedray.tracking import run_tracker
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class Experiment:
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
         prove_writable(RunFolder(out))
-        tracker = run_tracker(self._resolved, out) if track else NullTracker()
+        tracker = run_tracker(self._resolved, out) if track else None
         rounds = begin(self._resolved, out, executor, began, log.info)
         yield from follow(out, rounds, tracker, callbacks=callbacks)
 

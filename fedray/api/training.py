@@ -13,17 +13,9 @@ from typing import Any, Literal, TypeAlias
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.files import full_disk_said, reserve, results_home, stamp
-from fedray.records import Round, RunFolder, RunInfo, Status
+from fedray.records import Round, RunFolder, Status
 from fedray.remote_results import check_owner, copying
-from fedray.tracking import (
-    FOLDER_TAG,
-    Tracker,
-    data_of,
-    describe_run,
-    folder_note,
-    run_key,
-    run_name,
-)
+from fedray.tracking import Tracker
 
 ExecutorName: TypeAlias = Literal["ray", "serial"]
 Callback: TypeAlias = Callable[[Round], object]
@@ -101,36 +93,30 @@ def begin(
 def follow(
     out: Path,
     rounds: Generator[Round, None, None],
-    tracker: Tracker,
+    tracker: Tracker | None,
     *,
     callbacks: Sequence[Callback] = (),
     stopped: Callable[[KeyboardInterrupt], object] = lambda stop: None,
 ) -> Generator[Round, None, None]:
-    """Drive a run to its end, and yield each round once it is tracked.
+    """Drive a run to its end, and yield each round.
 
     Args:
         out: the run's folder.
         rounds: its rounds, from `begin`.
-        tracker: is told of them, and left in a true state.
+        tracker: follows the folder; None: the run is not tracked. It is closed at the end.
         callbacks: called with every round.
         stopped: called when the run is stopped from outside.
 
     Raises:
         RunFailed: when a callback raises an error, which is named.
     """
-    folder = RunFolder(out)
     with full_disk_said(out), copying(out), closing(rounds):
-        before = folder.rounds()
         first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
-        info = folder.read().info
-        key = run_key(out, info.identity)
-        tracker.start(key, run_name(info), **_shown(info, out))
         status: Status = "FAILED"
         try:
-            for done in before:
-                tracker.round(key, done)
             for done in _each_once(chain([first] if first else [], rounds)):
-                tracker.round(key, done)
+                if tracker is not None:
+                    tracker.follow(out, "RUNNING")
                 _call(callbacks, done)
                 yield done
             status = "FINISHED"
@@ -140,16 +126,12 @@ def follow(
             status = "KILLED"
             raise
         finally:
-            tracker.finish(key, status, folder.artifacts, note=folder_note(folder))
-            tracker.close()
-
-
-def _shown(info: RunInfo, out: Path) -> dict[str, Any]:
-    """What a tracker shows of a run from its start on."""
-    params, tags = describe_run(info)
-    data = data_of(info)
-    of_data = () if data is None else (data,)
-    return {"params": params, "tags": {**tags, FOLDER_TAG: out.name}, "data": of_data}
+            try:
+                rounds.close()  # the folder is whole then
+            finally:
+                if tracker is not None:
+                    tracker.follow(out, status)
+                    tracker.close()
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:

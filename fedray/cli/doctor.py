@@ -245,7 +245,7 @@ def _writable(what: str, folder: Path, variable: str) -> Finding:
 
 def tracker() -> Iterator[Finding]:
     """MLflow: the package, and the database or server that runs are logged to."""
-    from fedray.tracking.store import check_installed, resolve_uri, sqlite_path, ui_command
+    from fedray.tracking.mlflow_store import check_installed, resolve_uri, sqlite_path, ui_command
 
     try:
         check_installed()

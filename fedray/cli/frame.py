@@ -60,12 +60,7 @@ class _Behind(click.Command):
 
     def _run(self) -> int:
         given = click.get_current_context().args
-        return self._word.main([*self._word.before, *given], self._called)
-
-    @property
-    def _called(self) -> str:
-        """What its usage line begins with; a module that has words of its own adds the first."""
-        return NAME if self._word.before else f"{NAME} {self.name}"
+        return self._word.main(given, f"{NAME} {self.name}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The names that the first word may be; everywhere the flags."""

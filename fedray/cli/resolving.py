@@ -61,8 +61,7 @@ def words_of(command: str, where: str = "") -> Words:
     if words[:2] == ["python", "-m"]:
         words = words[2:]
     if words[:1] == ["fedray"] and len(words) > 1:
-        word = word_of(words[1])
-        return Words(word.module, [*word.before, *words[2:]])
+        return Words(word_of(words[1]).module, words[2:])
     if not words or not re.fullmatch(r"fedray(\.\w+)+", words[0]):
         raise UserError(
             f"{prefix}{shown(command)} is no command of fedray; write fedray run ..., "

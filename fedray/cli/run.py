@@ -32,7 +32,7 @@ from fedray.records import (
     prove_writable,
 )
 from fedray.remote_results import check_owner, fetch_missing
-from fedray.tracking import NullTracker, Tracker, run_tracker, ui_hint
+from fedray.tracking import Tracker, run_tracker
 from fedray.units import size_of, time_of
 from fedray.waiting import say_next
 
@@ -138,7 +138,7 @@ def one_run(args: argparse.Namespace) -> Path:
         print(headline(experiment, args.executor), flush=True)
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
-        tracker = NullTracker() if args.no_track else run_tracker(experiment, out)
+        tracker = None if args.no_track else run_tracker(experiment, out)
         # last: it has claimed the folder
         rounds = begin(experiment, out, args.executor, began, say, say_next)
         run(experiment, out, rounds, tracker, how_to_go_on(out, args))
@@ -210,7 +210,7 @@ def run(
     experiment: Experiment,
     out: Path,
     rounds: Generator[Round, None, None],
-    tracker: Tracker,
+    tracker: Tracker | None,
     how_to_go_on: Callable[[], str],
 ) -> None:
     """Drive a run to its end: show it, track it, and leave the tracker in a true state.
@@ -276,7 +276,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
         )
 
 
-def print_summary(out: Path, tracker: Tracker, executor: str) -> None:
+def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
     """The last lines: best, final, traffic, times, and where everything is."""
     done = RunFolder(out).read()
     for line in accuracy_lines(done):
@@ -296,6 +296,5 @@ def print_summary(out: Path, tracker: Tracker, executor: str) -> None:
         f"peak memory of {who} {size_of(done.costs.peak_rss_bytes)}"
     )
     print(f"results: {out}")
-    hint = ui_hint(tracker)
-    if hint:
-        print(f"compare: {hint}")
+    if tracker is not None:
+        print(f"compare: {tracker.hint}")

@@ -31,7 +31,6 @@ class Word:
         group: the part of the help that it stands in.
         does: what it does, in a few words.
         module: what does it.
-        before: words that its module wants before those that were given.
         names: what its first word may be, for completion: keys of `fedray.shipped.FOLDERS`,
             "listings" (what `ls` lists) or "registered" (what is chosen by name).
     """
@@ -39,7 +38,6 @@ class Word:
     group: str
     does: str
     module: str
-    before: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
     @property
@@ -50,9 +48,7 @@ class Word:
 
     @property
     def flags(self) -> list[str]:
-        """The long flags of its parser; none where its module has words of its own."""
-        if self.before:
-            return []
+        """Return the long flags of its parser."""
         actions = importlib.import_module(self.module).parser()._actions
         return [flag for each in actions for flag in each.option_strings if flag[:2] == "--"]
 
@@ -108,12 +104,16 @@ WORDS: Mapping[str, Word] = MappingProxyType(
             names=("experiments",),
         ),
         "report": Word(RESULTS, "compare finished runs", "fedray.report.command"),
+<<<<<<< HEAD
         "upload": Word(
             RESULTS, "log finished runs to MLflow", "fedray.tracking.__main__", before=("upload",)
         ),
         "convert": Word(
             RESULTS, "bring results of the second edition into today's form", "fedray.cli.convert"
         ),
+=======
+        "upload": Word(RESULTS, "send to MLflow what it lacks of runs", "fedray.cli.upload"),
+>>>>>>> tracking
         "predict": Word(RESULTS, "use a run's models on images", "fedray.cli.predict"),
         "new": Word(OWN, "write a method, model, source or project to edit", "fedray.cli.new"),
         "check": Word(

@@ -54,8 +54,8 @@ from fedray.sweep.spec import (
     plan_sweep,
     words,
 )
-from fedray.tracking import resolve_uri, tracker_for, ui_hint
-from fedray.tracking.store import sqlite_path
+from fedray.tracking import resolve_uri, tracker_for
+from fedray.tracking.mlflow_store import sqlite_path
 from fedray.waiting import say_next
 
 if TYPE_CHECKING:
@@ -478,7 +478,7 @@ def run(ledger: Ledger, concurrent: int, *, tracks: bool) -> int:
                 fit(ledger, watcher, show.order(), concurrent)
         if not ledger.left:
             ledger.status = "finished"
-        code = conclude(ledger, ui_hint(tracker) if tracker is not None else None)
+        code = conclude(ledger, tracker.hint if tracker is not None else None)
         ledger.write()  # at last: a sweep that is killed while it concludes can be resumed
         return code
     except KeyboardInterrupt as stop:

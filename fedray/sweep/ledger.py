@@ -56,6 +56,7 @@ class Trial:
         reason: why it failed.
         startup_seconds: from the start of the trial's actor to its first round.
         seconds: from the start of the trial's actor to its end, over all attempts.
+        ray_id: Ray Tune's name of the trial.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Trial:
     reason: str | None = None
     startup_seconds: float | None = None
     seconds: float = 0.0
+    ray_id: str | None = None
 
     @property
     def is_over(self) -> bool:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fedray.config import Experiment
+<<<<<<< HEAD
 from fedray.errors import Failure
 from fedray.records import Round, RunFolder, RunInfo, Status, environment, versions
+=======
+from fedray.errors import UserError
+from fedray.records import RunFolder, RunInfo, Status, is_claimed, versions
+>>>>>>> tracking
 from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.seeds import read_merged, seed_folders
+from fedray.sweep.seeds import merged_rounds, read_seeds, seed_folders
 from fedray.sweep.show import best_command
 from fedray.sweep.spec import SweepPlan, words
 from fedray.tracking import (
@@ -23,145 +30,219 @@ from fedray.tracking import (
     IDENTITY_TAG,
     METHOD_TAG,
     SEED_TAG,
-    MlflowTracker,
+    TrackedRun,
+    Tracker,
+    as_params,
+    data_of,
     describe_run,
     grouped,
     picture,
     run_key,
     source_tags,
+    started_ms,
     table,
+    with_artifacts,
 )
 
-log = logging.getLogger(__name__)
-
 ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
-"""How a trial's run ends; a stopped or interrupted one is KILLED."""
+"""MLflow's status of a trial that is over; a stopped or interrupted one is KILLED."""
 MOST_IN_NOTE = 10
 """Trials in the parent's description."""
 ARTIFACTS = ("sweep.json", "sweep.yaml", "trials.csv", "sweep.png", "best.yaml")
+Tracked = Status | Literal["RUNNING"] | None
+"""A status as `TrackedRun` has it."""
 
 
 class TrialRuns(Protocol):
-    """Trials as a tracker shows them; what the driver tells of them."""
+    """Keeps MLflow up to date with the trials of a sweep or of a table."""
 
-    def start(self, trial: Trial, ray_id: str | None = None) -> None:
-        """Open a trial's run, or the one that it had before an interruption."""
-        ...
-
-    def round(self, trial: Trial, mean: Round) -> None:
-        """Log a round of a trial; one that is there is skipped."""
-        ...
-
-    def finish(self, trial: Trial) -> None:
-        """Close a trial's run."""
+    def update(self, trial: Trial) -> None:
+        """Bring MLflow up to date with a trial soon."""
         ...
 
 
 class SweepRuns:
-    """Feeds a tracker from the driver; no call waits for it, not even for the parent run.
+    """Keeps MLflow up to date with a sweep while its trials run; no call waits.
 
     Args:
         ledger: the invocation.
-        tracker: where the runs go; the caller closes it.
+        tracker: sends the runs; the caller closes it.
     """
 
-    def __init__(self, ledger: Ledger, tracker: MlflowTracker) -> None:
+    def __init__(self, ledger: Ledger, tracker: Tracker) -> None:
         self._ledger = ledger
         self._tracker = tracker
-        self._keys: dict[int, str] = {}
-        self._calls = ThreadPoolExecutor(1, thread_name_prefix="sweep-runs")
-        self._later(self._open)
+        tracker.update("sweep", lambda: sweep_run(ledger, "RUNNING"))
+        for trial in ledger.ordered:  # an interrupted process may have left them open
+            if has_begun(ledger, trial):
+                self.update(trial)
 
-    def _open(self) -> None:
-        """Open the parent; the thread's first call, the trials' come after it."""
-        plan, home = self._ledger.plan, self._ledger.home
-        tree = plan.model_dump(mode="json")
-        identity = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
-        params = {
-            key: tree[key]
-            for key in ("search", "metric", "objective", "select", "at", "mode", "seeds", "asha")
-        }
-        # MLflow's names have no commas
-        params |= {f"space.{'/'.join(axis.keys)}": axis.tree() for axis in plan.axes}
-        params |= {f"set.{key}": value for key, value in plan.set.items()}
-        params["experiment"] = plan.experiment
-        tags = {"sweep": plan.sweep, "scale": plan.scale, "answers": plan.answers}
-        tags |= _marks(plan)
-        tags |= _what_all_share(plan)
-        tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
-        name = f"{plan.sweep}-{home.name}"
-        key = run_key(home, identity, experiment=plan.sweep, name=name)
-        self._tracker.start_parent(name, params, tags, key=key)
-
-    def start(self, trial: Trial, ray_id: str | None = None) -> None:
-        """Open a trial's run, or the one that it had before an interruption."""
-        plan = self._ledger.plan
-        experiment = plan.experiment_of(trial.config, plan.seeds[0])
-        seeds = ",".join(str(seed) for seed in plan.seeds)
-        params, tags = describe_run(info_of(experiment))
-        del tags[IDENTITY_TAG]  # the seeds' own are added at the end, with the data's hash
-        tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
-        tags |= {
-            SEED_TAG: seeds,
-            FOLDER_TAG: trial.name,
-            "sweep": plan.sweep,
-            "trial": str(trial.number),
-            "config": words(trial.config),
-            **_marks(plan),
-        }
-        if ray_id is not None:
-            tags["ray_trial_id"] = ray_id
-        folder, identity = self._ledger.home / trial.name, f"{experiment.identity()}-{seeds}"
-        name = f"{words(trial.config)} (trial {trial.number})"
-        key = run_key(folder, identity, experiment=plan.sweep, name=name)
-        self._keys[trial.number] = key
-        params["seed"] = seeds
-        self._later(lambda: self._tracker.start(key, name, params=params, tags=tags))
-
-    def round(self, trial: Trial, mean: Round) -> None:
-        """Log a round of a trial, the mean over its seeds; one that is there is skipped."""
-        key = self._keys[trial.number]
-        self._later(lambda: self._tracker.round(key, mean))
-
-    def finish(self, trial: Trial) -> None:
-        """Close a trial's run, if it was started here and is not closed."""
-        key = self._keys.pop(trial.number, None)
-        if key is None:
-            return
-        metrics = {}
-        if trial.objective is not None and trial.status in ("finished", "stopped"):
-            metrics = {"objective": trial.objective, "objective_std": trial.std}
-            if trial.test is not None:
-                metrics |= {"test": trial.test, "test_std": trial.test_std}
-        folder, status = self._ledger.home / trial.name, ENDS.get(trial.status, "KILLED")
-        seeds = seed_folders(folder, self._ledger.plan.seeds)
-        files = [file for seed in seeds for file in (seed.result, seed.partition_plot)]
-        files.append(RunFolder(folder).error)
-        self._later(lambda: self._tracker.finish(key, status, files, metrics))
+    def update(self, trial: Trial) -> None:
+        """Bring MLflow up to date with a trial soon."""
+        self._send(trial, "RUNNING" if trial.status == "running" else end_of(trial))
 
     def end(self) -> None:
-        """Close what is open, the parent at last with table and figure."""
-        ledger = self._ledger
-        for trial in ledger.ordered:
-            self.finish(trial)
-        ends = [trial.status for trial in ledger.ordered]
-        metrics: dict[str, float] = {}  # of an interrupted sweep they are not final
-        status: Status = "KILLED"
-        if ledger.status == "finished":
-            status = "FINISHED" if ledger.through else "FAILED"
-            metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
-        if metrics and ledger.best is not None and ledger.best.objective is not None:
+        """Bring MLflow up to date with the whole sweep, which has ended."""
+        for trial in self._ledger.ordered:
+            if trial.status == "running":
+                self._send(trial, "KILLED")
+        self._tracker.update("sweep", lambda: sweep_run(self._ledger, end_of_sweep(self._ledger)))
+
+    def _send(self, trial: Trial, status: Tracked) -> None:
+        ledger, now = self._ledger, copy(trial)
+        self._tracker.update(trial.name, lambda: trial_run(ledger, now, status))
+
+
+def sweep_runs(home: Path) -> tuple[str, list[TrackedRun]]:
+    """Read a sweep's folder as MLflow is to hold it.
+
+    Returns:
+        The MLflow experiment, and its runs, the parent first. While another process executes the
+        sweep, what has not ended keeps its status.
+
+    Raises:
+        UserError: if the folder cannot be read.
+    """
+    ledger = Ledger.read(home)
+    is_going = is_claimed(RunFolder(home))
+    runs = [sweep_run(ledger, None if is_going else end_of_sweep(ledger))]
+    for trial in ledger.ordered:
+        if has_begun(ledger, trial):
+            going = is_going and not trial.is_over
+            runs.append(trial_run(ledger, trial, None if going else end_of(trial)))
+    return ledger.plan.sweep, runs
+
+
+def has_begun(ledger: Ledger, trial: Trial) -> bool:
+    """Return True if a trial is over or has a folder."""
+    return trial.is_over or (ledger.home / trial.name).is_dir()
+
+
+def end_of(trial: Trial) -> Status:
+    """Return MLflow's status of a trial that no process executes."""
+    return ENDS.get(trial.status, "KILLED")
+
+
+def end_of_sweep(ledger: Ledger) -> Status:
+    """Return MLflow's status of a sweep that no process executes."""
+    if ledger.status != "finished":
+        return "KILLED"
+    return "FINISHED" if ledger.through else "FAILED"
+
+
+def sweep_run(ledger: Ledger, status: Tracked) -> TrackedRun:
+    """Return the parent run of a sweep as MLflow is to hold it."""
+    plan, home = ledger.plan, ledger.home
+    tree = plan.model_dump(mode="json")
+    params = {
+        key: tree[key]
+        for key in ("search", "metric", "objective", "select", "at", "mode", "seeds", "asha")
+    }
+    # MLflow's names have no commas
+    params |= {f"space.{'/'.join(axis.keys)}": axis.tree() for axis in plan.axes}
+    params |= {f"set.{key}": value for key, value in plan.set.items()}
+    params["experiment"] = plan.experiment
+    tags = {"sweep": plan.sweep, "scale": plan.scale, "answers": plan.answers}
+    tags |= _marks(plan)
+    tags |= _what_all_share(plan)
+    tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
+    run = TrackedRun(
+        key=_sweep_key(ledger),
+        name=_sweep_name(ledger),
+        params=as_params(params),
+        tags=tags,
+        status=status,
+        started_ms=int(datetime.fromisoformat(ledger.began).timestamp() * 1000),
+    )
+    if run.is_going:
+        return run
+    ends = [trial.status for trial in ledger.ordered]
+    metrics: dict[str, float] = {}
+    if ledger.status == "finished":  # those of an interrupted sweep are not final
+        metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
+        if ledger.best is not None and ledger.best.objective is not None:
             metrics |= {"best_objective": ledger.best.objective}
             if ledger.best.test is not None:
                 test = ledger.best.test
-                metrics |= {"best_test": test, grouped(ledger.plan.metric): test}
-        files = [ledger.home / name for name in ARTIFACTS]
-        note = _note(ledger)
-        self._later(lambda: self._tracker.finish_parent(status, files, metrics, note))
-        self._calls.shutdown(wait=True)
+                metrics |= {"best_test": test, grouped(plan.metric): test}
+    files = [(home / name, "") for name in ARTIFACTS]
+    return replace(run, metrics=metrics, files=files, note=_note(ledger))
 
-    def _later(self, call: Callable[[], object]) -> None:
-        self._calls.submit(_logged, call)
+
+def _sweep_name(ledger: Ledger) -> str:
+    return f"{ledger.plan.sweep}-{ledger.home.name}"
+
+
+def _sweep_key(ledger: Ledger) -> str:
+    plan = ledger.plan
+    tree = plan.model_dump(mode="json")
+    identity = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+    return run_key(ledger.home, identity, experiment=plan.sweep, name=_sweep_name(ledger))
+
+
+def trial_run(ledger: Ledger, trial: Trial, status: Tracked) -> TrackedRun:
+    """Return the run of a trial as MLflow is to hold it: the means over its seeds.
+
+    Raises:
+        UserError: if a result is damaged, unless the trial has failed.
+    """
+    plan, folder = ledger.plan, ledger.home / trial.name
+    try:
+        runs = read_seeds(folder, plan)
+    except UserError:
+        if trial.status != "failed":
+            raise
+        runs = []
+    experiment = plan.experiment_of(trial.config, plan.seeds[0])
+    seeds = ",".join(str(seed) for seed in plan.seeds)
+    name = f"{words(trial.config)} (trial {trial.number})"
+    params, tags = describe_run(info_of(experiment))
+    del tags[IDENTITY_TAG]  # each seed has its own
+    tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
+    tags |= {
+        SEED_TAG: seeds,
+        FOLDER_TAG: trial.name,
+        "sweep": plan.sweep,
+        "trial": str(trial.number),
+        "config": words(trial.config),
+        **_marks(plan),
+    }
+    if trial.ray_id is not None:
+        tags["ray_trial_id"] = trial.ray_id
+    if runs:
+        tags[IDENTITY_TAG] = ",".join(run.info.identity for run in runs)
+        tags["partition_sha256"] = ",".join(str(run.info.partition_sha256) for run in runs)
+    metrics = {}
+    if trial.objective is not None and trial.status in ("finished", "stopped"):
+        metrics = {"objective": trial.objective, "objective_std": trial.std}
+        if trial.test is not None:
+            metrics |= {"test": trial.test, "test_std": trial.test_std}
+    files = seed_folders(folder, plan.seeds)
+    identity = f"{experiment.identity()}-{seeds}"
+    begun = [started_ms(*pair) for pair in zip(files, runs, strict=False)]
+    run = TrackedRun(
+        key=run_key(folder, identity, experiment=plan.sweep, name=name),
+        name=name,
+        params={**params, "seed": seeds},
+        tags=tags,
+        status=status,
+        started_ms=min(begun, default=int(time.time() * 1000)),
+        seconds=trial.seconds or None,
+        rounds=[merged.mean for merged in merged_rounds(runs, plan)],
+        parent=_sweep_key(ledger),
+        data=[data for each in runs if (data := data_of(each.info)) is not None],
+        metrics=metrics,
+    )
+    if run.is_going:
+        return run
+    results = [(each, runs[number] if runs else None) for number, each in enumerate(files)]
+    run = with_artifacts(run, results, small_artifacts)
+    return replace(run, files=[*run.files, (RunFolder(folder).error, "")])
+
+
+def small_artifacts(files: RunFolder) -> Sequence[Path]:
+    """Return the files that MLflow keeps of a run in a study, of which there are many."""
+    return files.result, files.rounds_file, files.partition_plot
 
 
 def _marks(plan: SweepPlan) -> dict[str, str]:
@@ -205,15 +286,6 @@ def _note(ledger: Ledger) -> str:
     return "\n\n".join(parts)
 
 
-def _logged(call: Callable[[], object]) -> None:
-    """Make a call whose error nobody waits for."""
-    try:
-        call()
-    except Exception as error:
-        trace = Failure.of(error).traceback
-        log.warning("the tracker failed; results and sweep.json are complete\n%s", trace)
-
-
 def info_of(experiment: Experiment) -> RunInfo:
     """What is known of a trial's runs before they begin."""
     return RunInfo(
@@ -225,26 +297,3 @@ def info_of(experiment: Experiment) -> RunInfo:
         identity=experiment.identity(),
         environment=environment(experiment.threads),
     )
-
-
-def replay(home: Path, tracker: MlflowTracker) -> None:
-    """Log a finished sweep to a tracker, from its folder.
-
-    Args:
-        home: the invocation's folder.
-        tracker: skips what it has; the caller closes it.
-
-    Raises:
-        UserError: when the folder cannot be read.
-    """
-    ledger = Ledger.read(home)
-    runs = SweepRuns(ledger, tracker)
-    for trial in ledger.ordered:
-        rounds = read_merged(home / trial.name, ledger.plan)
-        if not rounds and not trial.is_over:
-            continue
-        runs.start(trial)
-        for merged in rounds:
-            runs.round(trial, merged.mean)
-        runs.finish(trial)
-    runs.end()

@@ -155,8 +155,12 @@ def _chosen_round(curve: dict[int, float], plan: SweepPlan) -> int:
 
 
 def read_merged(folder: Path, plan: SweepPlan) -> list[MergedRound]:
-    """The rounds that all seeds of a trial have finished, merged, from their files."""
-    runs = read_seeds(folder, plan)
+    """Read the rounds that all seeds of a trial have finished, merged."""
+    return merged_rounds(read_seeds(folder, plan), plan)
+
+
+def merged_rounds(runs: Sequence[Run], plan: SweepPlan) -> list[MergedRound]:
+    """Merge the rounds that all seeds of a trial have finished."""
     going = [run.done for run in runs if not run.is_finished]
     end = min(going, default=max((run.done for run in runs), default=-1))
     streams = [(done for done in run.rounds if done.round <= end) for run in runs]

@@ -152,12 +152,10 @@ def reports(trial: Lockstep) -> Generator[dict[str, Any], None, None]:
         over = before and all(run.is_finished for run in before)
         last = max(run.done for run in before) if over else planned
         done: list[MergedRound] = []
-        unreported: list[Round] = []
         for merged in all_merged:
             done.append(merged)
             if merged.round < last and (over or merged.round <= known):
                 continue
-            unreported.append(merged.mean)
             objective = trial.objective(done)
             if objective is None:
                 continue  # not evaluated yet; Ray Tune wants the objective in every report
@@ -169,9 +167,7 @@ def reports(trial: Lockstep) -> Generator[dict[str, Any], None, None]:
                 "test": objective.test,
                 "test_std": objective.test_std,
                 "best_rounds": objective.rounds,
-                "means": unreported,
             }
-            unreported = []
         if trial.objective(done) is None:
             there = {name for merged in done for name in merged.mean.metrics}
             raise UserError(

@@ -1,7 +1,7 @@
-"""What the driver does while trials run: keep the ledger, feed the tracker, show where it is.
+"""What the driver does while trials run: keep the ledger, update MLflow, show the progress.
 
-Trials never talk to the tracker. What they report is fed from here, and what an interrupted trial
-had already written is read from its folder.
+Trials do not talk to MLflow. The driver says when a trial has changed, and the tracker reads its
+folder.
 """
 
 from __future__ import annotations
@@ -61,14 +61,10 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         """A trial's actor is there, for the first time or again."""
         entry = self._entry(trial)
         self._account(entry)
-        entry.status = "running"
+        entry.status, entry.ray_id = "running", trial.trial_id
         self._show.begin(entry)
         self._ledger.write()
-        if self._runs is None:
-            return
-        self._runs.start(entry, trial.trial_id)
-        for merged in self._rounds(entry):
-            self._runs.round(entry, merged.mean)
+        self._track(entry)
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
@@ -80,13 +76,11 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             return
         if entry.startup_seconds is None:
             entry.startup_seconds = time.monotonic() - self._started[entry.number]
-        if self._runs is not None:
-            for mean in result["means"]:
-                self._runs.round(entry, mean)
         entry.objective, entry.std = result["objective"], result["objective_std"]
         entry.test, entry.test_std = result["test"], result["test_std"]
         entry.best_rounds, entry.last_round = result["best_rounds"], result["round"]
         self._show.round(entry)
+        self._track(entry)
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Let a trial start again whose processes died or whose node is gone, unless too often.
@@ -155,11 +149,12 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             ended = entry.last_round == planned or self._ledger.is_whole(entry)
             entry.status = "finished" if ended else "stopped"
         self._ledger.write()
-        if self._runs is not None:
-            for merged in rounds:
-                self._runs.round(entry, merged.mean)
-            self._runs.finish(entry)
+        self._track(entry)
         self._show.end(entry)
+
+    def _track(self, entry: Trial) -> None:
+        if self._runs is not None:
+            self._runs.update(entry)
 
 
 def _error_of(trial: Any) -> Exception:

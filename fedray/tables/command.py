@@ -50,14 +50,14 @@ from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
 from fedray.tables.book import FILE, Book
 from fedray.tables.forecast import headline, not_asked, planned_cells
 from fedray.tables.outcome import Outcome, outcome
-from fedray.tables.plan import Place, TablePlan
+from fedray.tables.plan import TablePlan
 from fedray.tables.published import DATA, Published
 from fedray.tables.spec import SCALES, plan_table
-from fedray.tracking import tracker_for, ui_hint
+from fedray.tracking import tracker_for
 from fedray.waiting import say_next
 
 if TYPE_CHECKING:
-    from fedray.tables.runs import TableRuns
+    from fedray.tables.runs import CellMetrics, TableRuns
 
 PAGE = "table.md"
 PROG = "python -m fedray.table"
@@ -306,19 +306,19 @@ def plugins_of(plan: TablePlan) -> tuple[Plugin, ...]:
 
 def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     """Run what is left of a table and write its page; returns the exit code."""
-    from fedray.tables.runs import TableRuns
+    from fedray.tables.runs import TableRuns, cell_metrics
 
     book.write()
     tracker = tracker_for(book.plan.table, book.store, book.plan.answers) if tracks else None
     runs = TableRuns(book, tracker) if tracker is not None else None
-    metrics: dict[Place, dict[str, float]] = {}
+    metrics: CellMetrics = {}
     try:
         if not book.is_complete:
             train(book, runs, concurrent)
         code = finish(book, tracks=tracks)
         metrics = cell_metrics(outcome(book)) if code == 0 else {}
         if tracker is not None:
-            print(f"compare: {ui_hint(tracker)}")
+            print(f"compare: {tracker.hint}")
         return code
     except KeyboardInterrupt as stop:
         say_stopped(stop, how_to_go_on(book, tracks=tracks))
@@ -389,17 +389,3 @@ def write_page(book: Book, found: Outcome) -> list[Section]:
     write_atomic(book.home / "table.html", html(pictured))
     write_json(book.home / DATA, sealed(table_json(book, found, how)))
     return sections
-
-
-def cell_metrics(found: Outcome) -> dict[Place, dict[str, float]]:
-    """What a tracker shows of each cell that is over: the mean over seeds."""
-    metrics: dict[Place, dict[str, float]] = {}
-    for place, cell in found.cells.items():
-        if cell.standing.phase != "over":
-            continue
-        values = [one.measured.values for one in cell.seeds if one.measured is not None]
-        metrics[place] = {
-            name: sum(value[name] for value in values) / len(values)
-            for name in (values[0] if values else ())
-        }
-    return metrics

@@ -1,13 +1,11 @@
-"""MLflow behind a small protocol: one MLflow run per federated run, and the run never waits for it.
+"""Runs in MLflow. The files of a run are its result; MLflow holds the same and may be missing.
 
-    protocol.py   Tracker, the four calls that a run makes, and NullTracker
-    describe.py   what of a run MLflow shows: params, tags, metrics; a run's key
-    view.py       which columns MLflow's run table shows first
-    notes.py      what stands in a run's description
-    store.py      the only place that talks to MLflow: everything there is done once, however often
-    models.py     a run's models, where it is asked to log them
-    live.py       MlflowTracker: a queue and one writing thread
-    uploading.py  what a run could not log, later: `python -m fedray.tracking upload DIR`
+    describe.py      what MLflow shows of a run: name, params, tags, metrics, data; a run's key
+    mlflow_store.py  `Store.put` makes MLflow hold one run; the only place that writes to MLflow
+    sync.py          a run's folder to MLflow: `sync`, and `Tracker`, a thread that repeats it
+    notes.py         the description of a run
+    models.py        the models of a run as an MLflow model
+    view.py          the columns that MLflow's table of runs shows first
 
 Importing this package imports neither MLflow nor torch.
 """
@@ -19,44 +17,58 @@ from fedray.tracking.describe import (
     METHOD_TAG,
     SEED_TAG,
     DataInput,
+    TrackedRun,
+    as_params,
     data_of,
     describe_run,
     experiment_name,
     grouped,
+    read_metadata,
     run_key,
     run_name,
     source_tags,
 )
-from fedray.tracking.live import MlflowTracker, run_tracker, tracker_for, ui_hint
-from fedray.tracking.notes import folder_note, picture, table
-from fedray.tracking.protocol import NullTracker, Tracker
-from fedray.tracking.store import resolve_uri, ui_command
-from fedray.tracking.uploading import upload
+from fedray.tracking.mlflow_store import Added, Store, reason, resolve_uri, ui_command
+from fedray.tracking.notes import picture, table
+from fedray.tracking.sync import (
+    Tracker,
+    run_tracker,
+    started_ms,
+    sync,
+    tracked_run,
+    tracker_for,
+    with_artifacts,
+)
 
 __all__ = [
     "DATA_TAG",
-    "DataInput",
     "FOLDER_TAG",
     "IDENTITY_TAG",
     "METHOD_TAG",
-    "MlflowTracker",
-    "NullTracker",
     "SEED_TAG",
+    "Added",
+    "DataInput",
+    "Store",
+    "TrackedRun",
     "Tracker",
+    "as_params",
     "data_of",
     "describe_run",
     "experiment_name",
-    "folder_note",
     "grouped",
     "picture",
+    "read_metadata",
+    "reason",
     "resolve_uri",
     "run_key",
     "run_name",
     "run_tracker",
     "source_tags",
+    "started_ms",
+    "sync",
     "table",
+    "tracked_run",
     "tracker_for",
     "ui_command",
-    "ui_hint",
-    "upload",
+    "with_artifacts",
 ]

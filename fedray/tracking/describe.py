@@ -8,16 +8,25 @@ import json
 import posixpath
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.records import BEST, HEADLINE, REPORTED, VALIDATION, Round, RunInfo, data_name
+from fedray.records import (
+    BEST,
+    HEADLINE,
+    REPORTED,
+    VALIDATION,
+    Round,
+    RunInfo,
+    Status,
+    data_name,
+)
 
 MAX_NAME = 250
 """Characters of a param's, tag's or metric's name that MLflow takes."""
@@ -36,6 +45,8 @@ FOLDER_TAG = "fedray.folder"
 """The tag with the name of the run's folder."""
 NOTE_TAG = "mlflow.note.content"
 """The tag that MLflow shows as a description, in Markdown."""
+ARTIFACT = "artifact:"
+"""In a description, before the name of a file that is kept with the run."""
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -108,11 +119,13 @@ def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def params_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """A configuration as MLflow's params: {"data.partition.alpha": "0.1"}.
+    """Return a configuration as MLflow's params: {"data.partition.alpha": "0.1"}."""
+    return as_params(flatten(config))
 
-    A name or value beyond MLflow's limits is cut, and says so.
-    """
-    return {valid_name(key): as_param(value) for key, value in flatten(config).items()}
+
+def as_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return values as MLflow's params; a name or value beyond MLflow's limits is cut."""
+    return {valid_name(key): as_param(value) for key, value in values.items()}
 
 
 def as_param(value: Any) -> str:
@@ -144,21 +157,6 @@ def valid_name(name: str) -> str:
 # --- metrics -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Point:
-    """One round's numbers.
-
-    Attributes:
-        step: the round.
-        metrics: by name.
-        total_seconds: seconds of all rounds up to this one, as far as they were passed.
-    """
-
-    step: int
-    metrics: Mapping[str, float]
-    total_seconds: float
-
-
 TOTALS = ("traffic/total_up_bytes", "traffic/total_down_bytes", "time/total_seconds")
 SECONDS = "time/seconds"
 """A metric that every round has."""
@@ -166,38 +164,13 @@ _SCORES = re.compile(r"accuracy|dice|f1")
 _OVER_CLIENTS = re.compile(r"_(std|jain|worst\d+|best\d+)$")
 
 
-@dataclass
-class Totals:
-    """Turns the rounds of one run into points, each round once, with what they add up to.
-
-    Attributes:
-        first: the first round that was passed; None before that.
-        last: the last one.
-        sums: of `up_bytes`, `down_bytes` and `seconds` by their names in `TOTALS`.
-        per_client: for each evaluated round, the accuracy by client.
-    """
-
-    first: int | None = None
-    last: int = -1
-    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TOTALS, 0.0))
-    per_client: dict[int, Mapping[int, float]] = field(default_factory=dict)
-
-    def point(self, done: Round) -> Point | None:
-        """Add one round; None when it, or a later one, was passed before."""
-        if done.round <= self.last:
-            return None
-        self.first = done.round if self.first is None else self.first
-        self.last = done.round
-        for total, value in zip(TOTALS, _summed(done), strict=True):
-            self.sums[total] += value
-        if done.per_client:
-            self.per_client[done.round] = done.per_client
-        return Point(done.round, {**metrics_of(done), **self.sums}, self.sums[TOTALS[-1]])
-
-
-def _summed(done: Round) -> tuple[float, float, float]:
-    """What `TOTALS` sum up."""
-    return done.up.total_bytes, done.down.total_bytes, done.seconds
+def with_totals(rounds: Iterable[Round]) -> Iterator[tuple[Round, dict[str, float]]]:
+    """Yield each round with the `TOTALS` up to it: bytes up, bytes down and seconds."""
+    sums = [0.0, 0.0, 0.0]
+    for done in rounds:
+        values = (done.up.total_bytes, done.down.total_bytes, done.seconds)
+        sums = [total + value for total, value in zip(sums, values, strict=True)]
+        yield done, dict(zip(TOTALS, sums, strict=True))
 
 
 def grouped(name: str) -> str:
@@ -246,24 +219,21 @@ def metrics_of(done: Round) -> dict[str, float]:
     return found
 
 
-def per_client_json(per_client: Mapping[int, Mapping[int, float]]) -> str:
-    """Every client's accuracy, as the text of per_client.json; "" when nothing was measured.
-
-    Args:
-        per_client: for each evaluated round, the accuracy by client.
+def per_client_json(rounds: Iterable[Round]) -> str:
+    """Return the text of per_client.json; "" if no round has accuracies by client.
 
     Returns:
-        {"per_client": {"rounds": [...], "clients": [...], "values": [clients x rounds]}}; a client
-        that was not measured in a round has null there.
+        {"per_client": {"rounds": [...], "clients": [...], "values": [clients x rounds]}}, with null
+        for a client that was not evaluated in a round.
     """
+    per_client = {done.round: done.per_client for done in rounds if done.per_client}
     if not per_client:
         return ""
-    rounds = sorted(per_client)
     clients = sorted({client for values in per_client.values() for client in values})
     table = {
-        "rounds": rounds,
+        "rounds": sorted(per_client),
         "clients": clients,
-        "values": [[per_client[r].get(client) for r in rounds] for client in clients],
+        "values": [[per_client[r].get(client) for r in sorted(per_client)] for client in clients],
     }
     return json.dumps({"per_client": table}) + "\n"
 
@@ -307,6 +277,54 @@ def data_of(info: RunInfo) -> DataInput | None:
     )
 
 
+# --- a run ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as MLflow is to hold it.
+
+    Attributes:
+        key: finds the run again; see `run_key`.
+        name: shown to people.
+        params: configuration by dotted key, within MLflow's limits.
+        tags: by name.
+        status: RUNNING, or how it ended; None for a run that another process is still executing,
+            whose status is left alone.
+        started_ms: start in milliseconds since the epoch.
+        seconds: duration; None: until now.
+        rounds: all rounds so far.
+        parent: key of the parent run.
+        data: data sets.
+        metrics: final numbers by name.
+        files: artifacts, each with its folder among the artifacts ("" for the top).
+        texts: artifacts by their path among the artifacts.
+        models: folders that `models_of` returned, by their path among the artifacts.
+        note: description in Markdown; `artifact:NAME` stands for the address of an artifact.
+    """
+
+    key: str
+    name: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    status: Status | Literal["RUNNING"] | None
+    started_ms: int
+    seconds: float | None = None
+    rounds: Sequence[Round] = ()
+    parent: str | None = None
+    data: Sequence[DataInput] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    files: Sequence[tuple[Path, str]] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, Path] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def is_going(self) -> bool:
+        """Return True if the run has not ended."""
+        return self.status in (None, "RUNNING")
+
+
 # --- the run's key -------------------------------------------------------------------------------
 
 
@@ -328,7 +346,7 @@ def run_key(
         identity: hash of the experiment; a key of another one is not used.
         experiment: MLflow experiment for a later upload; None: `experiment_name`.
         name: MLflow run name for a later upload; None: `run_name`.
-        parent: as given to `MlflowTracker`, for a later upload.
+        parent: key of the parent run, for a later upload.
 
     Raises:
         UserError: when tracking.json is not what this wrote.

@@ -1,6 +1,6 @@
-"""A run's models as MLflow keeps them: with a signature, loadable by `mlflow.pyfunc.load_model`.
+"""The models of a run (`keep.log=true`) as an MLflow model with a signature.
 
-Where `keep.log=true`; what MLflow then calls is `fedray.trained.pyfunc`.
+`mlflow.pyfunc.load_model` loads them through `fedray.trained.pyfunc`.
 """
 
 from __future__ import annotations
@@ -8,52 +8,48 @@ from __future__ import annotations
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+<<<<<<< HEAD
 from fedray.records import RunFolder
 from fedray.saved_models import SavedModels
 from fedray.tracking.store import OpenRun, Store
+=======
+from fedray.records import Run, RunFolder, parse_json
+>>>>>>> tracking
 
 LOADER = "fedray.trained.pyfunc"
 NAME = "model"
 EVERYBODY = -1
-"""In place of a client: the model that all of them share; where each has its own, it is refused."""
+"""Default of the parameter `client`: the shared model; an error if every client has its own."""
 
 
-def add_models(store: Store, run: OpenRun, folder: Path, below: str | None = None) -> bool:
-    """Log the models that a run has kept, if `keep.log` asks for it and they are not there yet.
+def models_of(folder: Path, run: Run) -> Path | None:
+    """Return the folder of a run's models, those of the best round first.
 
-    Args:
-        store: of the run.
-        run: the run.
-        folder: its folder.
-        below: where to put them among the run's artifacts.
+    None if the run keeps none, or does not ask for them in MLflow (`keep.log`).
     """
-    kept = models_of(folder)
-    if kept is None:
-        return False
-    name = f"{below}/{NAME}" if below else NAME
-    with TemporaryDirectory(prefix="fedray-model-") as temporary:
-        return store.add_folder(run, name, lambda: _saved(folder, kept, Path(temporary)))
-
-
-def models_of(folder: Path) -> Path | None:
-    """The models of a run that are to be logged: of the best round, or of the last."""
-    config = RunFolder(folder).read().info.config
-    if not config.get("keep", {}).get("log"):
+    if not run.info.config.get("keep", {}).get("log"):
         return None
     places = (folder / "models" / which for which in ("best", "last"))
     return next((place for place in places if place.is_dir()), None)
 
 
-def _saved(folder: Path, kept: Path, temporary: Path) -> Path:
-    """A folder as MLflow wants it, with what loads the models: no more of the run."""
+def save_models(kept: Path, temporary: Path) -> Path:
+    """Save the models of a run as an MLflow model, with what is needed to load them.
+
+    Args:
+        kept: what `models_of` returned.
+        temporary: an empty folder.
+
+    Returns:
+        The MLflow model's folder, in `temporary`.
+    """
     import mlflow.pyfunc
 
     data = temporary / "run"
     shutil.copytree(kept, data / "models" / kept.name)
-    shutil.copy(RunFolder(folder).config, data)
+    shutil.copy(RunFolder(kept.parent.parent).config, data)
     place = temporary / "saved"
     mlflow.pyfunc.save_model(
         place,
@@ -65,8 +61,13 @@ def _saved(folder: Path, kept: Path, temporary: Path) -> Path:
     return place
 
 
+<<<<<<< HEAD
 def _signature(image: tuple[int, int, int]) -> Any:
     """Images in, names of classes out: [n]; of dense models, which nobody checks, [n, H, W]."""
+=======
+def _signature(meta: dict[str, Any]) -> Any:
+    """Return the signature: images [n, ...] in, class names [n] out (dense models: [n, H, W])."""
+>>>>>>> tracking
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import ParamSchema, ParamSpec, Schema, TensorSpec

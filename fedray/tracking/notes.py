@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedray.errors import UserError
 from fedray.markdown import escape_html
-from fedray.records import BEST, Run, RunFolder, Traffic, data_name
-from fedray.tracking.store import ARTIFACT
+from fedray.records import BEST, Run, Traffic, data_name
+from fedray.tracking.describe import ARTIFACT
 from fedray.units import size_of
-
-
-def folder_note(folder: RunFolder) -> str:
-    """A single run's description; nothing, where a full disk left no whole result."""
-    try:
-        return run_note(folder.read())
-    except UserError:
-        return ""
 
 
 def run_note(done: Run) -> str:

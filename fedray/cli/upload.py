@@ -1,0 +1,140 @@
+"""`fedray upload DIR ...`: send to MLflow what it lacks of runs, sweeps and tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.command import CommandLine, as_path, as_word, run_command
+from fedray.errors import FedrayError
+from fedray.files import results_home
+from fedray.masking import mask
+from fedray.records import find_runs
+from fedray.tracking import (
+    Added,
+    Store,
+    TrackedRun,
+    experiment_name,
+    read_metadata,
+    reason,
+    resolve_uri,
+    tracked_run,
+    ui_command,
+)
+
+PROG = "fedray upload"
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What one upload sent of a folder.
+
+    Attributes:
+        folder: of the run or study.
+        added: what each of its runs lacked.
+    """
+
+    folder: Path
+    added: Sequence[Added]
+
+    def __str__(self) -> str:
+        counts = {
+            "rounds": sum(each.rounds for each in self.added),
+            "params": sum(each.params for each in self.added),
+            "files": sum(each.files for each in self.added),
+        }
+        if not any(counts.values()):
+            return f"{self.folder}: nothing was missing"
+        added = ", ".join(f"{count} {name}" for name, count in counts.items())
+        runs = f" of {len(self.added)} runs" if len(self.added) > 1 else ""
+        return f"{self.folder}: added {added}{runs}"
+
+
+def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> list[Uploaded]:
+    """Send to MLflow what it lacks of every run and study in or below the folders.
+
+    A repetition sends nothing. The status of what another process is executing is left alone.
+
+    Args:
+        folders: folders of runs, sweeps or tables.
+        uri: an absolute tracking URI.
+        experiment: MLflow experiment of runs that MLflow does not know; None: the study's, or
+            `experiment_name`.
+
+    Raises:
+        UserError: if a folder holds no results, or cannot be read.
+        FedrayError: if MLflow fails.
+    """
+    stores: dict[str, Store] = {}
+    uploaded = []
+    for folder, usual, runs in _read(folders):
+        name = experiment or usual
+        store = stores.setdefault(name, Store(uri, name))
+        try:
+            uploaded.append(Uploaded(folder, [store.put(run) for run in runs]))
+        except Exception as error:
+            raise FedrayError(
+                f"MLflow at {mask(uri)} did not take {folder} ({reason(error)}); "
+                "start the server, or name another one with --uri, and upload again"
+            ) from error
+    return uploaded
+
+
+def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[TrackedRun]]]:
+    """Yield each run and study in or below the folders, with its MLflow experiment."""
+    from fedray.sweep.ledger import FILE as SWEEP
+    from fedray.sweep.runs import sweep_runs
+    from fedray.tables.book import FILE as TABLE
+    from fedray.tables.runs import table_runs
+
+    tables = [folder for folder in folders if (folder / TABLE).is_file()]
+    others = [folder for folder in folders if folder not in tables]
+    sweeps = set()
+    for folder, run in find_runs(others):
+        home = next((above for above in folder.parents if (above / SWEEP).is_file()), None)
+        if home is not None:
+            sweeps.add(home)
+            continue
+        usual = experiment_name(run.info.name, run.info.config)
+        yield folder, read_metadata(folder).get("experiment") or usual, [tracked_run(folder)]
+    for home in sorted(sweeps):
+        yield home, *sweep_runs(home)
+    for home in tables:
+        yield home, *table_runs(home)
+
+
+def parser(prog: str = PROG) -> CommandLine:
+    """Return the command line of `fedray upload`."""
+    cli = CommandLine(
+        prog=prog, description="Send to MLflow what it lacks of runs; repeat as you like."
+    )
+    cli.add_argument(
+        "folders",
+        nargs="+",
+        type=as_path,
+        metavar="DIR",
+        help="folder of a run, sweep or table, or a folder above",
+    )
+    cli.add_argument(
+        "--uri", type=as_word, help="default: $MLFLOW_TRACKING_URI, or the database of the results"
+    )
+    cli.add_argument(
+        "--experiment", type=as_word, help="MLflow experiment of runs that MLflow does not know"
+    )
+    cli.add_debug()
+    return cli
+
+
+def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Run the command; return the exit code."""
+    return run_command(parser(prog), _main, argv)
+
+
+def _main(args: argparse.Namespace) -> int:
+    uri = args.uri or resolve_uri(results_home())
+    for uploaded in upload(args.folders, uri, args.experiment):
+        print(uploaded)
+    print(f"look at them: {ui_command(uri)}")
+    return 0

@@ -1,0 +1,568 @@
+"""MLflow: where runs are tracked, and `Store`, the only place that writes them.
+
+`Store.put` makes MLflow hold one run as it should be. Every call may be repeated, by this process
+or another one, after any failure: `put` asks MLflow for what it has and sends the rest. The time
+stamp of a metric follows from the run (its start and the seconds of its rounds), so a request that
+MLflow carried out although its answer was lost adds nothing when it is repeated.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from filelock import FileLock
+
+from fedray.errors import UserError
+from fedray.markdown import escape_html
+from fedray.masking import mask
+from fedray.tracking.describe import (
+    ARTIFACT,
+    MAX_TAG,
+    NOTE_TAG,
+    SECONDS,
+    TOTALS,
+    TrackedRun,
+    metrics_of,
+    shorten,
+    with_totals,
+)
+from fedray.tracking.models import save_models
+from fedray.tracking.view import VIEW_TAG, view_path, view_state
+
+T = TypeVar("T")
+
+KEY_TAG = "fedray.key"
+PARENT_TAG = "mlflow.parentRunId"
+KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
+"""Tag that makes MLflow 3 open an experiment as model training instead of work on agents."""
+MARKER = SECONDS
+"""The metric that is sent last; a round that has it is complete."""
+OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
+"""First line of the descriptions that `put` may replace."""
+METRICS_PER_BATCH = 1000
+ITEMS_PER_BATCH = 100
+
+_SQLITE = "sqlite:///"
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours; we have our own pauses
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+
+
+# --- where ---------------------------------------------------------------------------------------
+
+
+def resolve_uri(results: Path) -> str:
+    """The tracking URI: $MLFLOW_TRACKING_URI, or an sqlite database in `results`; absolute.
+
+    It is resolved once, in the process that the user started: in a trial's working directory a
+    relative one would be another database.
+
+    Args:
+        results: the folder that holds all results.
+
+    Raises:
+        UserError: when $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{results.resolve() / 'mlflow.db'}"
+    path = sqlite_path(uri)
+    if path is not None:
+        return f"{_SQLITE}{path}"
+    if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
+        raise UserError(
+            f"MLFLOW_TRACKING_URI={mask(uri)} is a folder, which MLflow no longer writes to; set "
+            f"it to a server (http://host:5000) or a database ({_SQLITE}/absolute/path/mlflow.db)"
+        )
+    return uri
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The database's absolute file; None when `uri` is not an sqlite file."""
+    return Path(uri.removeprefix(_SQLITE)).resolve() if uri.startswith(_SQLITE) else None
+
+
+def ui_command(uri: str) -> str:
+    """How to look at the runs, without secrets: the command that opens the UI, or the address."""
+    shown = mask(uri)
+    if uri.startswith(("http://", "https://")):
+        return shown
+    store = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'
+    return f"mlflow ui --backend-store-uri {store} --port 5000"
+
+
+def page_hint(uri: str, experiment_id: str) -> str:
+    """How to look at an experiment's runs, accuracy first.
+
+    Args:
+        uri: an absolute tracking URI.
+        experiment_id: MLflow's; "" where it is not known, and the page is not named.
+    """
+    command = ui_command(uri)
+    if not experiment_id:
+        return command
+    if command.startswith("http"):
+        return command.rstrip("/") + view_path(experiment_id)
+    return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
+
+
+def check_installed() -> None:
+    """Make sure that `import mlflow` is MLflow, without importing it.
+
+    Raises:
+        UserError: when it is missing, or a folder of that name stands before it.
+    """
+    spec = importlib.util.find_spec("mlflow")
+    if spec is None:
+        raise UserError("mlflow is not installed; pip install 'mlflow>=3.17', or pass --no-track")
+    if spec.origin is None:
+        places = ", ".join(spec.submodule_search_locations or ())
+        raise UserError(
+            f"import mlflow finds only the folder {places}, not the package; "
+            "pip install 'mlflow>=3.17', or pass --no-track"
+        )
+
+
+# --- what ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Added:
+    """What one `put` sent that MLflow did not have.
+
+    Attributes:
+        run_id: MLflow's id of the run.
+        rounds: rounds.
+        params: params.
+        files: artifacts that were missing or had another size.
+    """
+
+    run_id: str
+    rounds: int = 0
+    params: int = 0
+    files: int = 0
+
+
+@dataclass
+class _Held:
+    """What MLflow holds of one run, as far as `put` has to know.
+
+    Attributes:
+        run_id: MLflow's id.
+        started_ms: start of the run; time stamps of metrics count from it.
+        status: RUNNING, FINISHED, FAILED or KILLED.
+        params: names of the params.
+        tags: by name.
+        data: digests of the data sets.
+        steps: rounds that are complete.
+    """
+
+    run_id: str
+    started_ms: int
+    status: str
+    params: set[str]
+    tags: dict[str, str]
+    data: set[str]
+    steps: set[int]
+
+
+class Store:
+    """One MLflow experiment.
+
+    Args:
+        uri: an absolute tracking URI; see `resolve_uri`.
+        experiment: name of the experiment; created if missing.
+        question: description of a new experiment; "" for none.
+
+    Raises:
+        UserError: if MLflow is not installed.
+    """
+
+    def __init__(self, uri: str, experiment: str, question: str = "") -> None:
+        check_installed()
+        self.uri = uri
+        self.experiment = experiment
+        self.question = question
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._client: Any = None
+        self._experiment_id = ""
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def experiment_id(self) -> str:
+        """MLflow's id of the experiment; "" until `connect` has succeeded."""
+        return self._experiment_id
+
+    # Everything below raises whatever MLflow, its server or its database raise.
+
+    def connect(self) -> None:
+        """Open MLflow and the experiment; create the database and the experiment if missing."""
+        if self._client is not None:
+            return
+        from mlflow import MlflowClient
+
+        path = sqlite_path(self.uri)
+        location = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            location = (path.parent / "mlartifacts").as_uri()
+        with self._alone():
+            if path is not None and not (path.is_file() and path.stat().st_size):
+                _make_database(path)
+            client = MlflowClient(tracking_uri=self.uri)
+            self._experiment_id = self._open_experiment(client, location)
+        self._client = client
+
+    def put(self, run: TrackedRun) -> Added:
+        """Make MLflow hold this run: create or find it by its key, and send what is missing.
+
+        MLflow keeps params, tags and rounds that it has. Files, the description and the final
+        metrics are sent once the run has ended. If a request fails, call `put` again.
+        """
+        self.connect()
+        held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
+        params = self._add_params(held, run.params)
+        parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
+        self._add_tags(held, {**run.tags, **parent})
+        self._add_data(held, run)
+        rounds = self._add_rounds(held, run)
+        files = 0
+        if run.is_going:
+            self._set_status(held, run)
+        else:
+            self._add_final(held, run)
+            self._set_status(held, run)  # before the files, whose server may be down
+            self._describe(held, run.note)
+            files = self._add_files(held, run)
+            self._delete_empty_twins(held, run.key)
+        self._held[run.key] = held
+        return Added(held.run_id, rounds, params, files)
+
+    # --- experiment and run -----------------------------------------------------------------------
+
+    def _alone(self) -> AbstractContextManager[object]:
+        """Keep other processes of this machine from creating the same thing in a database file."""
+        path = sqlite_path(self.uri)
+        if path is None:
+            return nullcontext()
+        return FileLock(path.with_name(f".{path.name}.lock"), timeout=120)
+
+    def _open_experiment(self, client: Any, location: str | None) -> str:
+        tags = {KIND_TAG: MODEL_TRAINING, VIEW_TAG: view_state()}
+        if self.question:
+            tags[NOTE_TAG] = escape_html(self.question)
+        experiment = client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            try:
+                new = client.create_experiment(
+                    self.experiment, artifact_location=location, tags=tags
+                )
+                return str(new)
+            except Exception:
+                experiment = client.get_experiment_by_name(self.experiment)
+                if experiment is None:
+                    raise
+        for name, value in tags.items():
+            if name not in experiment.tags:
+                client.set_experiment_tag(experiment.experiment_id, name, value)
+        return str(experiment.experiment_id)
+
+    def _open(self, run: TrackedRun) -> _Held:
+        """Find the run, or create it."""
+        run_id = self._find(run.key)
+        if run_id is None:
+            with self._alone():
+                run_id = self._find(run.key) or self._create(run)
+        now = self._client.get_run(run_id)
+        steps = set()
+        if MARKER in now.data.metrics:
+            history = self._client.get_metric_history(run_id, MARKER)
+            steps = {point.step for point in history}
+        return _Held(
+            run_id=run_id,
+            started_ms=now.info.start_time,
+            status=now.info.status,
+            params=set(now.data.params),
+            tags=dict(now.data.tags),
+            data={each.dataset.digest for each in now.inputs.dataset_inputs},
+            steps=steps,
+        )
+
+    def _create(self, run: TrackedRun) -> str:
+        made = self._client.create_run(
+            self._experiment_id,
+            start_time=run.started_ms,
+            tags={KEY_TAG: run.key, **self._parent_tag(run)},
+            run_name=run.name,
+        )
+        # A server may have got the request twice; every process then takes the same run of the two.
+        return (sqlite_path(self.uri) is None and self._find(run.key)) or str(made.info.run_id)
+
+    def _find(self, key: str) -> str | None:
+        """Return the id of the run with this key, or None.
+
+        A run in this experiment comes before one in another. Of several, the one with the most
+        rounds and children is taken.
+        """
+        twins = self._all_with(key, [self._experiment_id])
+        if not twins:
+            everywhere = [each.experiment_id for each in self._client.search_experiments()]
+            twins = self._all_with(key, everywhere)
+        if len(twins) < 2:
+            return str(twins[0].info.run_id) if twins else None
+        return str(max(twins, key=self._fullness).info.run_id)
+
+    def _all_with(self, key: str, experiments: Sequence[str]) -> list[Any]:
+        runs = self._client.search_runs(
+            experiments, filter_string=f"tags.`{KEY_TAG}` = {_quoted(key)}", max_results=100
+        )
+        return sorted(runs, key=lambda run: str(run.info.run_id))
+
+    def _fullness(self, run: Any) -> tuple[int, int]:
+        """Return the number of rounds of a run, and whether it has children."""
+        run_id = run.info.run_id
+        rounds = MARKER in run.data.metrics and self._client.get_metric_history(run_id, MARKER)
+        children = self._client.search_runs(
+            [run.info.experiment_id],
+            filter_string=f"tags.`{PARENT_TAG}` = '{run_id}'",
+            max_results=1,
+        )
+        return len(rounds or ()), len(children)
+
+    def _delete_empty_twins(self, held: _Held, key: str) -> None:
+        """Delete runs of this key that a repeated or late request created and nobody filled."""
+        for twin in self._all_with(key, [self._experiment_id]):
+            is_other = twin.info.run_id != held.run_id
+            if is_other and not twin.data.metrics and self._fullness(twin) == (0, 0):
+                self._client.delete_run(twin.info.run_id)
+
+    def _parent_tag(self, run: TrackedRun) -> dict[str, str]:
+        """Return the tag that names the parent; none while MLflow does not have the parent."""
+        if run.parent is None:
+            return {}
+        held = self._held.get(run.parent)
+        run_id = held.run_id if held is not None else self._find(run.parent)
+        return {} if run_id is None else {PARENT_TAG: run_id}
+
+    # --- what a run holds -------------------------------------------------------------------------
+
+    def _add_params(self, held: _Held, params: Mapping[str, str]) -> int:
+        from mlflow.entities import Param
+
+        missing = [Param(name, value) for name, value in params.items() if name not in held.params]
+        for chunk in _chunks(missing, ITEMS_PER_BATCH):
+            self._client.log_batch(held.run_id, params=chunk)
+        held.params |= params.keys()
+        return len(missing)
+
+    def _add_tags(self, held: _Held, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        missing = {k: shorten(v, MAX_TAG) for k, v in tags.items() if k not in held.tags}
+        for chunk in _chunks([RunTag(*item) for item in missing.items()], ITEMS_PER_BATCH):
+            self._client.log_batch(held.run_id, tags=chunk)
+        held.tags |= missing
+
+    def _add_data(self, held: _Held, run: TrackedRun) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Dataset(each.name, each.digest, "fedray", each.source, profile=each.profile),
+                [InputTag("mlflow.data.context", "clients")],
+            )
+            for each in run.data
+            if each.digest not in held.data
+        ]
+        if inputs:
+            self._client.log_inputs(held.run_id, inputs)
+        held.data |= {each.digest for each in run.data}
+
+    def _add_rounds(self, held: _Held, run: TrackedRun) -> int:
+        """Send the rounds that are missing, as many per request as MLflow takes."""
+        from mlflow.entities import Metric
+
+        batch: list[Any] = []
+        steps: set[int] = set()
+        for done, totals in with_totals(run.rounds):
+            if done.round in held.steps or done.round in steps:
+                continue
+            stamp = held.started_ms + round(1000 * totals[TOTALS[-1]])
+            values = {**metrics_of(done), **totals}
+            values[MARKER] = values.pop(MARKER)  # last
+            points = [Metric(name, value, stamp, done.round) for name, value in values.items()]
+            if len(batch) + len(points) > METRICS_PER_BATCH:
+                self._log_metrics(held, batch)
+                batch = []
+            batch += points
+            steps.add(done.round)
+        self._log_metrics(held, batch)
+        held.steps |= steps
+        return len(steps)
+
+    def _log_metrics(self, held: _Held, metrics: Sequence[Any]) -> None:
+        for chunk in _chunks(metrics, METRICS_PER_BATCH):
+            self._client.log_batch(held.run_id, metrics=chunk)
+
+    def _add_final(self, held: _Held, run: TrackedRun) -> None:
+        """Send the final metrics whose value in MLflow differs; their step is the last round."""
+        from mlflow.entities import Metric
+
+        now = self._client.get_run(held.run_id).data.metrics if run.metrics else {}
+        step = max(held.steps, default=0)
+        new = [
+            Metric(name, value, self._ended_ms(held, run), step)
+            for name, value in run.metrics.items()
+            if now.get(name) != value
+        ]
+        self._log_metrics(held, new)
+
+    def _ended_ms(self, held: _Held, run: TrackedRun) -> int:
+        if run.seconds is None:
+            return int(time.time() * 1000)
+        return held.started_ms + round(1000 * run.seconds)
+
+    def _set_status(self, held: _Held, run: TrackedRun) -> None:
+        """Set the status; FAILED and KILLED do not replace that of a run which has ended."""
+        if run.status is None or run.status == held.status:
+            return
+        if run.status == "RUNNING":
+            self._client.update_run(held.run_id, status="RUNNING")
+        elif held.status == "RUNNING" or run.status == "FINISHED":
+            ended = self._ended_ms(held, run)
+            self._client.set_terminated(held.run_id, run.status, end_time=ended)
+        else:
+            return
+        held.status = run.status
+
+    def _describe(self, held: _Held, note: str) -> None:
+        """Write the description, unless a user has written one.
+
+        Args:
+            held: the run.
+            note: Markdown, whose HTML is escaped; `artifact:NAME` becomes the address of a file.
+        """
+        before = held.tags.get(NOTE_TAG, "")
+        link = rf"get-artifact?run_uuid={held.run_id}&path=\1"
+        text = shorten(OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note)), MAX_TAG)
+        if note and text != before and (not before or before.startswith(OURS.strip())):
+            self._client.set_tag(held.run_id, NOTE_TAG, text)
+            held.tags[NOTE_TAG] = text
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _add_files(self, held: _Held, run: TrackedRun) -> int:
+        """Send files and texts that are missing or have another size, and models if missing."""
+        there: dict[str, dict[str, int | None]] = {}
+
+        def has(folder: str, name: str, size: int) -> bool:
+            if folder not in there:
+                items = self._client.list_artifacts(held.run_id, folder or None)
+                there[folder] = {item.path: item.file_size for item in items}
+            return there[folder].get(f"{folder}/{name}" if folder else name) == size
+
+        added = 0
+        for path, folder in run.files:
+            if path.is_file() and not has(folder, path.name, path.stat().st_size):
+                self._client.log_artifact(held.run_id, str(path), folder or None)
+                added += 1
+        for place, text in run.texts.items():
+            folder, _, name = place.rpartition("/")
+            if not has(folder, name, len(text.encode())):
+                self._client.log_text(held.run_id, text, place)
+                added += 1
+        for place, kept in run.models.items():
+            if not self._client.list_artifacts(held.run_id, place):
+                with TemporaryDirectory(prefix="fedray-model-") as temporary:
+                    saved = save_models(kept, Path(temporary))
+                    self._client.log_artifacts(held.run_id, str(saved), place)
+                added += 1
+        return added
+
+
+def _make_database(path: Path) -> None:
+    """Make an sqlite database with MLflow's tables, and move it to its place in one step.
+
+    MLflow cannot repair a database whose making was interrupted. Another process makes it, so that
+    this one holds no connection to it, and so that Ctrl-C does not reach it.
+
+    Raises:
+        RuntimeError: with the last line of what MLflow printed.
+    """
+    with TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
+        new = Path(folder) / path.name
+        code = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_experiments()"
+        command = [sys.executable, "-c", code, f"{_SQLITE}{new}"]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            start_new_session=True,
+        )
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise RuntimeError(f"MLflow could not make {path}: {last}")
+        os.replace(new, path)
+
+
+def _quoted(text: str) -> str:
+    """Return a string in MLflow's search language, which has no way to escape a quote."""
+    quote = "'" if '"' in text else '"'
+    if quote in text:
+        raise ValueError(f"the run's key {text!r} has both kinds of quotes")
+    return f"{quote}{text}{quote}"
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+_ANSWERS = {
+    "401": "it refuses the user or the password (401); set MLFLOW_TRACKING_USERNAME and "
+    "MLFLOW_TRACKING_PASSWORD, or ~/.mlflow/credentials",
+    "403": "this user may not do that (403)",
+}
+"""What a server's status codes mean to the user."""
+
+
+def reason(error: BaseException) -> str:
+    """The innermost cause in a few words, without secrets: "ConnectionRefusedError: ..."."""
+    inner = error
+    while cause := inner.__cause__ or (not inner.__suppress_context__ and inner.__context__):
+        inner = cause
+    text = re.sub(r"\s+", " ", mask(str(inner))).strip()
+    status = re.search(r"failed with error code (\d+)", text)
+    if status and status[1] in _ANSWERS:
+        return _ANSWERS[status[1]]
+    text = text if len(text) <= 160 else text[:157] + "..."
+    return f"{type(inner).__name__}: {text}"
+
+
+def refused(error: BaseException) -> bool:
+    """Whether MLflow answered, and said no: other runs may still be taken."""
+    code = getattr(error, "error_code", None)
+    return code is not None and code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,326 @@
+"""From a run's folder to MLflow: `sync`, and `Tracker`, the thread that repeats it during a run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from fedray.config import Experiment
+from fedray.files import results_home
+from fedray.masking import mask
+from fedray.records import Run, RunFolder, RunInfo, Status, is_claimed
+from fedray.tracking.describe import (
+    FOLDER_TAG,
+    TrackedRun,
+    data_of,
+    describe_run,
+    experiment_name,
+    per_client_json,
+    read_metadata,
+    run_key,
+    run_name,
+)
+from fedray.tracking.mlflow_store import Added, Store, page_hint, reason, refused, resolve_uri
+from fedray.tracking.models import NAME, models_of
+from fedray.tracking.notes import run_note
+
+CLOSE_SECONDS = 30.0
+"""Longest wait of `Tracker.close` for MLflow."""
+CLOSE_SECONDS_DOWN = 5.0
+"""Longest wait of `Tracker.close` if MLflow has failed before."""
+CLOSE_TRIES = 3
+"""How often the last state is sent, a second apart, while MLflow fails."""
+SHARE = 0.05
+"""Largest share of a run's time in which the thread of a `Tracker` may work."""
+LONGEST_PAUSE = 60.0
+"""Longest pause between two syncs, in seconds, however long the last one took."""
+
+Artifacts = Callable[[RunFolder], Sequence[Path]]
+
+
+def sync(store: Store, folder: Path, status: Status | Literal["RUNNING"] | None = None) -> Added:
+    """Make MLflow hold what the folder of a run holds; a repetition sends nothing.
+
+    Args:
+        store: the MLflow experiment, used if MLflow does not have the run yet.
+        folder: the run's folder.
+        status: see `tracked_run`.
+
+    Raises:
+        UserError: if the folder cannot be read.
+        Exception: whatever MLflow raises.
+    """
+    return store.put(tracked_run(folder, status))
+
+
+def tracked_run(
+    folder: Path,
+    status: Status | Literal["RUNNING"] | None = None,
+    *,
+    key: str | None = None,
+    planned: RunInfo | None = None,
+    artifacts: Artifacts = lambda files: files.artifacts,
+) -> TrackedRun:
+    """Read a run's folder as MLflow is to hold it.
+
+    Args:
+        folder: the run's folder.
+        status: status of the run, known to whoever executes it. None: the status is left alone
+            while a process has claimed the folder; otherwise it follows from the folder, and a
+            tracking.json there is trusted to belong to the run.
+        key: key of the run; None: that of the folder.
+        planned: describes the run while it has no result.json.
+        artifacts: files that MLflow keeps once the run has ended.
+
+    Raises:
+        UserError: if the folder holds no run, or a file is damaged.
+    """
+    files = RunFolder(folder)
+    run = None if planned is not None and not files.has_result else files.read()
+    info = planned if run is None else run.info
+    assert info is not None
+    if status is None:
+        key = key or read_metadata(folder).get("key")
+        status = folder_status(files, run)
+    key = key or run_key(folder, info.identity)
+    metadata = read_metadata(folder)
+    params, tags = describe_run(info)
+    data = data_of(info)
+    tracked = TrackedRun(
+        key=key,
+        name=metadata.get("name") or run_name(info),
+        params=params,
+        tags={**tags, FOLDER_TAG: folder.name},
+        status=status,
+        started_ms=started_ms(files, run),
+        seconds=run.costs.wall_seconds if run is not None else None,
+        rounds=run.rounds if run is not None else (),
+        parent=metadata.get("parent"),
+        data=() if data is None else (data,),
+    )
+    if tracked.is_going:
+        return tracked
+    note = run_note(run) if run is not None else ""
+    return with_artifacts(replace(tracked, note=note), [(files, run)], artifacts)
+
+
+def with_artifacts(
+    tracked: TrackedRun,
+    results: Sequence[tuple[RunFolder, Run | None]],
+    artifacts: Artifacts,
+) -> TrackedRun:
+    """Add what MLflow keeps of a run that has ended: files, accuracies by client, and models.
+
+    Args:
+        tracked: the run.
+        results: its folder and content; of several seeds, each goes into a folder of its name.
+        artifacts: files that MLflow keeps.
+    """
+    paths: list[tuple[Path, str]] = []
+    texts, models = {}, {}
+    for files, run in results:
+        below = files.path.name if len(results) > 1 else ""
+        paths += [(path, below) for path in artifacts(files)]
+        if run is None:
+            continue
+        if text := per_client_json(run.rounds):
+            texts[f"{below}/per_client.json".lstrip("/")] = text
+        if kept := models_of(files.path, run):
+            models[f"{below}/{NAME}".lstrip("/")] = kept
+    return replace(tracked, files=paths, texts=texts, models=models)
+
+
+def folder_status(files: RunFolder, run: Run | None) -> Status | None:
+    """Return how the run in a folder ended; None while a process of this machine executes it."""
+    if is_claimed(files):
+        return None
+    if run is not None and run.is_finished:
+        return "FINISHED"
+    return "FAILED" if files.error.is_file() else "KILLED"
+
+
+def started_ms(files: RunFolder, run: Run | None) -> int:
+    """Return when a run began: its partition is written then, and only then."""
+    if files.partition.is_file():
+        return int(files.partition.stat().st_mtime * 1000)
+    if run is None:
+        return int(time.time() * 1000)
+    return int((files.result.stat().st_mtime - run.costs.wall_seconds) * 1000)
+
+
+class Tracker:
+    """A thread that keeps MLflow up to date with runs, and for which no run waits.
+
+    A server that fails is tried again now and then. The first failure is reported on stderr, and
+    at the end whether MLflow lacks anything; both with the command that uploads it.
+
+    Args:
+        uri: an absolute tracking URI; see `resolve_uri`.
+        experiment: MLflow experiment.
+        folder: folder of the run or study, for the message.
+        question: see `Store`.
+        retry_seconds: how long a failed server is left alone; doubles up to ten minutes.
+
+    Attributes:
+        failure: why MLflow failed first; None if it has not.
+
+    Raises:
+        UserError: if MLflow is not installed.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        *,
+        folder: Path | None = None,
+        question: str = "",
+        retry_seconds: float = 30.0,
+    ) -> None:
+        self.uri = uri
+        self._folder = folder
+        self._store = Store(uri, experiment, question)
+        self._due: dict[str, Callable[[], TrackedRun]] = {}
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self.failure: str | None = None
+        self._cause = ""
+        self._down = False
+        self._first_retry = self._retry = retry_seconds
+
+    @property
+    def hint(self) -> str:
+        """How to look at the runs: a command, and the page if MLflow has answered."""
+        return page_hint(self.uri, self._store.experiment_id)
+
+    def follow(self, folder: Path, status: Status | Literal["RUNNING"]) -> None:
+        """Bring MLflow up to date with the folder of a run soon; see `update`."""
+        self.update(str(folder), lambda: tracked_run(folder, status))
+
+    def update(self, name: str, read: Callable[[], TrackedRun]) -> None:
+        """Bring MLflow up to date with a run soon, and return at once.
+
+        Args:
+            name: identifies the run; a later update replaces one that has not been sent.
+            read: reads the run's state, in the thread, when it is sent. Runs are sent in the order
+                of their first update, so call this for a parent before its children.
+        """
+        with self._changed:
+            if self._closing:
+                raise RuntimeError("the tracker is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="tracking", daemon=True)
+                self._thread.start()
+            self._due[name] = read
+            self._changed.notify()
+
+    def close(self, wait_seconds: float | None = None) -> None:
+        """Send what is left.
+
+        Args:
+            wait_seconds: longest wait; None: half a minute, or some seconds if MLflow has failed.
+        """
+        with self._changed:
+            first, self._closing = not self._closing, True
+            self._changed.notify()
+        if self._thread is None or not first:
+            return
+        if wait_seconds is None:
+            wait_seconds = CLOSE_SECONDS_DOWN if self._down else CLOSE_SECONDS
+        self._thread.join(wait_seconds)
+        late = self._thread.is_alive() or bool(self._due)
+        if late and self.failure is None:
+            self.failure = self._cause = f"not ready after {wait_seconds:g} s"
+        if late:
+            self._say(
+                f"MLflow at {mask(self.uri)} does not have all of {len(self._due)} run(s) "
+                f"({self._cause}); the results are complete. To upload them: {self._command}"
+            )
+        elif self.failure is not None:
+            self._say("MLflow has everything after all")
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        pause, closing = 0.0, False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing, pause)
+                self._changed.wait_for(lambda: self._closing or self._due)
+                closing = self._closing
+            began = time.monotonic()
+            self._flush()
+            worked = time.monotonic() - began
+            if self._down:
+                pause, self._retry = self._retry, min(2 * self._retry, 600.0)
+            else:
+                pause, self._retry = min(worked / SHARE, LONGEST_PAUSE), self._first_retry
+        for _ in range(CLOSE_TRIES - 1):
+            if self._down:
+                time.sleep(min(self._first_retry, 1.0))
+                self._flush()
+
+    def _flush(self) -> None:
+        """Send every run that is due, as far as MLflow takes them."""
+        with self._changed:
+            due = dict(self._due)
+        self._down = False
+        for name, read in due.items():
+            try:
+                self._store.put(read())
+            except Exception as error:
+                self._down = True
+                self._fail(reason(error))
+                if not refused(error):
+                    return
+            else:
+                with self._changed:
+                    if self._due[name] is read:
+                        del self._due[name]
+
+    def _fail(self, why: str) -> None:
+        self._cause = why
+        if self.failure is None:
+            self.failure = why
+            self._say(
+                f"MLflow at {mask(self.uri)} is not up to date ({why}); the run goes on, and its "
+                f"folder has everything. To upload it later: {self._command}"
+            )
+
+    @property
+    def _command(self) -> str:
+        folder = shlex.quote(str(self._folder)) if self._folder else "<the run's folder>"
+        return f"fedray upload {folder}"
+
+    def _say(self, what: str) -> None:
+        print(f"tracking: {what}", file=sys.stderr, flush=True)
+
+
+def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
+    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results.
+
+    Args:
+        experiment: MLflow experiment.
+        folder: folder of the run or study, for the message when MLflow fails.
+        question: see `Store`.
+
+    Raises:
+        UserError: if MLflow is not installed, or cannot write to the URI.
+    """
+    return Tracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
+
+
+def run_tracker(experiment: Experiment, folder: Path) -> Tracker:
+    """Return the tracker of a run that belongs to no study.
+
+    Raises:
+        UserError: as `tracker_for`.
+    """
+    return tracker_for(experiment_name(experiment.name, experiment.tree()), folder)
