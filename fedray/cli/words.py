@@ -104,16 +104,10 @@ WORDS: Mapping[str, Word] = MappingProxyType(
             names=("experiments",),
         ),
         "report": Word(RESULTS, "compare finished runs", "fedray.report.command"),
-<<<<<<< HEAD
-        "upload": Word(
-            RESULTS, "log finished runs to MLflow", "fedray.tracking.__main__", before=("upload",)
-        ),
+        "upload": Word(RESULTS, "send to MLflow what it lacks of runs", "fedray.cli.upload"),
         "convert": Word(
             RESULTS, "bring results of the second edition into today's form", "fedray.cli.convert"
         ),
-=======
-        "upload": Word(RESULTS, "send to MLflow what it lacks of runs", "fedray.cli.upload"),
->>>>>>> tracking
         "predict": Word(RESULTS, "use a run's models on images", "fedray.cli.predict"),
         "new": Word(OWN, "write a method, model, source or project to edit", "fedray.cli.new"),
         "check": Word(

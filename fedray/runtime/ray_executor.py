@@ -23,26 +23,10 @@ from fedray.core import Downlinks
 from fedray.errors import Failure, FedrayError, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
-<<<<<<< HEAD
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.worker import Share, StepResult
-from fedray.states import LARGE_STATE, Place, StateStore, state_size
-=======
-from fedray.runtime.deaths import (
-    DEATHS,
-    Patience,
-    StatesLost,
-    first_line,
-    get,
-    is_outage,
-    raise_if_unstartable,
-)
-from fedray.runtime.packing import SMALL, accept_mapped_arrays, opened, pack, sealed, size, unpack
-from fedray.runtime.pool import WorkerPool
-from fedray.runtime.worker import Answer, Answers, Share
 from fedray.states import LARGE, Place, StateStore, state_size
->>>>>>> states
 
 CLIENTS_PER_CALL = 32
 
@@ -191,19 +175,10 @@ class RayExecutor:
         """Keep a client's next state, as its worker answered it."""
         if state is None:
             return
-<<<<<<< HEAD
-        if isinstance(state, Message):
+        if isinstance(state, Place | Message):
             self.states.put(client, from_message(state))
-        else:  # a file, or of another node: then Ray's memory is free again
-            self.states.put_to_rest(client, state)
-=======
-        if isinstance(state, Place):
-            self.states.put(client, state)
-        elif isinstance(state, bytes):
-            self.states.put(client, unpack(state))
-        else:  # of another node: what Ray's object store holds of it is free again
-            self.states.write(client, unpack(state))
->>>>>>> states
+        else:  # of another node: in a file it needs no memory of Ray's
+            self.states.write(client, state)
 
     def _share(
         self,
@@ -220,18 +195,10 @@ class RayExecutor:
             state = self.states.find(client) if is_here else self.states.get(client)
             if isinstance(state, Place):
                 states[client] = state
-<<<<<<< HEAD
             elif state is not None:
-                is_small = state_size(state) < LARGE_STATE
+                is_small = state_size(state) < LARGE
                 states[client] = to_message(state) if is_small else ray.put(state)
         payloads = [positions[client] for client in clients]
-=======
-            elif state_size(state) < LARGE:
-                states[client] = sealed(pack(state))
-            else:
-                referenced.append(ray.put(pack(state)))
-        payloads = [at[client] for client in clients]
->>>>>>> states
         where = (str(self.states.folder), self.states.new_name()) if is_here else ()
         return Share(self._experiment, round_, clients, payloads, distinct, states, *where)
 

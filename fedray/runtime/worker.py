@@ -22,12 +22,7 @@ from fedray.runtime.devices import free_memory, limit_memory, pick_device
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
 from fedray.runtime.notices import Notices
-<<<<<<< HEAD
-from fedray.states import LARGE_STATE, Place, SegmentWriter, read_state, state_size
-=======
-from fedray.runtime.packing import accept_mapped_arrays, pack, sealed, unpack
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
->>>>>>> states
 
 MOST_RUNTIMES = 64
 """Experiments that a worker is ready for at a time; a trial has one per seed."""
@@ -62,20 +57,9 @@ class Share(NamedTuple):
         for client, position in zip(self.clients, self.payloads, strict=True):
             state = self.states.get(client)
             if isinstance(state, Place):
-<<<<<<< HEAD
-                state = read_state(Path(self.folder), state)
+                state = ClientState(**read_tree(Path(self.folder) / state.file))
             yield client, _received(state), downloads[position] if position >= 0 else None
 
-    def writer(self) -> SegmentWriter:
-        """Return the writer of new states' files."""
-        numbers = count()
-        return SegmentWriter(Path(self.folder), lambda: f"{self.name}-{next(numbers)}.states")
-
-=======
-                state = ClientState(**read_tree(Path(self.folder) / state.file))
-            yield client, unpack(state), downs[which] if which >= 0 else None
-
->>>>>>> states
 
 def _received(value: Any) -> Any:
     return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
@@ -139,31 +123,14 @@ class Worker:
         Returns:
             A `StepResult` per client, small ones as messages.
         """
-<<<<<<< HEAD
         runtime, results = self._runtime(share.experiment), list[Any]()
-        with share.writer() as writer:
-            for client, state, down in share.inputs():
-                started = time.perf_counter()
-                reply, new = runtime.step(name, share.round, client, state, down)
-                after = None if new is state or new is None else _kept(new, share, writer)
-                seconds = time.perf_counter() - started
-                results.append(to_message(StepResult(reply, seconds, after)))
-        return results
-=======
-        runtime, total = self._runtime(share.experiment), share.total()
-        answers: list[Answer] = []
-        for client, state, down in share.inputs(referenced):
+        for client, state, down in share.inputs():
             started = time.perf_counter()
-            reply, new = runtime.step(name, share.round, client, state, down, total)
-            after = None if new is state or new is None else _kept(new, share, len(answers))
+            reply, new = runtime.step(name, share.round, client, state, down)
+            after = None if new is state or new is None else _kept(new, share, len(results))
             seconds = time.perf_counter() - started
-            answers.append(Answer(pack(reply), seconds, after))
-        if share.apart:
-            return [sealed(answer) for answer in answers]
-        parts = [] if total is None else [pack(part) for part in total.parts()]
-        whole = sealed(Answers(answers, parts))
-        return whole if isinstance(whole, bytes) else Answers([*map(sealed, answers)], parts)
->>>>>>> states
+            results.append(to_message(StepResult(reply, seconds, after)))
+        return results
 
     def test(self, name: str, share: Share) -> list[ScoreReply]:
         """Run one test for several clients."""
@@ -196,18 +163,10 @@ class Worker:
         return runtime
 
 
-<<<<<<< HEAD
-def _kept(state: ClientState, share: Share, writer: SegmentWriter) -> Any:
-    """Return a new state as `StepResult` holds it."""
-    if state_size(state) < LARGE_STATE:
-        return to_message(state)
-    return writer.add(state) if share.folder else state
-=======
 def _kept(state: ClientState, share: Share, number: int) -> Any:
-    """Return a new state as it is answered: its place, or, small or of another node, itself."""
+    """Return a new state as `StepResult` holds it."""
     if state_size(state) < LARGE:
-        return sealed(pack(state))
+        return to_message(state)
     if not share.folder:
-        return pack(state)
+        return state
     return write_tree(Path(share.folder) / f"{share.name}-{number}.safetensors", vars(state))
->>>>>>> states

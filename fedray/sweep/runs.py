@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fedray.config import Experiment
-<<<<<<< HEAD
-from fedray.errors import Failure
-from fedray.records import Round, RunFolder, RunInfo, Status, environment, versions
-=======
 from fedray.errors import UserError
-from fedray.records import RunFolder, RunInfo, Status, is_claimed, versions
->>>>>>> tracking
+from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import merged_rounds, read_seeds, seed_folders
 from fedray.sweep.show import best_command

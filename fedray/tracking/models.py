@@ -10,13 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from fedray.records import RunFolder
+from fedray.records import Run, RunFolder
 from fedray.saved_models import SavedModels
-from fedray.tracking.store import OpenRun, Store
-=======
-from fedray.records import Run, RunFolder, parse_json
->>>>>>> tracking
 
 LOADER = "fedray.trained.pyfunc"
 NAME = "model"
@@ -61,13 +56,8 @@ def save_models(kept: Path, temporary: Path) -> Path:
     return place
 
 
-<<<<<<< HEAD
 def _signature(image: tuple[int, int, int]) -> Any:
-    """Images in, names of classes out: [n]; of dense models, which nobody checks, [n, H, W]."""
-=======
-def _signature(meta: dict[str, Any]) -> Any:
     """Return the signature: images [n, ...] in, class names [n] out (dense models: [n, H, W])."""
->>>>>>> tracking
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import ParamSchema, ParamSpec, Schema, TensorSpec
