@@ -22,7 +22,7 @@ from fedray.data.imageset import ImageSet
 from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
 from fedray.records import Round
-from fedray.runtime import session
+from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -86,9 +86,9 @@ def _digits_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def pictures(monkeypatch) -> Pictures:
     """Runs of this process do not draw who holds what: it takes as long as they do."""
-    draw = session.plot_phases
-    monkeypatch.setattr(session, "plot_phases", lambda data, plan, path: path.touch())
-    return lambda: monkeypatch.setattr(session, "plot_phases", draw)
+    draw = observers.plot_phases
+    monkeypatch.setattr(observers, "plot_phases", lambda data, plan, path: path.touch())
+    return lambda: monkeypatch.setattr(observers, "plot_phases", draw)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from fedray.errors import UserError
 from fedray.evaluation.score import Score, TopK, within_top
 from fedray.models import Pixels
 from fedray.runtime.assembly import deal
-from fedray.runtime.session import plot_phases
+from fedray.runtime.observers import plot_phases
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
 GROUPS = {

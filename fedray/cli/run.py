@@ -153,7 +153,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
         UserError: when they contradict each other or the folder is taken.
     """
     from fedray.runtime.resolve import resolve
-    from fedray.runtime.session import check_folder
+    from fedray.runtime.resume import check_experiment
 
     if args.verify:
         args.set = [*args.set, f"data.verified_since={time.time()!r}"]
@@ -166,7 +166,7 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         named, config = args.experiment, str(RunFolder(out).config)
         experiment = resolve(named or config, args.set, args.plugin, trusted=named is not None)
-        check_folder(out, experiment)
+        check_experiment(RunFolder(out), experiment)
         check_owner(out)
         RunFolder(out).check_plugins(experiment.plugins)
         return experiment, out
@@ -183,7 +183,7 @@ def say_where_it_begins(folder: RunFolder) -> None:
         UserError: when it has to, though it had checkpoints.
     """
     from fedray.checkpoint import CheckpointStore
-    from fedray.runtime.session import check_nothing_lost
+    from fedray.runtime.resume import check_nothing_lost
 
     if CheckpointStore(folder.path, identity="").latest() is None:
         check_nothing_lost(folder, folder.read() if folder.has_result else None)

@@ -39,9 +39,9 @@ from fedray.report.finished import reopen
 from fedray.report.runs import LoadedRun, load
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
+from fedray.runtime.observers import run_info
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import run_info
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
 """Keys of every experiment that training never sees."""

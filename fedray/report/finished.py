@@ -20,7 +20,7 @@ from fedray.models import Pixels
 from fedray.records import RunFolder
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
-from fedray.runtime.session import check_same
+from fedray.runtime.resume import check_same
 from fedray.streams import Streams
 
 

@@ -91,9 +91,18 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
 
 
 def accountant_of(
-    experiment: Experiment, folder: RunFolder, note: Callable[[Release], None]
+    experiment: Experiment,
+    folder: RunFolder,
+    before: Run | None,
+    note: Callable[[Release], None],
 ) -> Accountant | None:
-    """Who counts what the clients release, from what an earlier run in the folder had released.
+    """Return the accountant of what clients release; None without noise.
+
+    Args:
+        experiment: the run's.
+        folder: the run's; it says what an earlier process had clients release.
+        before: what that process wrote.
+        note: called before clients release anything.
 
     Raises:
         UserError: when releases.jsonl lacks what result.json says was spent.
@@ -109,9 +118,8 @@ def accountant_of(
         earlier=folder.releases.read(),
         note=note,
     )
-    rounds = folder.rounds()
-    if rounds:
-        last = rounds[-1]
+    if before is not None and before.rounds:
+        last = before.rounds[-1]
         spent, known = accountant.spent(last.round).known, "epsilon_known_participants"
         if spent < last.metrics.get(known, 0.0):
             raise UserError(

@@ -1,0 +1,322 @@
+"""What happens after each round of a run: records, early stopping, models, checkpoints, plot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from fedray.checkpoint import CheckpointStore
+from fedray.config import dump_yaml
+from fedray.data import FederatedData
+from fedray.data.plot import plot_partition
+from fedray.errors import ClientError, ServerError, UserError, nearest
+from fedray.evaluation.metrics import declared_metrics
+from fedray.evaluation.protocols import analysis_metrics
+from fedray.federation import Federation, Plan
+from fedray.files import replace_whole, write_atomic
+from fedray.records import (
+    HEADLINE,
+    Costs,
+    Release,
+    Round,
+    Run,
+    RunFolder,
+    RunInfo,
+    RunWriter,
+    environment,
+)
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.cache import shared
+from fedray.runtime.memory import peak_rss
+from fedray.runtime.privacy import statement
+from fedray.runtime.resume import resumed_info
+from fedray.saved_models import ModelSaver
+
+
+class Observer:
+    """Sees every round of a run once it is over, and the run's end."""
+
+    def after_round(self, done: Round) -> None:
+        """See a round."""
+
+    def after_failure(self) -> None:
+        """See that a client's or the server's step failed in the round after the last one."""
+
+    def close(self) -> None:
+        """See that no round follows in this process."""
+
+
+@contextmanager
+def closing_all(observers: Sequence[Observer]) -> Iterator[None]:
+    """Close observers at the end, the last one first, each even if another raises an error."""
+    with ExitStack() as stack:
+        for observer in observers:
+            stack.callback(observer.close)
+        try:
+            yield
+        except (ClientError, ServerError):
+            for observer in observers:
+                observer.after_failure()
+            raise
+
+
+class EarlyStop(Observer):
+    """Ends the rounds of a run as `early_stopping` says; its state follows from the rounds.
+
+    Args:
+        info: says when they end.
+        before: the rounds that are done.
+    """
+
+    def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
+        self._stopping = info.stopping
+        self._planned = info.planned
+        self._values: list[float] = []
+        self._last: int | None = None
+        for done in before:
+            self.after_round(done)
+
+    @property
+    def is_due(self) -> bool:
+        """Return True if the run ends before its planned round."""
+        return self._stopping is not None and self._stopping.is_due(self._values)
+
+    @property
+    def is_over(self) -> bool:
+        """Return True after the run's last round."""
+        return self._last == self._planned or self.is_due
+
+    def after_round(self, done: Round) -> None:
+        """Take in the value of the metric.
+
+        Raises:
+            UserError: if an evaluated round lacks the metric.
+        """
+        self._last = done.round
+        if self._stopping is None or done.round == 0:
+            return
+        metric = self._stopping.metric
+        if metric in done.metrics:
+            self._values.append(done.metrics[metric])
+        elif HEADLINE in done.metrics:
+            raise UserError(
+                f"early_stopping.metric: round {done.round} was evaluated and has no "
+                f"'{metric}'.{nearest(metric, done.metrics)}"
+            )
+
+
+class Records(Observer):
+    """Writes what a run leaves behind; nothing before its first round shows that it works.
+
+    Args:
+        folder: the run's.
+        assembly: its parts.
+        info: what determines its numbers.
+        earlier: what an interrupted run has written, cut to the rounds that still count.
+        stop: knows how the run ends.
+        began: when start-up began, in seconds since the epoch.
+
+    Attributes:
+        writer: of the rounds; None before the first round of this process.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        assembly: Assembly,
+        info: RunInfo,
+        earlier: Run | None,
+        stop: EarlyStop,
+        began: float,
+    ) -> None:
+        self.writer: RunWriter | None = None
+        self._folder, self._assembly, self._earlier = folder, assembly, earlier
+        self._stop, self._began, self._started = stop, began, time.time()
+        self._info = info
+        self._costs = earlier.costs if earlier is not None else Costs()
+        self._spent = self._costs.wall_seconds
+        self._unwritten: list[Release] = []
+
+    def note(self, release: Release) -> None:
+        """Write what clients are about to release; before the run's files are there, later."""
+        if self._folder.has_result:
+            self._folder.releases.append(release)
+        else:
+            self._unwritten.append(release)
+
+    def after_round(self, done: Round) -> None:
+        """Write the round."""
+        self.writer = self.writer or self._open()
+        if done.round == 0:
+            self._costs = replace(self._costs, startup_seconds=time.time() - self._began)
+        self._costs = replace(
+            self._costs,
+            wall_seconds=self._spent + time.time() - self._started,
+            peak_rss_bytes=max(self._costs.peak_rss_bytes, peak_rss()),
+        )
+        self.writer.append(done, self._costs)
+
+    def close(self) -> None:
+        """Write what the rounds came to."""
+        if self.writer is None and self._earlier is not None and self._stop.is_over:
+            # an earlier process was killed between its last checkpoint and its end
+            self.writer = RunWriter(self._folder, self._earlier.info, self._earlier)
+        if self.writer is not None:
+            self.writer.close(stopped_early=self._stop.is_due)
+
+    def _open(self) -> RunWriter:
+        """Write what does not change from round to round, and open the file of rounds."""
+        info, folder, experiment = self._info, self._folder, self._assembly.experiment
+        write_atomic(folder.config, dump_yaml(experiment.tree()))
+        folder.write_partition(self._assembly.data.manifest())
+        folder.write_plugins(experiment.plugins)
+        if self._earlier is None:
+            folder.error.unlink(missing_ok=True)
+        else:
+            info = resumed_info(info, self._earlier, folder)
+        for release in self._unwritten:
+            folder.releases.append(release)
+        self._unwritten.clear()
+        return RunWriter(folder, info, self._earlier, self._began)
+
+
+class Tracebacks(Observer):
+    """Writes the failures that a run survives into error.txt."""
+
+    def __init__(self, folder: RunFolder, federation: Federation) -> None:
+        self._folder, self._federation = folder, federation
+
+    def after_round(self, done: Round) -> None:
+        """Write the failures since the last call."""
+        self.close()
+
+    def close(self) -> None:
+        """Write the failures since the last call."""
+        for traceback in self._federation.tracebacks:
+            self._folder.append_error(traceback)
+        self._federation.tracebacks.clear()
+
+
+class Models(Observer):
+    """Saves models; before the checkpoint, so that a resumed run has those of its best round."""
+
+    def __init__(self, saver: ModelSaver, records: Records, stop: EarlyStop) -> None:
+        self._saver, self._records, self._stop = saver, records, stop
+
+    def after_round(self, done: Round) -> None:
+        """Save the models of the best round so far, or of the last one."""
+        writer = self._records.writer
+        assert writer is not None  # it has written this round
+        self._saver.after(done, writer.best, is_last=self._stop.is_over)
+
+
+class Checkpoints(Observer):
+    """Writes checkpoints beside the next round.
+
+    Args:
+        store: of the checkpoints.
+        every: `checkpoint_every`.
+        federation: what is written.
+        records: of the rounds, to which a checkpoint is bound.
+        stop: knows the last round.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        every: int,
+        federation: Federation,
+        records: Records,
+        stop: EarlyStop,
+    ) -> None:
+        self._store, self._every, self._federation = store, every, federation
+        self._records, self._stop = records, stop
+
+    def after_round(self, done: Round) -> None:
+        """Begin to write a checkpoint where one is due; the one before is whole then."""
+        if self._every > 0 and (self._stop.is_over or done.round % self._every == 0):
+            self._begin()
+
+    def after_failure(self) -> None:
+        """Write the checkpoint of the last whole round, where none was due."""
+        if self._records.writer is None or self._every < 2:
+            return
+        if self._federation.snapshot.round % self._every:
+            self._federation.executor.states.revert()
+            self._begin()
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is whole."""
+        self._store.wait()
+
+    def _begin(self) -> None:
+        writer = self._records.writer
+        assert writer is not None
+        self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
+
+
+class PartitionPlot(Observer):
+    """Draws who holds what at the end of a run, since that takes a second or two."""
+
+    def __init__(self, folder: RunFolder, assembly: Assembly) -> None:
+        self._folder, self._assembly = folder, assembly
+
+    def close(self) -> None:
+        """Draw the plot, if the run has rounds and no plot yet."""
+        plot = self._folder.partition_plot
+        if self._folder.has_result and not plot.exists():
+            plot_phases(self._assembly.data, self._assembly.plan, plot)
+
+
+def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
+    """Plot who holds what in each phase, and when clients join; the process draws a plot once."""
+    starts = [first for first, _ in data.phases]
+    titles = [
+        f"rounds {max(first, 1)} to {end - 1}: " if data.later else ""
+        for first, end in zip(starts, [*starts[1:], plan.rounds + 1], strict=True)
+    ]
+    if plan.join.clients:
+        come = f"{plan.newcomers[0]} to {plan.newcomers[-1]}"
+        titles[0] = f"clients {come} join in round {plan.join.round}\n{titles[0]}"
+
+    def draw() -> bytes:
+        counts = [then.histogram() for _, then in data.phases]
+        later = list(zip(titles, counts, strict=True))[1:]
+        image = BytesIO()
+        plot_partition(counts[0], data.class_names, image, later, titles[0])
+        return image.getvalue()
+
+    key = ("partition plot", data.sha256, data.class_names, *titles)
+    image = shared.get(key, draw)
+    replace_whole(path, lambda temporary: temporary.write_bytes(image))
+
+
+def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
+    """Return what determines the numbers of a run.
+
+    Args:
+        assembly: its parts.
+        retested: see `RunInfo`.
+    """
+    experiment, data = assembly.experiment, assembly.data
+    return RunInfo(
+        name=experiment.name,
+        scale=experiment.scale,
+        algorithm=experiment.algorithm.name,
+        config=experiment.record(),
+        seed=experiment.seed,
+        identity=assembly.identity,
+        environment=environment(experiment.threads),
+        partition_sha256=data.sha256,
+        data_sha256=data.images.sha256,
+        architectures=tuple(assembly.models.architectures),
+        metrics=(*declared_metrics(), *analysis_metrics(assembly.algorithm)),
+        privacy=statement(experiment),
+        retested=retested,
+        files_sha256=assembly.files,
+    )
