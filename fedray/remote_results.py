@@ -3,7 +3,7 @@
 FEDRAY_RESULTS may be any URI that pyarrow.fs opens: s3://bucket/results, gs://..., file:///...
 Results are always written to this machine's disk; the copy follows within seconds. It can be
 resumed at any moment: each file is copied after those that it needs, and what was replaced is
-deleted last.
+deleted last. An SQLite file is copied as of its last transaction.
 
 owner.json, a random text, says whose copy it is. It is written into the folder before the first
 copy and is the first file there. A folder is copied only to where the same owner.json is, or none.
@@ -15,9 +15,10 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 10.0
-_OWNER, _ROUNDS, _RESULT, _META = "owner.json", "rounds.jsonl", "result.json", "meta.json"
+_OWNER, _ROUNDS, _RESULT = "owner.json", "rounds.jsonl", "result.json"
+_DATABASE = "states.sqlite"
 _BEGUN = ("config.yaml", "sweep.json", "plan.json")
 """A folder with one of these files holds a run, a sweep or a table."""
-_ORDER = {name: i for i, name in enumerate((_OWNER, "", _ROUNDS, _RESULT, _META, *_BEGUN))}
+_ORDER = {name: i for i, name in enumerate((_OWNER, "", _ROUNDS, _RESULT, _DATABASE, *_BEGUN))}
 """The order in which files are copied, all others as "": each after those that it needs."""
+_LOCAL = (LOCK, "tune", f"{_DATABASE}-journal")
 _TRIES = 5
 _PART_BYTES = 2**24
 _Stamps: TypeAlias = dict[str, tuple[int, int]]
@@ -134,25 +137,21 @@ def fetch_missing(folder: Path) -> None:
         raise OSError("it changed again and again while it was read")
 
 
-def _meta_of(name: str) -> str:
-    """Return the meta.json of a checkpoint's file, without which the checkpoint never arrived."""
-    return str(PurePath(name).with_name(_META))
-
-
 def _fetch(files: SubTreeFileSystem, folder: Path) -> None:
     begun = {path.parent for head in _BEGUN for path in folder.rglob(head)}
     names = set(_names_in(files))
-    torn = {n for n in names if "checkpoints/round_" in f"/{n}" and _meta_of(n) not in names}
-    missing = [n for n in names - torn if begun.isdisjoint((folder / n).parents)]
+    missing = [n for n in names if begun.isdisjoint((folder / n).parents)]
     if not missing:
         return
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{os.getpid()}.tmp.", dir=folder) as temporary:
-        for name in missing:
+        for name in sorted(missing, key=_rank, reverse=True):  # what needs others comes first
             path = Path(temporary, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.open_input_stream(name, compression=None) as stream, path.open("wb") as file:
                 shutil.copyfileobj(stream, file, _PART_BYTES)
+        if set(_names_in(files)) != names:
+            raise FileNotFoundError
         for name in sorted(missing, key=_rank):
             if not (folder / name).exists():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -204,15 +203,22 @@ class _Copy:
         return {n: (-1, -1) for n in names if replaced.intersection(PurePath(n).parts)}
 
     def _link_changed(self, links: Path, copied: _Stamps) -> _Stamps | None:
-        """Link what has changed, so that it stays until it is copied; None if a file was deleted.
+        """Link what has changed, so that it stays until it is copied.
+
+        Returns None if a file was deleted or a database changed meanwhile.
 
         A file that grows may be longer when it is copied; checkpoints need its beginning.
         """
         try:
             stamps = _stamps_of(self._folder)
-            for name in (name for name in stamps if stamps[name] != copied.get(name)):
+            changed = [name for name in stamps if stamps[name] != copied.get(name)]
+            for name in changed:
                 (links / name).parent.mkdir(parents=True, exist_ok=True)
-                _link(self._folder / name, links / name)
+                link = _copy_database if _is_database(name) else _link
+                link(self._folder / name, links / name)
+            for name in filter(_is_database, changed):
+                if _stamp(self._folder / name) != stamps[name]:
+                    return None  # it may name files that were not there before
         except FileNotFoundError:
             return None
         return stamps
@@ -276,11 +282,9 @@ class _StoreCopy:
         names = _names_in(files)
         if _RESULT in names and _ROUNDS not in names:
             return None
-        rounds = [path.parent.name for path in run.glob(f"checkpoints/round_*/{_META}")]
-        latest = f"checkpoints/{max(rounds, default='')}/{_META}"
-        for name in names:  # later checkpoints first: files that they need are replaced
-            if name.startswith("checkpoints/") and PurePath(name).name == _META and name > latest:
-                files.delete_file(name)
+        checkpoint = f"checkpoints/{_DATABASE}"
+        if checkpoint in names:  # the rounds that it needs are replaced before it
+            files.delete_file(checkpoint)
         _write(files, _OWNER, BytesIO(_new_owner(run)))
         return _Copy(run, files)
 
@@ -332,12 +336,16 @@ def _stamps_of(folder: Path) -> _Stamps:
     stamps = {}
     for path in sorted(folder.rglob("*"), key=_rank):
         name = path.relative_to(folder)
-        if any(part in (LOCK, "tune") or is_temporary(part) for part in name.parts):
+        if any(part in _LOCAL or is_temporary(part) for part in name.parts):
             continue  # only this machine's processes need them
-        status = path.lstat()
-        if stat.S_ISREG(status.st_mode):
-            stamps[name.as_posix()] = (status.st_size, status.st_mtime_ns)
+        if stat.S_ISREG(path.lstat().st_mode):
+            stamps[name.as_posix()] = _stamp(path)
     return stamps
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _link(source: Path, target: Path) -> None:
@@ -346,6 +354,31 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def _is_database(name: str) -> bool:
+    return PurePath(name).name == _DATABASE
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy an SQLite file, which a run may change meanwhile, as of its last transaction.
+
+    To open it as a plain file would end the locks that this process has on it.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    uri = f"{source.absolute().as_uri()}?mode=rw"
+    try:
+        with (
+            closing(sqlite3.connect(uri, uri=True)) as file,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            file.backup(copy)
+    except sqlite3.Error as error:
+        if not source.exists():
+            raise FileNotFoundError(str(source)) from None
+        raise OSError(f"{source}: {error}") from error
 
 
 def _new_owner(folder: Path) -> bytes:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fedray import remote_results
+from fedray.checkpoint import CheckpointStore
 from fedray.cli import run
 from fedray.errors import RunFailed, UserError
 from fedray.files import results_home, results_uri, tables_runs
@@ -42,9 +45,16 @@ def often(monkeypatch) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The content of a folder, without locks."""
+    """The content of a folder, without locks; of an SQLite file what it holds."""
     paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in paths.items() if path.name != ".lock"}
+    return {name: content(path) for name, path in paths.items() if path.name != ".lock"}
+
+
+def content(path: Path) -> bytes:
+    if path.suffix != ".sqlite":
+        return path.read_bytes()
+    with closing(sqlite3.connect(path)) as file:
+        return "\n".join(file.iterdump()).encode()
 
 
 def write(folder: Path, **texts: str) -> None:
@@ -57,11 +67,14 @@ def write(folder: Path, **texts: str) -> None:
 
 def checkpoint(folder: Path, number: int) -> None:
     """Replace the checkpoint of a folder."""
-    place = folder / "checkpoints" / f"round_{number:05d}"
-    shutil.rmtree(place.parent, ignore_errors=True)
-    place.mkdir(parents=True)
-    for name in ("server.safetensors", "meta.json"):
-        (place / name).write_text(f"{name} {number}")
+    place = folder / "checkpoints"
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "states").mkdir(parents=True)
+    (place / "states" / f"{number}.safetensors").write_text(f"{number}")
+    with closing(sqlite3.connect(place / "states.sqlite")) as file:
+        file.execute("CREATE TABLE facts (round)")
+        file.execute("INSERT INTO facts VALUES (?)", [number])
+        file.commit()
 
 
 def copy(folder: Path, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -89,7 +102,7 @@ def test_a_run_s_copy_is_the_run(bucket):
     assert run.main([*QUICK, *SERIAL]) == 0
     [out] = (results_home() / "runs").iterdir()
     assert files(bucket / "runs" / out.name) == files(out)
-    assert (bucket / "runs" / out.name / "checkpoints" / "round_00003" / "meta.json").is_file()
+    assert CheckpointStore(bucket / "runs" / out.name, identity="").latest() == 3
 
 
 def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(bucket, tmp_path, monkeypatch, capsys):
@@ -137,14 +150,48 @@ def test_what_a_checkpoint_needs_comes_before_it_and_goes_after_it(bucket, tmp_p
     copy(out)
     assert written[1:] == [  # the first proves that the URI can be written
         "owner.json",
-        "checkpoints/round_00001/server.safetensors",
+        "checkpoints/states/1.safetensors",
         "rounds.jsonl",
-        "checkpoints/round_00001/meta.json",
+        "checkpoints/states.sqlite",
         "config.yaml",
     ]
     checkpoint(out, 2)
     copy(out)
     assert files(bucket / "run") == {n: c for n, c in files(out).items() if "tmp" not in n}
+
+
+def test_a_checkpoint_is_copied_as_of_its_last_transaction(bucket, tmp_path):
+    out = tmp_path / "run"
+    write(out, config="", rounds="1\n")
+    checkpoint(out, 1)
+    with closing(sqlite3.connect(out / "checkpoints" / "states.sqlite")) as file:
+        file.execute("PRAGMA cache_size = 2")
+        file.execute("BEGIN IMMEDIATE")
+        file.execute("UPDATE facts SET round = 2")
+        copy(out)
+        file.execute("COMMIT")
+    with closing(sqlite3.connect(bucket / "run" / "checkpoints" / "states.sqlite")) as there:
+        assert there.execute("SELECT round FROM facts").fetchall() == [(1,)]
+    assert not list(bucket.rglob("*-journal"))
+
+
+def test_a_checkpoint_that_changes_while_it_is_copied_is_copied_again(
+    bucket, tmp_path, monkeypatch
+):
+    out, copy_database, tries = tmp_path / "run", remote_results._copy_database, []
+
+    def changed(source: Path, target: Path) -> None:
+        copy_database(source, target)
+        tries.append(source)
+        if len(tries) == 1:
+            checkpoint(out, 2)
+
+    monkeypatch.setattr(remote_results, "_copy_database", changed)
+    write(out, config="")
+    checkpoint(out, 1)
+    copy(out)
+    assert files(bucket / "run") == files(out)
+    assert len(tries) == 2
 
 
 def test_only_what_has_changed_is_copied_again(bucket, tmp_path, written, often):
@@ -166,7 +213,6 @@ def test_a_folder_without_a_run_gets_what_arrived_whole(bucket):
     checkpoint(there, 1)
     write(there, config="rounds: 3", result="{}", partition="{}")
     whole = files(there)
-    write(there / "checkpoints" / "round_00002", server="without meta.json")
     (there / ".7.tmp.result.json").write_text("half")
     (there / "job.out").write_text("another log")
     out.mkdir(parents=True)
@@ -249,7 +295,7 @@ def test_of_two_machines_the_one_that_went_on_last_copies_a_run(bucket, often):
 
 
 def test_a_run_that_is_taken_over_leaves_no_checkpoint_without_its_states(bucket, monkeypatch):
-    """A further machine's checkpoint goes before the states that it shares with ours."""
+    """Another machine's checkpoint goes before the rounds that it needs."""
     here, there = tables_runs() / "aaaa", bucket / "tables" / "runs" / "aaaa"
     for folder, number in [(here, 3), (there, 7)]:
         checkpoint(folder, number)
@@ -257,7 +303,8 @@ def test_a_run_that_is_taken_over_leaves_no_checkpoint_without_its_states(bucket
     monkeypatch.setattr(remote_results._Copy, "update", lambda copy: None)
     with copying(tables_runs(), by_entry=True):
         write(here, config="", result="mine", rounds="1")
-    assert not list(there.glob("checkpoints/*/meta.json"))
+    assert not (there / "checkpoints" / "states.sqlite").exists()
+    assert (there / "checkpoints" / "states" / "7.safetensors").exists()
     assert (there / "models" / "best" / "meta.json").exists()
 
 

@@ -43,7 +43,6 @@ class FolderClaim:
             self._lock.acquire()
             _write_some(path)
             remove_torn(path)
-            remove_torn(path / "checkpoints")
             remove_torn(path / "models")
         except Timeout:
             raise UserError(

@@ -196,6 +196,8 @@ class StateDatabase:
                 raise other_format(self.path, version)
             if schema != _SCHEMA:
                 raise ValueError("its tables are not those of fedray")
+            if self.path.stat().st_size % _PAGE_BYTES:
+                raise ValueError("it is cut")
             ((text,),) = self._file().execute("SELECT json FROM facts").fetchall()
             return unsealed(parse_json(text))
 

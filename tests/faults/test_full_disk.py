@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 
 import pytest
+import torch
 
 from fedray.cli import run
 from fedray.errors import RunFailed
 from fedray.files import full_disk_said, is_full
+from fedray.states import StateDatabase, database
 
 WORDS = (
     "fedavg_digits",
@@ -55,17 +57,28 @@ def test_an_error_that_cannot_be_put_into_words_is_no_full_disk():
     assert not is_full(Mute())
 
 
-def test_a_checkpoint_that_finds_no_room(tmp_path, monkeypatch, capsys):
-    from fedray import checkpoint
+def test_a_database_without_room_is_a_full_disk(tmp_path, monkeypatch):
+    connect = database._connect
 
-    save, full = checkpoint.save_file, True
+    def small(path, mode):
+        file = connect(path, mode)
+        file.execute("PRAGMA max_page_count = 4")
+        return file
+
+    monkeypatch.setattr(database, "_connect", small)
+    with pytest.raises(OSError, match=r"No space left on device \(database or disk is full\)"):
+        StateDatabase(tmp_path).save({}, [(0, {"w": torch.zeros(20_000)})])
+
+
+def test_a_checkpoint_that_finds_no_room(tmp_path, monkeypatch, capsys):
+    begin, full = database._begin, True
 
     def fails_once(*args):
         if full:
-            raise OSError(errno.ENOSPC, "No space left on device", str(args[1]))
-        save(*args)
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+        begin(*args)
 
-    monkeypatch.setattr(checkpoint, "save_file", fails_once)
+    monkeypatch.setattr(database, "_begin", fails_once)
     out = tmp_path / "out"
     assert run.main([*WORDS, "--out", str(out)]) == 1
     said = capsys.readouterr().err

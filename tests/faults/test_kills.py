@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from fedray.cli import run
@@ -27,13 +25,13 @@ def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "result.json"]
 
 
-def test_an_older_checkpoint_that_a_killed_run_left_is_removed(tmp_path):
+def test_states_that_a_killed_run_left_are_removed(tmp_path):
     words = ["--executor=serial", "--no-track"]
     keys = ["rounds=2", "local_epochs=1", "model.group=mlp", "data.clients=3", "data.samples=240"]
     out = tmp_path / "out"
     assert run.main(["fedavg_digits", *keys, *words, "--out", str(out)]) == 0
     places = out / "checkpoints"
-    shutil.copytree(places / "round_00002", places / "round_00001")
-    (places / ".round_00002.1.tmp").mkdir()
+    (places / "states").mkdir(exist_ok=True)
+    (places / "states" / "0123abcd-7.safetensors").touch()
     assert run.main(["--resume", str(out), *words]) == 0
-    assert sorted(path.name for path in places.iterdir()) == ["round_00002", "states"]
+    assert [path.name for path in places.iterdir()] == ["states.sqlite"]

@@ -162,8 +162,8 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
 
 def last_round(out: Path) -> int:
     """The round of the last whole checkpoint, -1 before the first."""
-    found = sorted(out.glob("checkpoints/round_*/meta.json"))
-    return int(found[-1].parent.name.removeprefix("round_")) if found else -1
+    found = CheckpointStore(out, identity="").latest()
+    return -1 if found is None else found
 
 
 def stop_after(rounds: Iterator[Round], round_: int) -> None:

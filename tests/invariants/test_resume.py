@@ -21,6 +21,7 @@ from small import (
     wait_for,
 )
 
+import fedray.states.database
 from fedray.checkpoint import CheckpointStore
 from fedray.cli import run
 from fedray.records import RunFolder, RunWriter
@@ -147,26 +148,20 @@ def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
 
 
 def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypatch):
-    import fedray.checkpoint
+    sealed = fedray.states.database.sealed
 
-    written = []
-
-    def dies_at_the_second_file_of_round_2(tensors, path, metadata):
-        written.append(path)
-        if "round_00002" in str(path) and path.name == "server.safetensors":
-            path.write_bytes(b"half of it")
+    def dies_in_round_2(facts):
+        if facts.get("round") == 2:
             raise Killed
-        save_file(tensors, path, metadata)
+        return sealed(facts)
 
-    save_file = fedray.checkpoint.save_file
-    monkeypatch.setattr(fedray.checkpoint, "save_file", dies_at_the_second_file_of_round_2)
+    monkeypatch.setattr(fedray.states.database, "sealed", dies_in_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
-    assert written[-1].exists()
+    assert last_round(tmp_path) == 1
     monkeypatch.undo()
     serially(small.experiment(), tmp_path)
     assert_same(tmp_path, small.undisturbed())
-    assert not written[-1].exists()
 
 
 def test_a_checkpoint_every_other_round(small, tmp_path):

@@ -18,7 +18,7 @@ from fedray.runtime.session import Session
 from fedray.tracking.__main__ import main as tracking
 
 KEYS = ["rounds=2", "local_epochs=1", "data.clients=3", "data.samples=240", "model.group=mlp"]
-FILES = ["config.yaml", "result.json", "rounds.jsonl", "partition.json", "meta.json"]
+FILES = ["config.yaml", "result.json", "rounds.jsonl", "partition.json", "states.sqlite"]
 DEEP = b'{"a":' * 100_000
 CONTENTS = {
     "empty": b"",
@@ -59,8 +59,8 @@ def damaged(killed, tmp_path, file, content):
     folder = tmp_path / "run"
     shutil.copytree(killed, folder)
     path = folder / file
-    if file == "meta.json":
-        path = folder / "checkpoints" / "round_00001" / file
+    if file == "states.sqlite":
+        path = folder / "checkpoints" / file
     if content == "cut":
         path.write_bytes(path.read_bytes()[:-20])
     else:
@@ -88,7 +88,7 @@ def test_going_on(killed, tmp_path, capsys, file, content):
     assert go_on(folder) == 2
     said = one_sentence(capsys)
     if file != "config.yaml":  # what it says is read as an experiment; its errors name the key
-        assert file in said or "rounds in" in said
+        assert file in said or "rounds in" in said or "no checkpoint of them" in said
 
 
 @pytest.mark.parametrize("content", [*CONTENTS, "cut"])

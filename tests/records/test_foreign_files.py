@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+import sqlite3
+import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedray.checkpoint import CheckpointStore
 from fedray.cli import run
 from fedray.core import ClientState
 from fedray.errors import UserError
 from fedray.federation import Snapshot
-from fedray.records import sealed
+from fedray.states import DATABASE, LARGE
 from fedray.sweep.command import hold
 
 WORDS = [
@@ -21,8 +24,15 @@ WORDS = [
     *("model.feature_dim=8", "--executor", "serial", "--no-track"),
 ]
 LINKS = [
-    *("checkpoints", "checkpoints/states", "models", "models/best", "plugins/helpers"),
-    *(".lock", "rounds.jsonl", "error.txt", "releases.jsonl"),
+    *(
+        "checkpoints",
+        "checkpoints/states",
+        "checkpoints/states.sqlite-journal",
+        "models",
+        "models/best",
+        "plugins/helpers",
+    ),
+    *("models/best", "plugins/helpers", ".lock", "rounds.jsonl", "error.txt", "releases.jsonl"),
 ]
 
 
@@ -51,8 +61,8 @@ def resume(out: Path) -> int:
 def fill(folder: Path) -> None:
     """Write files of somebody else, some under the names that fedray uses."""
     for name in (
-        *("notes.txt", "round_00000/meta.json", "round_00009/notes.txt", "best/meta.json"),
-        *("last/notes.txt", "states/0123abcd-0.states", "0123abcd-0.states", "0123abcd-1.jsonl"),
+        *("notes.txt", "states.sqlite", "round_00009/notes.txt", "best/states.sqlite"),
+        *("last/notes.txt", "states/0123abcd-0.safetensors", "0123abcd-1.safetensors"),
         *(".round_00003.99.tmp/notes.txt", "mine/notes.txt"),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +99,7 @@ def test_a_link_within_the_folder_is_followed(out):
     (out / "elsewhere").mkdir()
     (out / "checkpoints").symlink_to("elsewhere")
     assert resume(out) == 0
-    assert (out / "elsewhere" / "round_00001" / "meta.json").is_file()
+    assert (out / "elsewhere" / "states.sqlite").is_file()
 
 
 def test_what_a_user_put_beside_checkpoints_and_models_stays(out):
@@ -109,33 +119,52 @@ def test_what_a_user_put_beside_checkpoints_and_models_stays(out):
 def test_a_copied_checkpoint_stays(out):
     assert resume(out) == 0
     checkpoints = out / "checkpoints"
-    shutil.copytree(checkpoints / "round_00001", checkpoints / "backup")
+    (checkpoints / "backup").mkdir()
+    shutil.copy(checkpoints / "states.sqlite", checkpoints / "backup")
     fill(checkpoints / "states" / "backup")
     assert resume(out) == 0
-    assert (checkpoints / "backup" / "meta.json").is_file()
+    assert (checkpoints / "backup" / "states.sqlite").is_file()
     CheckpointStore(out, "").clear()
     assert {path.name for path in checkpoints.iterdir()} == {"backup", "states"}
     assert [path.name for path in (checkpoints / "states").iterdir()] == ["backup"]
 
 
 @pytest.mark.parametrize("name", ["../../../mine.txt", "mine.txt"])
-def test_an_index_that_names_another_file_is_refused(tmp_path, name):
-    out, mine = tmp_path / "run", tmp_path / "mine.txt"
-    store = CheckpointStore(out, "this experiment")
-    store.states.put(0, ClientState({}))
+def test_a_checkpoint_that_names_another_file_is_refused(tmp_path, name):
+    store = CheckpointStore(tmp_path / "run", "this experiment")
+    store.states.put(0, ClientState({"w": torch.zeros(LARGE)}))
     store.begin(Snapshot(0, {}))
     store.wait()
-    (index,) = store.states.folder.glob("*.jsonl")
-    mine.write_bytes(index.read_bytes())
-    (store.states.folder / "mine.txt").write_bytes(index.read_bytes())
-    meta = store.folder / "round_00000" / "meta.json"
-    tree = json.loads(meta.read_text())
-    del tree["checksum"]
-    tree["index"]["file"] = name
-    meta.write_text(json.dumps(sealed(tree)))
+    (tmp_path / "mine.txt").write_text("mine")
+    shutil.copy(tmp_path / "mine.txt", store.states.folder)
+    with closing(sqlite3.connect(store.folder / DATABASE)) as file:
+        file.execute("UPDATE trees SET file = ? WHERE file IS NOT NULL", [name])
+        file.commit()
     with pytest.raises(UserError, match="which is no file of states"):
-        CheckpointStore(out, "this experiment").load()
+        CheckpointStore(tmp_path / "run", "this experiment").load()
+    assert (tmp_path / "mine.txt").is_file()
+    assert (store.states.folder / "mine.txt").is_file()
+
+
+def test_a_journal_that_names_another_file_is_refused_and_that_file_stays(tmp_path):
+    """SQLite would roll it back, and remove the file that the end of the journal names."""
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    store = CheckpointStore(tmp_path / "run", "this experiment")
+    store.begin(Snapshot(0, {}))
+    store.wait()
+    magic, name = bytes.fromhex("d9d505f920a163d7"), str(mine).encode()
+    header = magic + struct.pack(">iIIII", 0, 1, 5, 512, 16384).ljust(504, b"\0")
+    end = struct.pack(">I", 1073741824 // 16384 + 1) + name
+    end += struct.pack(">II", len(name), sum(name)) + magic
+    journal = store.folder / f"{DATABASE}-journal"
+    journal.write_bytes(header + end)
+    with pytest.raises(UserError, match="its journal names another file"):
+        CheckpointStore(tmp_path / "run", "this experiment").load()
     assert mine.is_file()
+    with closing(sqlite3.connect(store.folder / DATABASE)) as file:
+        file.execute("SELECT * FROM facts").fetchall()
+    assert not mine.is_file(), "SQLite no longer does this: the check can go"
 
 
 def test_the_folder_of_a_sweep_may_not_lead_elsewhere(tmp_path):

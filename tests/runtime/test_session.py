@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from fedray.checkpoint import CheckpointStore
 from fedray.cli.run import main
 from fedray.config import files_of
 from fedray.errors import UserError
@@ -26,6 +27,7 @@ from fedray.report.finished import reopen
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.states import StateDatabase, StateStore
 from fedray.sweep.command import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
@@ -122,13 +124,19 @@ def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tm
     assert not folder.error.exists()
 
 
-def test_a_checkpoint_has_only_the_clients_that_stepped_since_the_last(tmp_path):
+def test_a_checkpoint_writes_only_the_clients_that_stepped_since_the_last(tmp_path, monkeypatch):
+    saved, begin = [], StateStore.begin
+
+    def noted(store):
+        states = begin(store)
+        saved.append(sorted(states))
+        return states
+
+    monkeypatch.setattr(StateStore, "begin", noted)
     done = list(session(tmp_path, "participation=0.34").rounds())
     stepped = {client: r.round for r in done for client in r.participants}
     assert len(set(stepped.values())) > 1
-    (index,) = (tmp_path / "checkpoints" / "states").glob("*.jsonl")
-    lines = [json.loads(line)[0] for line in index.read_text().splitlines()]
-    assert lines == [client for r in done for client in r.participants]
+    assert saved == [r.participants for r in done]
 
 
 def test_the_numbers_of_a_methods_analysis_are_declared(assemble):
@@ -150,20 +158,20 @@ def lose_all(folder: RunFolder) -> None:
     shutil.rmtree(folder.path / "checkpoints")
 
 
-def lose_the_round(folder: RunFolder) -> None:
-    shutil.rmtree(folder.path / "checkpoints" / "round_00001")
+def lose_the_database(folder: RunFolder) -> None:
+    (folder.path / "checkpoints" / "states.sqlite").unlink()
 
 
-def lose_meta(folder: RunFolder) -> None:
-    (folder.path / "checkpoints" / "round_00001" / "meta.json").unlink()
+def lose_its_content(folder: RunFolder) -> None:
+    (folder.path / "checkpoints" / "states.sqlite").write_bytes(b"")
 
 
 @pytest.mark.parametrize(
     ("lose", "said"),
     [
         (lose_all, "has the rounds up to 1 and no checkpoint of them"),
-        (lose_the_round, "has the rounds up to 1 and no checkpoint of them"),
-        (lose_meta, r"meta.json is damaged \(it is missing\)"),
+        (lose_the_database, "has the rounds up to 1 and no checkpoint of them"),
+        (lose_its_content, "has the rounds up to 1 and no checkpoint of them"),
     ],
 )
 def test_a_lost_checkpoint_is_a_question(tmp_path, capsys, lose, said):
@@ -333,9 +341,9 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
 def test_tidied_up_when_it_goes_on(tmp_path):
     folder = interrupted(tmp_path)
     (tmp_path / ".result.json.4242.tmp").write_text("half of")
-    (tmp_path / "checkpoints" / ".round_00002.4242.tmp").mkdir()
+    (tmp_path / "models" / ".best.4242.tmp").mkdir(parents=True)
     list(session(tmp_path).rounds())
-    left = {path.name for path in (*tmp_path.iterdir(), *(tmp_path / "checkpoints").iterdir())}
+    left = {path.name for path in (*tmp_path.iterdir(), *(tmp_path / "models").iterdir())}
     assert not [name for name in left if ".tmp" in name]
     assert folder.read().done == 3
 
@@ -396,17 +404,15 @@ def test_open_files_stay_as_many_over_a_long_run(tmp_path):
 
 
 def test_there_is_a_checkpoint_before_there_is_a_second_round(tmp_path, monkeypatch):
-    from fedray import checkpoint
-
-    write = checkpoint._write
-    monkeypatch.setattr(checkpoint, "_write", lambda *args: time.sleep(0.2) or write(*args))
-    rounds = session(tmp_path).rounds()
+    save = StateDatabase.save
+    monkeypatch.setattr(StateDatabase, "save", lambda *args: time.sleep(0.2) or save(*args))
+    rounds, store = session(tmp_path).rounds(), CheckpointStore(tmp_path, identity="")
     next(rounds)
-    assert (tmp_path / "checkpoints" / "round_00000" / "meta.json").exists()
+    assert store.latest() == 0
     next(rounds)
-    assert not (tmp_path / "checkpoints" / "round_00001").exists()
+    assert store.latest() == 0
     rounds.close()
-    assert (tmp_path / "checkpoints" / "round_00001" / "meta.json").exists()
+    assert store.latest() == 1
 
 
 # --- texts and weights in files of one's own -----------------------------------------------------

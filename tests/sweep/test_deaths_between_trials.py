@@ -14,6 +14,7 @@ import pytest
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import OutOfMemoryError
 
+from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
 from fedray.sweep import main
 from fedray.sweep.ledger import Ledger
@@ -110,7 +111,8 @@ def test_processes_that_die_between_trials_end_no_sweep(here):
     def kill() -> None:
         """Kill a trial's process whenever another trial is over."""
         while not over.is_set():
-            done = len(list(here.glob("killed/trial_*/seed_0/checkpoints/*1/meta.json")))
+            runs = here.glob("killed/trial_*/seed_0")
+            done = sum(CheckpointStore(run, identity="").latest() == 1 for run in runs)
             if done > len(ends):
                 found = [p for p in psutil.Process().children(recursive=True)
                          if p.name().startswith("ray::Implicit")]  # fmt: skip

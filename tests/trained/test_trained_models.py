@@ -18,10 +18,8 @@ from plugged import METHOD
 from safetensors.torch import load_file
 
 import fedray
-from fedray import kept
 from fedray.core import algorithms
 from fedray.errors import UserError
-from fedray.kept import KeptModels, Which, models_folder
 from fedray.plugins import use
 from fedray.records import RunFolder, RunWriter
 from fedray.runtime import assembly as assemblies
@@ -29,6 +27,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.saved_models import SavedModels, Which, models_folder, save_models
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")
@@ -191,9 +190,8 @@ def metas(out: Path) -> dict[str, int]:
     """Which models are kept, and of which rounds."""
     found = {}
     for which in ("best", "last"):
-        path = models_folder(out, which) / "meta.json"
-        if path.exists():
-            found[which] = json.loads(path.read_text())["round"]
+        if models_folder(out, which).exists():
+            found[which] = SavedModels(models_folder(out, which)).facts.round
     return found
 
 
@@ -243,7 +241,7 @@ def test_a_run_that_goes_on_keeps_what_an_undisturbed_one_keeps(assemble, tmp_pa
 def test_what_a_killed_process_left_is_removed_by_the_next(assemble, tmp_path):
     for name in (".best.12345.tmp", ".best.old.12345.tmp"):
         (tmp_path / "models" / name).mkdir(parents=True)
-        (tmp_path / "models" / name / "0.tensors").write_bytes(b"half")
+        (tmp_path / "models" / name / "states.sqlite").write_bytes(b"half")
     list(session(assemble("local", {"rounds": 1}), tmp_path).rounds())
     assert {path.name for path in (tmp_path / "models").iterdir()} <= {"best", "last"}
 
@@ -251,12 +249,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next(assemble, tmp_path):
 def test_the_models_before_stay_until_the_next_have_their_place(trained, monkeypatch):
     out = trained("fedavg")
     place = models_folder(out, "best")
-    before = KeptModels(place)
+    before = SavedModels(place)
     removed = []
     monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(place.is_dir()))
-    kept.keep(place, before.facts, list(before), 1e9)
+    save_models(place, before.facts, list(before), 1e9)
     assert all(removed)
-    assert KeptModels(place).facts == before.facts
+    assert SavedModels(place).facts == before.facts
 
 
 def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
@@ -272,12 +270,11 @@ def test_a_global_model_is_stored_once_however_many_clients(trained):
     sizes = []
     for clients in (2, 8):
         out = trained("fedavg", {"data.clients": clients, "data.partition": "iid"})
-        sizes.append((models_folder(out, "best") / "0.tensors").stat().st_size)
-        files = [path.name for path in models_folder(out, "best").glob("*.tensors")]
-        assert len(files) <= 2
+        sizes.append((models_folder(out, "best") / "states.sqlite").stat().st_size)
+        assert [path.name for path in models_folder(out, "best").iterdir()] == ["states.sqlite"]
         for path in sorted(out.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
-    assert sizes[1] - sizes[0] < 6 * 100  # bytes; a model has 33,000
+    assert sizes[0] == sizes[1]  # whole pages
 
 
 @pytest.mark.parametrize("keep", ["none", "last"])
@@ -299,13 +296,13 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 
 def test_damage_is_said(trained):
     out = trained()
-    file = next(models_folder(out, "best").glob("*.tensors"))
+    file = models_folder(out, "best") / "states.sqlite"
     content = bytearray(file.read_bytes())
     content[-200] ^= 1
     file.write_bytes(content)
     with pytest.raises(UserError, match="is damaged"):
         open_models(out).model()
-    (models_folder(out, "best") / "meta.json").write_text("{}")
+    file.write_text("{}")
     with pytest.raises(UserError, match="is damaged"):
         open_models(out)
 
