@@ -8,8 +8,9 @@ from typing import Any
 
 
 def rounds_in(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's rounds.jsonl."""
-    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    """Return the lines of a run's rounds.jsonl, without costs and checksums."""
+    lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("costs", "checksum")} for line in lines]
 
 
 def result_in(out: Path) -> dict[str, Any]:

@@ -11,10 +11,12 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
+from operator import or_
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -134,9 +136,19 @@ def _literal(node: ast.stmt) -> str | None:
 
 
 def _type(field: FieldInfo) -> str:
-    text = inspect.formatannotation(field.annotation)
-    text = re.sub(r"\b(typing|fedray|pydantic)\.(\w+\.)*", "", text)
-    return re.sub(r"Annotated\[(\w+), \w+\([^)]*\)\]", r"\1", text)
+    text = inspect.formatannotation(_without_metadata(field.annotation))
+    return re.sub(r"\b(typing|fedray|pydantic)\.(\w+\.)*", "", text)
+
+
+def _without_metadata(annotation: Any) -> Any:
+    """Return a type whose parts are not annotated with bounds or checks."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _without_metadata(parts[0])
+    if not parts or origin is Literal:
+        return annotation
+    plain = tuple(_without_metadata(part) for part in parts)
+    return reduce(or_, plain) if origin is UnionType else origin[plain]
 
 
 def _default(field: FieldInfo) -> str:

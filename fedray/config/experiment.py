@@ -26,7 +26,7 @@ from fedray.config.typed import (
     Tree,
     named,
 )
-from fedray.plugins import Plugin
+from fedray.plugins import Plugin, use
 
 RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
 """Keys that say what a run asks of the cluster."""
@@ -481,6 +481,7 @@ class Experiment(Frozen):
     def reproducibility_key(self) -> Tree:
         """Return all that determines the numbers, with the content of files in place of paths."""
         tree = self.record()
+        use(self.plugins)  # which say what their parameters name
         for key, path in files_of(self).items():
             *above, last = key.split(".")
             reduce(getitem, above, tree)[last] = f"sha256:{content_of(path)}"

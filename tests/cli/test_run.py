@@ -87,10 +87,10 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
         "proto_agg": "weighted",
     }
     assert result["config"] == read_mapping(out / "config.yaml")
-    assert {"python", "torch", "ray"} <= result["versions"].keys()
+    assert {"python", "torch", "ray"} <= result["environment"]["versions"].keys()
     partition = json.loads((out / "partition.json").read_text())
     assert result["partition_sha256"] == partition["sha256"]
-    assert result["wall_seconds"] > 0
+    assert result["costs"]["wall_seconds"] > 0
     assert result["startup_seconds"] > 0
     assert result["peak_rss_bytes"] > 50e6
 
@@ -245,7 +245,7 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     assert notes.key == key
     after = result_of(out)
     assert after["rounds"][:2] == before["rounds"]
-    assert after["wall_seconds"] > before["wall_seconds"]
+    assert after["costs"]["wall_seconds"] > before["costs"]["wall_seconds"]
     assert after["startup_seconds"] == before["startup_seconds"]
 
 

@@ -216,10 +216,10 @@ def test_lost_releases_are_not_forgotten_silently(tmp_path):
     with pytest.raises(
         UserError, match=r"comes to epsilon 0, but .*result\.json had reached 4\.377"
     ):
-        session(tmp_path, **LOCAL)
+        next(session(tmp_path, **LOCAL).rounds())
     log.write_text(kept.replace('"step"', '"stop"'))
     with pytest.raises(UserError, match=r"releases\.jsonl cannot be read .* restore it, or start"):
-        session(tmp_path, **LOCAL)
+        next(session(tmp_path, **LOCAL).rounds())
 
 
 def test_a_torn_line_was_never_asked_for(tmp_path):

@@ -304,11 +304,11 @@ def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every)
 
 
 def test_a_damaged_partition_is_written_anew(tmp_path):
-    folder = interrupted(tmp_path)
+    folder = interrupted(tmp_path, "rounds=4")
     whole = folder.partition.read_bytes()
     for content in (b"{}", whole[:-9], whole.replace(b"1", b"2", 1)):
         folder.partition.write_bytes(content)
-        next(session(tmp_path).rounds(), None)
+        next(session(tmp_path, "rounds=4").rounds())
         assert folder.partition.read_bytes() == whole
 
 

@@ -104,7 +104,7 @@ def test_the_papers_switch_is_marked_wherever_it_chose(here):
     assert (lr(best), best.best_rounds, best.objective) == (0.2, [2, 2], 0.9)
     assert best_line(ledger.plan, best).startswith("best on test: lr=0.2: local_accuracy 0.9000")
     run = RunFolder(ledger.home / best.name / "seed_0").read()
-    assert run.to_json()["best"]["chosen"] == "best on test"
+    assert run.best.chosen == "test"
 
 
 def test_the_experiments_own_switch_holds_where_the_sweep_says_nothing(here):
@@ -174,7 +174,7 @@ def test_early_stopping_looks_at_validation(here):
     assert (stopped.done, stopped.stopped_early, stopped.best.round) == (2, True, 1)
     on_test = run_alone(here, "on_test", "early_stopping.patience=1", "report.select=test").read()
     assert (on_test.done, on_test.best.round) == (3, 2)
-    assert "rounds.jsonl" not in [path.name for path in (here / "stopped").iterdir()]
+    assert RunFolder(here / "stopped").is_finished
 
 
 def test_a_run_that_has_stopped_stays_so_and_a_resumed_one_stops_there(here):

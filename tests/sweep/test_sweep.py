@@ -21,7 +21,7 @@ import torch
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.files import results_home, write_json
+from fedray.files import results_home
 from fedray.records import Round, RunFolder, Traffic
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -287,12 +287,13 @@ def test_trials_of_other_images_than_there_are_now_are_not_ranked_with_new_ones(
     ledger.write()
     resume = parser().parse_args(["tiny", "--resume"])
     assert begin_or_resume(resume).left == 1
-    run = folder.read()
-    write_json(folder.result, replace(run, info=replace(run.info, data_sha256="f" * 64)).to_json())
+    experiment = ledger.plan.experiment_of(trial.config, seed)
+    other = replace(folder.read_head(), identity=experiment.identity("f" * 64))
+    folder.write_head(other)
     assert main(["tiny", "--resume"]) == 2
     error = capsys.readouterr().err
-    assert "1 of the 1 runs of trials that are over in " in error
-    assert f"images or labels of data.source=digits than there are now ({trial.name}" in error
+    assert "1 finished runs were made with other images, or other files " in error
+    assert str(folder.path) in error
 
 
 @pytest.mark.parametrize("damaged", ["0.5", "finished"])

@@ -192,9 +192,10 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     book = play(flat)
     key = book.ordered[0].wanted.key
-    assert RunFolder(here / "runs" / key).is_whole
-    (here / "runs" / key / "rounds.jsonl").write_text("")
-    assert not RunFolder(here / "runs" / key).is_whole
+    folder = RunFolder(here / "runs" / key)
+    assert folder.is_finished
+    folder.write(folder.read().until(1))
+    assert not folder.is_finished
     again = Book(here / "again", book.plan, here / "runs")
     assert [trial.wanted.key for trial in again.open or [again.next()]] == [key]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pretended_runs
 import pytest
 
+from fedray.records import Environment
 from fedray.report.section import markdown
 from fedray.tables.command import write_page
 from fedray.tables.outcome import outcome
@@ -29,7 +30,7 @@ def by_phase(monkeypatch):
     def result_of(wanted, *args):
         run = whole(wanted, *args)
         commit = {"tuning": "older", "report": "newer"}[wanted.phase]
-        return replace(run, info=replace(run.info, versions={"git": commit}))
+        return replace(run, info=replace(run.info, environment=Environment({"git": commit})))
 
     monkeypatch.setattr(pretended_runs, "result_of", result_of)
 

@@ -15,7 +15,6 @@ from PIL import Image
 from pretended_runs import end
 
 from fedray.errors import UserError
-from fedray.files import write_json
 from fedray.records import RunFolder
 from fedray.report.latex import escaped, latex_table
 from fedray.report.section import has_words, markdown
@@ -440,24 +439,24 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
     store.parent.mkdir(parents=True)
     (here / "runs").rename(store)
     wanted = book.ordered[0].wanted
-    images = read_images(wanted.experiment.data).sha256
-    for content, code in ((images, 0), ("f" * 64, 2), (None, 0)):
-        with_facts(store / wanted.key, data_sha256=content)
+    images, folder = read_images(wanted.experiment.data).sha256, store / wanted.key
+    for content, code in ((images, 0), ("f" * 64, 2)):
+        identity = wanted.experiment.identity(content)
+        with_facts(folder, data_sha256=content, identity=identity)
         assert main(["tiny", "--plan"]) == code
         error = capsys.readouterr().err
-        said = f"error: 1 of the {len(book.trials)} finished runs in {store} that this table needs "
-        assert error.startswith(f"{said}were made with other images or labels of ") == (code == 2)
+        said = "error: 1 finished runs were made with other images, or other files "
+        assert error.startswith(said) == (code == 2)
         assert error.count("\n") == (code == 2)
-    with_facts(store / wanted.key, data_sha256="f" * 64)
     assert main(["tiny", "--out", "again", "--no-track"]) == 2
-    assert f"remove these runs' folders ({wanted.key}), or" in capsys.readouterr().err
+    assert f"{folder}; restore what it was, or remove these folders" in capsys.readouterr().err
     assert not (here / "again").exists()
 
 
 def with_facts(folder: Path, **facts: Any) -> None:
     """Write other facts into a run's result."""
     run = RunFolder(folder).read()
-    write_json(folder / "result.json", replace(run, info=replace(run.info, **facts)).to_json())
+    RunFolder(folder).write(replace(run, info=replace(run.info, **facts)))
 
 
 def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, write):

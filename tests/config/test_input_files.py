@@ -1,0 +1,107 @@
+"""Files that an experiment names count by their content, wherever they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedray.config import content_of, files_of
+from fedray.runtime.resolve import resolve
+
+PLUGIN = '''
+from pathlib import Path
+
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.config import InputFile
+from fedray.core import algorithms
+
+
+@algorithms.add
+class Tabled(FedAvg):
+    """FedAvg with a table."""
+
+    name = "tabled"
+
+    class HParams(FedAvg.HParams):
+        """Its parameters."""
+
+        table: InputFile | None = None
+        """A table."""
+        also: Path | None = None
+        """Another one."""
+'''
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDRAY_DATA", raising=False)
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    (tmp_path / "one.txt").write_text("1")
+    return tmp_path
+
+
+def tabled(*words: str):
+    return resolve("fedavg_digits", ["algorithm=tabled", *words], ["mine.py"])
+
+
+@pytest.mark.parametrize("name", ["table", "also"])
+def test_a_file_that_a_plugins_parameter_names(here, name):
+    word = f"algorithm.{name}=one.txt"
+    before = tabled(word)
+    assert files_of(before) == {f"algorithm.{name}": str(here / "one.txt")}
+    assert before.algorithm.params[name] == str(here / "one.txt")
+    first = before.identity()
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "same.txt").write_text("1")
+    assert tabled(f"algorithm.{name}=elsewhere/same.txt").identity() == first
+    (here / "one.txt").write_text("2")
+    assert tabled(word).identity() != first
+    assert tabled().identity() not in (first, tabled(word).identity())
+
+
+def test_the_plugins_of_an_experiment_are_in_use_when_its_files_are_looked_for(here):
+    experiment = tabled("algorithm.table=one.txt")
+    first = experiment.identity()
+    resolve("fedavg_digits")  # which uses none
+    assert experiment.identity() == first
+
+
+def test_a_relative_path_is_looked_up_among_the_data_first(here, monkeypatch):
+    (here / "data").mkdir()
+    (here / "data" / "one.txt").write_text("3")
+    monkeypatch.setenv("FEDRAY_DATA", str(here / "data"))
+    assert files_of(tabled("algorithm.table=one.txt")) == {
+        "algorithm.table": str(here / "data" / "one.txt")
+    }
+    (here / "data" / "one.txt").unlink()
+    assert files_of(tabled("algorithm.table=one.txt")) == {"algorithm.table": str(here / "one.txt")}
+
+
+def test_names_that_are_no_files_stay_as_they_are():
+    weights = "model.pretrained=ResNet18_Weights.IMAGENET1K_V1"
+    words = ["text.descriptions=digits", "model.group=resnet18", weights]
+    experiment = resolve("fedtsp_digits", words)
+    assert files_of(experiment) == {}
+    assert experiment.text.descriptions == "digits"
+
+
+def test_the_content_of_a_folder_is_that_of_its_files_with_their_names(here):
+    folder = here / "weights"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a").write_text("1")
+    (folder / "sub" / "b").write_text("2")
+    first = content_of(str(folder))
+    (folder / ".cache").write_text("anything")
+    assert content_of(str(folder)) == first
+    folder.rename(here / "moved")
+    assert content_of(str(here / "moved")) == first
+    (here / "moved" / "a").rename(here / "moved" / "c")
+    assert content_of(str(here / "moved")) not in (first, "")
+    assert content_of(str(folder)) == ""
+
+
+def test_labels_are_no_part_of_the_identity():
+    words = ("scale=paper", "name=other")
+    assert resolve("fedavg_digits", words).identity() == resolve("fedavg_digits").identity()
