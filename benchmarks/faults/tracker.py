@@ -18,15 +18,17 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.common import free_port
 from benchmarks.faults.harness import Tally
 from benchmarks.faults.proxy import FAULTS, Proxy
 from fedray.config import Experiment
 from fedray.records import Costs, Environment, Round, Run, RunFolder, RunInfo, Traffic
-from fedray.tracking import MlflowTracker, grouped
+from fedray.tracking import Store, TrackedRun, Tracker, grouped, tracked_run
 
 TRIALS = ("trial_0", "trial_1")
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -106,7 +108,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     """Log a sweep through the proxy, and perhaps kill the logging process; return the faults."""
     rate, kills = draw.choice([0.05, 0.2, 0.5]), draw.choice([0, 1, 1, 2])
     spawn = multiprocessing.get_context("forkserver")
-    spawn.set_forkserver_preload(["mlflow", "fedray.tracking.live"])
+    spawn.set_forkserver_preload(["mlflow", "fedray.tracking.sync"])
 
     def choose(method: str, path: str) -> str | None:
         # Creating a run is dangerous: a repeated request may make a second one.
@@ -124,27 +126,42 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     return [fault for fault, _, _ in proxy.faults] + ["driver killed"] * kills
 
 
-def drive(uri: str, home: Path, name: str, pause: float, *, live: bool = True) -> None:
-    """Track a sweep as its driver does, or with `live=False` as an upload does."""
-    os.environ.update(IMPATIENT if live else PATIENT)
-    if live:
-        sys.stderr = (home / "stderr.txt").open("a")
-    tracker = MlflowTracker(uri, "faults", folder=home, live=live, retry_seconds=0.05)
-    tracker.start_parent(name, {"search": "grid"}, {"sweep": name}, key=name, wait_seconds=5)
-    runs = {trial: RunFolder(home / trial).read() for trial in TRIALS}
-    for trial, run in runs.items():
-        tracker.start(f"{name}-{trial}", trial, params={"seed": run.info.seed}, tags={})
-    for r in range(5):
-        for trial, run in runs.items():
-            tracker.round(f"{name}-{trial}", run.rounds[r])
+def drive(uri: str, home: Path, name: str, pause: float) -> None:
+    """Track a sweep as its driver does, while its rounds come in."""
+    os.environ.update(IMPATIENT)
+    sys.stderr = (home / "stderr.txt").open("a")
+    tracker = Tracker(uri, "faults", folder=home, retry_seconds=0.05)
+    for count in range(1, 7):
+        for run in state(home, name, count):
+            tracker.update(run.key, partial(replace, run))
             time.sleep(pause)
+    tracker.close(wait_seconds=20)
+
+
+def upload(uri: str, home: Path, name: str) -> None:
+    """Send what the server lacks of a sweep that has ended."""
+    os.environ.update(PATIENT)
+    store = Store(uri, "faults")
+    for run in state(home, name, 6):
+        store.sync(run)
+
+
+def state(home: Path, name: str, count: int) -> list[TrackedRun]:
+    """Return a sweep after so many rounds of its trials; after 6 it has ended."""
+    status: Literal["FINISHED", "RUNNING"] = "FINISHED" if count == 6 else "RUNNING"
+    best = {"best_objective": 0.5, "trials_finished": 2.0} if count == 6 else {}
+    runs = [TrackedRun(name, name, {"search": "grid"}, {}, status, 1, metrics=best)]
     for trial in TRIALS:
-        files = [home / trial / "result.json"]
-        tracker.finish(f"{name}-{trial}", "FINISHED", files, {"objective": 0.5})
-    tracker.finish_parent("FINISHED", metrics={"best_objective": 0.5, "trials_finished": 2.0})
-    tracker.close(wait_seconds=20 if live else 120)
-    if not live and tracker.failure is not None:
-        raise RuntimeError(tracker.failure)
+        run = tracked_run(
+            home / trial,
+            status,
+            key=f"{name}-{trial}",
+            artifacts=lambda files: [files.result],
+        )
+        metrics = {"objective": 0.5} if count == 6 else {}
+        shown = {"name": trial, "parent": name, "metrics": metrics}
+        runs.append(replace(run, rounds=run.rounds[:count], **shown))
+    return runs
 
 
 # --- verdict --------------------------------------------------------------------------------------
@@ -156,7 +173,7 @@ def look(home: Path, uri: str, name: str) -> str:
 
     before = {trial: (home / trial / "result.json").read_bytes() for trial in TRIALS}
     for _ in range(2):
-        drive(uri, home, name, 0.0, live=False)
+        upload(uri, home, name)
     client = MlflowClient(tracking_uri=uri)
     place = client.get_experiment_by_name("faults").experiment_id
     keys = [name, *(f"{name}-{trial}" for trial in TRIALS)]

@@ -114,9 +114,7 @@ def follow(
         first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
         status: Status = "FAILED"
         try:
-            for done in _each_once(chain([first] if first else [], rounds)):
-                if tracker is not None:
-                    tracker.follow(out, "RUNNING")
+            for done in _tracked(_each_once(chain([first] if first else [], rounds)), out, tracker):
                 _call(callbacks, done)
                 yield done
             status = "FINISHED"
@@ -126,12 +124,26 @@ def follow(
             status = "KILLED"
             raise
         finally:
-            try:
-                rounds.close()  # the folder is whole then
-            finally:
-                if tracker is not None:
-                    tracker.follow(out, status)
-                    tracker.close()
+            _end(out, rounds, tracker, status)
+
+
+def _tracked(rounds: Iterable[Round], out: Path, tracker: Tracker | None) -> Iterator[Round]:
+    for done in rounds:
+        if tracker is not None:
+            tracker.follow(out, "RUNNING")
+        yield done
+
+
+def _end(
+    out: Path, rounds: Generator[Round, None, None], tracker: Tracker | None, status: Status
+) -> None:
+    """End a run, so that its folder is whole, and then its tracker."""
+    try:
+        rounds.close()
+    finally:
+        if tracker is not None:
+            tracker.follow(out, status)
+            tracker.close()
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:

@@ -73,7 +73,7 @@ def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> 
         name = experiment or usual
         store = stores.setdefault(name, Store(uri, name))
         try:
-            uploaded.append(Uploaded(folder, [store.put(run) for run in runs]))
+            uploaded.append(Uploaded(folder, [store.sync(run) for run in runs]))
         except Exception as error:
             raise FedrayError(
                 f"MLflow at {mask(uri)} did not take {folder} ({reason(error)}); "

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
+from fedray.records import Run, RunFolder, RunInfo, Status, environment, is_claimed, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import merged_rounds, read_seeds, seed_folders
 from fedray.sweep.show import best_command
@@ -189,13 +189,36 @@ def trial_run(ledger: Ledger, trial: Trial, status: Tracked) -> TrackedRun:
             raise
         runs = []
     experiment = plan.experiment_of(trial.config, plan.seeds[0])
-    seeds = ",".join(str(seed) for seed in plan.seeds)
-    name = f"{words(trial.config)} (trial {trial.number})"
     params, tags = describe_run(info_of(experiment))
     del tags[IDENTITY_TAG]  # each seed has its own
-    tags |= source_tags(f"fedray sweep {plan.sweep}", versions())
-    tags |= {
-        SEED_TAG: seeds,
+    seeds = ",".join(str(seed) for seed in plan.seeds)
+    name = f"{words(trial.config)} (trial {trial.number})"
+    files = seed_folders(folder, plan.seeds)
+    begun = [started_ms(files[number], run) for number, run in enumerate(runs)]
+    run = TrackedRun(
+        key=run_key(folder, f"{experiment.identity()}-{seeds}", experiment=plan.sweep, name=name),
+        name=name,
+        params={**params, "seed": seeds},
+        tags={**tags, SEED_TAG: seeds, **_trial_tags(plan, trial, runs)},
+        status=status,
+        started_ms=min(begun, default=int(time.time() * 1000)),
+        seconds=trial.seconds or None,
+        rounds=[merged.mean for merged in merged_rounds(runs, plan)],
+        parent=_sweep_key(ledger),
+        data=[data for each in runs if (data := data_of(each.info)) is not None],
+        metrics=_trial_metrics(trial),
+    )
+    if run.is_going:
+        return run
+    results = [(each, runs[number] if runs else None) for number, each in enumerate(files)]
+    run = with_artifacts(run, results, small_artifacts)
+    return replace(run, files=[*run.files, (RunFolder(folder).error, "")])
+
+
+def _trial_tags(plan: SweepPlan, trial: Trial, runs: Sequence[Run]) -> dict[str, str]:
+    """Return the tags in which a trial's run differs from a run by itself."""
+    tags = {
+        **source_tags(f"fedray sweep {plan.sweep}", versions()),
         FOLDER_TAG: trial.name,
         "sweep": plan.sweep,
         "trial": str(trial.number),
@@ -207,32 +230,16 @@ def trial_run(ledger: Ledger, trial: Trial, status: Tracked) -> TrackedRun:
     if runs:
         tags[IDENTITY_TAG] = ",".join(run.info.identity for run in runs)
         tags["partition_sha256"] = ",".join(str(run.info.partition_sha256) for run in runs)
-    metrics = {}
-    if trial.objective is not None and trial.status in ("finished", "stopped"):
-        metrics = {"objective": trial.objective, "objective_std": trial.std}
-        if trial.test is not None:
-            metrics |= {"test": trial.test, "test_std": trial.test_std}
-    files = seed_folders(folder, plan.seeds)
-    identity = f"{experiment.identity()}-{seeds}"
-    begun = [started_ms(*pair) for pair in zip(files, runs, strict=False)]
-    run = TrackedRun(
-        key=run_key(folder, identity, experiment=plan.sweep, name=name),
-        name=name,
-        params={**params, "seed": seeds},
-        tags=tags,
-        status=status,
-        started_ms=min(begun, default=int(time.time() * 1000)),
-        seconds=trial.seconds or None,
-        rounds=[merged.mean for merged in merged_rounds(runs, plan)],
-        parent=_sweep_key(ledger),
-        data=[data for each in runs if (data := data_of(each.info)) is not None],
-        metrics=metrics,
-    )
-    if run.is_going:
-        return run
-    results = [(each, runs[number] if runs else None) for number, each in enumerate(files)]
-    run = with_artifacts(run, results, small_artifacts)
-    return replace(run, files=[*run.files, (RunFolder(folder).error, "")])
+    return tags
+
+
+def _trial_metrics(trial: Trial) -> dict[str, float]:
+    if trial.objective is None or trial.status not in ("finished", "stopped"):
+        return {}
+    metrics = {"objective": trial.objective, "objective_std": trial.std}
+    if trial.test is not None:
+        metrics |= {"test": trial.test, "test_std": trial.test_std}
+    return metrics
 
 
 def small_artifacts(files: RunFolder) -> Sequence[Path]:

@@ -1,8 +1,8 @@
 """Runs in MLflow. The files of a run are its result; MLflow holds the same and may be missing.
 
     describe.py      what MLflow shows of a run: name, params, tags, metrics, data; a run's key
-    mlflow_store.py  `Store.put` makes MLflow hold one run; the only place that writes to MLflow
-    sync.py          a run's folder to MLflow: `sync`, and `Tracker`, a thread that repeats it
+    mlflow_store.py  `Store.sync` makes MLflow hold one run; the only place that writes to it
+    sync.py          `tracked_run` reads a folder; `Tracker` syncs in a thread while a run goes
     notes.py         the description of a run
     models.py        the models of a run as an MLflow model
     view.py          the columns that MLflow's table of runs shows first
@@ -34,7 +34,6 @@ from fedray.tracking.sync import (
     Tracker,
     run_tracker,
     started_ms,
-    sync,
     tracked_run,
     tracker_for,
     with_artifacts,
@@ -65,7 +64,6 @@ __all__ = [
     "run_tracker",
     "source_tags",
     "started_ms",
-    "sync",
     "table",
     "tracked_run",
     "tracker_for",

@@ -1,7 +1,7 @@
 """MLflow: where runs are tracked, and `Store`, the only place that writes them.
 
-`Store.put` makes MLflow hold one run as it should be. Every call may be repeated, by this process
-or another one, after any failure: `put` asks MLflow for what it has and sends the rest. The time
+`Store.sync` makes MLflow hold one run as it should be. Every call may be repeated, by this process
+or another one, after any failure: `sync` asks MLflow for what it has and sends the rest. The time
 stamp of a metric follows from the run (its start and the seconds of its rounds), so a request that
 MLflow carried out although its answer was lost adds nothing when it is repeated.
 """
@@ -50,7 +50,7 @@ KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
 MARKER = SECONDS
 """The metric that is sent last; a round that has it is complete."""
 OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
-"""First line of the descriptions that `put` may replace."""
+"""First line of the descriptions that `sync` may replace."""
 METRICS_PER_BATCH = 1000
 ITEMS_PER_BATCH = 100
 
@@ -145,7 +145,7 @@ def check_installed() -> None:
 
 @dataclass(frozen=True)
 class Added:
-    """What one `put` sent that MLflow did not have.
+    """What one `sync` sent that MLflow did not have.
 
     Attributes:
         run_id: MLflow's id of the run.
@@ -162,7 +162,7 @@ class Added:
 
 @dataclass
 class _Held:
-    """What MLflow holds of one run, as far as `put` has to know.
+    """What MLflow holds of one run, as far as `sync` has to know.
 
     Attributes:
         run_id: MLflow's id.
@@ -231,11 +231,11 @@ class Store:
             self._experiment_id = self._open_experiment(client, location)
         self._client = client
 
-    def put(self, run: TrackedRun) -> Added:
+    def sync(self, run: TrackedRun) -> Added:
         """Make MLflow hold this run: create or find it by its key, and send what is missing.
 
         MLflow keeps params, tags and rounds that it has. Files, the description and the final
-        metrics are sent once the run has ended. If a request fails, call `put` again.
+        metrics are sent once the run has ended. If a request fails, call `sync` again.
         """
         self.connect()
         held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
@@ -409,14 +409,27 @@ class Store:
             values = {**metrics_of(done), **totals}
             values[MARKER] = values.pop(MARKER)  # last
             points = [Metric(name, value, stamp, done.round) for name, value in values.items()]
+            steps.add(done.round)
+            if len(points) > METRICS_PER_BATCH:
+                self._add_wide_round(held, points)
+                continue
             if len(batch) + len(points) > METRICS_PER_BATCH:
                 self._log_metrics(held, batch)
                 batch = []
             batch += points
-            steps.add(done.round)
         self._log_metrics(held, batch)
         held.steps |= steps
         return len(steps)
+
+    def _add_wide_round(self, held: _Held, points: Sequence[Any]) -> None:
+        """Send a round that needs several requests, of which an earlier process may have sent some.
+
+        That process may have computed the round in another time, hence with other time stamps.
+        """
+        for chunk in _chunks(points, METRICS_PER_BATCH):
+            history = self._client.get_metric_history(held.run_id, chunk[0].key)
+            if all(point.step != chunk[0].step for point in history):
+                self._client.log_batch(held.run_id, metrics=chunk)
 
     def _log_metrics(self, held: _Held, metrics: Sequence[Any]) -> None:
         for chunk in _chunks(metrics, METRICS_PER_BATCH):
@@ -431,7 +444,7 @@ class Store:
         new = [
             Metric(name, value, self._ended_ms(held, run), step)
             for name, value in run.metrics.items()
-            if now.get(name) != value
+            if repr(now.get(name)) != repr(float(value))  # NaN equals NaN
         ]
         self._log_metrics(held, new)
 

@@ -1,4 +1,4 @@
-"""From a run's folder to MLflow: `sync`, and `Tracker`, the thread that repeats it during a run."""
+"""From a run's folder to MLflow: `tracked_run` reads it; `Tracker` syncs while the run goes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedray.tracking.describe import (
     run_key,
     run_name,
 )
-from fedray.tracking.mlflow_store import Added, Store, page_hint, reason, refused, resolve_uri
+from fedray.tracking.mlflow_store import Store, page_hint, reason, refused, resolve_uri
 from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
 
@@ -42,21 +42,6 @@ LONGEST_PAUSE = 60.0
 """Longest pause between two syncs, in seconds, however long the last one took."""
 
 Artifacts = Callable[[RunFolder], Sequence[Path]]
-
-
-def sync(store: Store, folder: Path, status: Status | Literal["RUNNING"] | None = None) -> Added:
-    """Make MLflow hold what the folder of a run holds; a repetition sends nothing.
-
-    Args:
-        store: the MLflow experiment, used if MLflow does not have the run yet.
-        folder: the run's folder.
-        status: see `tracked_run`.
-
-    Raises:
-        UserError: if the folder cannot be read.
-        Exception: whatever MLflow raises.
-    """
-    return store.put(tracked_run(folder, status))
 
 
 def tracked_run(
@@ -268,22 +253,26 @@ class Tracker:
                 self._flush()
 
     def _flush(self) -> None:
-        """Send every run that is due, as far as MLflow takes them."""
+        """Sync every run that is due, as far as MLflow takes them."""
         with self._changed:
             due = dict(self._due)
         self._down = False
         for name, read in due.items():
             try:
-                self._store.put(read())
+                self._store.sync(read())
             except Exception as error:
                 self._down = True
                 self._fail(reason(error))
                 if not refused(error):
                     return
             else:
-                with self._changed:
-                    if self._due[name] is read:
-                        del self._due[name]
+                self._settle(name, read)
+
+    def _settle(self, name: str, read: Callable[[], TrackedRun]) -> None:
+        """Forget an update that MLflow has, unless a later one has replaced it."""
+        with self._changed:
+            if self._due[name] is read:
+                del self._due[name]
 
     def _fail(self, why: str) -> None:
         self._cause = why

@@ -16,7 +16,7 @@ from fedray.config import read_mapping
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.runtime.resolve import resolve
-from fedray.tracking import NullTracker
+from fedray.tracking import tracked_run
 
 QUICK = [
     "fedproto_digits",
@@ -29,27 +29,27 @@ QUICK = [
 SERIAL = ["--executor", "serial", "--no-track"]
 
 
-class Notes(NullTracker):
+class Notes:
     """A tracker that logs its calls."""
+
+    hint = "look here"
 
     def __init__(self):
         self.log = []
 
-    def start(self, key, name, *, params, tags, data=()):
-        self.key, self.params, self.tags = key, params, tags
-        self.log.append("start")
-
-    def round(self, key, done):
-        assert key == self.key
-        self.log.append(done.round)
-
-    def finish(self, key, status, artifacts=(), metrics=None, note=""):
-        assert key == self.key
-        self.artifacts = [path.name for path in artifacts if path.exists()]
-        self.log.append(status)
+    def follow(self, folder, status):
+        read = tracked_run(folder, status)
+        self.key, self.params, self.tags = read.key, read.params, read.tags
+        self.files = [path.name for path, _ in read.files if path.exists()]
+        self.log.append((status, len(read.rounds)))
 
     def close(self):
         self.log.append("closed")
+
+
+def going(*rounds):
+    """What `Notes` logs while the folder holds so many rounds."""
+    return [("RUNNING", count) for count in rounds]
 
 
 @pytest.fixture
@@ -182,22 +182,21 @@ def test_without_checkpoints_there_is_a_result(tmp_path):
 def test_the_tracker_gets_every_round_once(tmp_path, notes):
     out = tmp_path / "out"
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
-    assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.log == [*going(1, 2, 3, 4), ("FINISHED", 4), "closed"]
     assert notes.params["algorithm.name"] == "fedproto"
     assert notes.params["data.clients"] == "3"
     assert notes.tags["partition_sha256"] == result_of(out)["partition_sha256"]
-    assert {"config.yaml", "result.json", "partition.json"} <= set(notes.artifacts)
+    assert {"config.yaml", "result.json", "partition.json"} <= set(notes.files)
 
 
-def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys, monkeypatch):
+def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys):
     out = tmp_path / "out"
     run.main([*QUICK, *SERIAL, "--out", str(out)])
     rounds = RunFolder(out).rounds()
     capsys.readouterr()
     repeated = (rounds[number] for number in (0, 1, 1, 2, 3))
-    monkeypatch.setattr(RunFolder, "rounds", lambda _: ())  # as before the first round
     run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes, lambda: "")
-    assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.log == [*going(4, 4, 4, 4), ("FINISHED", 4), "closed"]
     numbers = re.findall(r"^round (\d)/3", capsys.readouterr().out, re.MULTILINE)
     assert numbers == ["0", "1", "2", "3"]
 
@@ -235,13 +234,13 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     monkeypatch.setattr(run, "begin", stop_after_round_1)
     assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out)
-    assert notes.log == ["start", 0, 1, status, "closed"]
+    assert notes.log == [*going(1, 2), (status, 2), "closed"]
     before = result_of(out)
 
     monkeypatch.setattr(run, "begin", rounds)
     key, notes.log = notes.key, []
     assert run.main(["--resume", str(out), "--executor", "serial"]) == 0
-    assert notes.log == ["start", 0, 1, 2, 3, "FINISHED", "closed"]
+    assert notes.log == [*going(3, 4), ("FINISHED", 4), "closed"]
     assert notes.key == key
     after = result_of(out)
     assert after["rounds"][:2] == before["rounds"]

@@ -9,13 +9,13 @@ from itertools import product
 import pytest
 
 from fedray.cli import run
+from fedray.cli.upload import main as upload
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.report.command import main as report
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.tracking.__main__ import main as tracking
 
 KEYS = ["rounds=2", "local_epochs=1", "data.clients=3", "data.samples=240", "model.group=mlp"]
 FILES = ["config.yaml", "result.json", "rounds.jsonl", "partition.json", "states.sqlite"]
@@ -123,5 +123,5 @@ def test_the_commands_that_read_it(killed, tmp_path, capsys, file, content):
         path.write_bytes(path.read_bytes() + b"\n")
     assert report([str(folder)]) == 2
     assert file in one_sentence(capsys)
-    assert tracking(["upload", str(folder), "--uri", f"sqlite:///{tmp_path}/m.db"]) == 2
+    assert upload([str(folder), "--uri", f"sqlite:///{tmp_path}/m.db"]) == 2
     assert file in one_sentence(capsys)

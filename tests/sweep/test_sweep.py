@@ -756,11 +756,11 @@ def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, database, ray_h
     assert rounds.get("stopped", 1) < 3
 
     # what was not tracked can be uploaded, as often as one likes
-    from fedray.tracking.__main__ import main as tracking
+    from fedray.cli.upload import main as upload
 
     [home] = (here / "results" / "tiny").iterdir()
     for _ in range(2):
-        assert tracking(["upload", str(home)]) == 0
+        assert upload([str(home)]) == 0
     parent, children = runs_of(here / "results", "tiny")
     assert parent.info.status == "FINISHED"
     for trial in trials:

@@ -16,7 +16,7 @@ from fedray.config import dump_yaml
 from fedray.sweep.ledger import Ledger
 from fedray.sweep.runs import SweepRuns
 from fedray.sweep.spec import plan_sweep
-from fedray.tracking import MlflowTracker
+from fedray.tracking import Tracker
 
 
 def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_once(
@@ -40,13 +40,15 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         for trial in trials[:ended]:
             trial.status, trial.objective = "finished", 0.5 + trial.number
         ledger.status = "finished" if ended == 2 else "running"
-        tracker = MlflowTracker(uri, "tiny")
+        tracker = Tracker(uri, "tiny")
         SweepRuns(ledger, tracker).end()
         tracker.close()
         assert tracker.failure is None
 
     client = MlflowClient(uri)
-    (parent,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert sorted(run.info.status for run in runs) == ["FINISHED"] * 3
     assert parent.info.status == "FINISHED"
     for name, value in {"trials_finished": 2, "trials_failed": 0, "best_objective": 1.5}.items():
         points = client.get_metric_history(parent.info.run_id, name)
@@ -98,7 +100,7 @@ def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "http://ada:***@127.0.0.1:9" in done.stderr
-    assert "is missing 2 round(s) and the end of 2 run(s)" in done.stderr
+    assert "does not have all of 2 run(s)" in done.stderr
     assert SECRET not in done.stdout + done.stderr
     files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert any(path.name == "result.json" for path in files)

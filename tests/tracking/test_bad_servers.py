@@ -11,10 +11,11 @@ from rounds import rounds_in
 
 from benchmarks.faults.proxy import Proxy
 from fedray.cli.run import main
+from fedray.cli.upload import main as upload
 from fedray.errors import UserError
-from fedray.records import Round, RunFolder
-from fedray.tracking import MlflowTracker, resolve_uri
-from fedray.tracking.__main__ import main as upload
+from fedray.records import RunFolder
+from fedray.tracking import Tracker, resolve_uri
+from tests.tracking.runs import tracked
 
 TINY = [
     "fedtsp_digits", "algorithm=fedavg", "model.group=mlp", "data.samples=240", "data.clients=4",
@@ -43,28 +44,25 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_missing_is_said_whatever_the_server_does(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 0.5)
     folder = tmp_path / "a run"
     with Proxy(None, lambda *_: fault) as server:
-        tracker = MlflowTracker(server.uri, "digits", folder=folder)
-        tracker.start("k", "n", params={}, tags={})
-        for r in range(3):
-            tracker.round("k", Round(r, 1.0, {"local_accuracy": 0.1}))
+        tracker = Tracker(server.uri, "digits", folder=folder)
+        tracker.update("k", tracked)
         while not tracker.failure:
             time.sleep(0.01)
-        tracker.finish("k", "FINISHED")
         tracker.close()
         assert server.faults
     first, last = capsys.readouterr().err.splitlines()
     assert re.search(REASONS[fault], first)
-    assert "is missing 3 round(s) and the end of 1 run(s)" in last
-    assert last.endswith(f"python -m fedray.tracking upload '{folder}'")
+    assert "does not have all of 1 run(s)" in last
+    assert last.endswith(f"fedray upload '{folder}'")
 
 
 def test_a_server_that_hangs_changes_nothing_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 0.5)
     runs = {}
     with Proxy(None, lambda *_: "hang") as server:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
@@ -75,7 +73,7 @@ def test_a_server_that_hangs_changes_nothing_in_a_run(
         assert server.faults
     assert len(runs["with"]) == 3
     assert runs["with"] == runs["without"]
-    assert "is missing 3 round(s)" in capsys.readouterr().err
+    assert "does not have all of 1 run(s)" in capsys.readouterr().err
 
 
 def test_a_server_cannot_ask_for_an_hour_of_patience(
@@ -83,8 +81,8 @@ def test_a_server_cannot_ask_for_an_hour_of_patience(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     with Proxy(None, lambda *_: "429") as server:
-        tracker = MlflowTracker(server.uri, "digits")
-        tracker.start("k", "n", params={}, tags={})
+        tracker = Tracker(server.uri, "digits")
+        tracker.update("k", tracked)
         while tracker.failure is None:  # an hour, if the server had its way
             time.sleep(0.05)
         tracker.close()
@@ -120,17 +118,17 @@ def test_a_password_in_the_address_is_nowhere(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.live.CLOSE_SECONDS", 2.0)
+    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 2.0)
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
     out = tmp_path / "run"
     with Proxy(None, lambda *_: "reset") as server:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(SECRET, server.port))
         assert main([*TINY, "--executor", "serial", "--out", str(out), *more]) == 0
         ran = capfd.readouterr()
-        assert upload(["upload", str(out)]) == 1
+        assert upload([str(out)]) == 1
         uploaded = capfd.readouterr()
     assert len(rounds_in(out)) == 3
-    assert "is missing 3 round(s)" in ran.err
+    assert "does not have all of 1 run(s)" in ran.err
     assert "did not take" in uploaded.err
     assert_nowhere(SECRET, tmp_path, ran.out, ran.err, uploaded.out, uploaded.err)
 

@@ -9,6 +9,7 @@ import pytest
 
 import fedray
 from fedray.errors import UserError
+from fedray.records import RunFolder
 from fedray.tracking import resolve_uri
 from fedray.tracking.models import models_of
 
@@ -43,4 +44,4 @@ def test_models_are_logged_only_where_it_was_asked_for(tmp_path):
     small = {"data.clients": 2, "data.samples": 200, "rounds": 1, "local_epochs": 1}
     experiment = fedray.Experiment("fedproto_digits", small)
     result = experiment.train(tmp_path / "run", executor="serial")
-    assert models_of(result.folder) is None
+    assert models_of(result.folder, RunFolder(result.folder).read()) is None

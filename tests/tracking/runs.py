@@ -1,0 +1,90 @@
+"""Runs for the tests of tracking, and a look into MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedray.config import Experiment
+from fedray.records import Costs, Environment, Event, Round, Run, RunFolder, RunInfo, Traffic
+from fedray.tracking import TrackedRun
+
+
+def make_round(round_: int, seconds: float = 2.0) -> Round:
+    return Round(
+        round=round_,
+        seconds=seconds,
+        metrics={"local_accuracy": 0.1 * round_, "train_loss": 1.0 / (1 + round_)}
+        | {"local_accuracy_weighted": 0.1},
+        per_client={0: 0.1, 1: 0.2 * round_, 10: 0.3},
+        up=Traffic(
+            {"prototypes": 15, "weights": 10}, {"prototypes": 60 * round_, "weights": 40 * round_}
+        ),
+        down=Traffic({"prototypes": 5}, {"prototypes": 10 * round_}),
+        participants=[0, 1],
+        events=[Event(1, "late")],
+    )
+
+
+def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
+    experiment = Experiment(name="digits", rounds=of or rounds, seed=seed)
+    info = RunInfo(
+        name="digits",
+        scale="laptop",
+        algorithm="fedtsp",
+        config=experiment.tree(),
+        seed=seed,
+        identity=experiment.identity("data"),
+        environment=Environment({"torch": "2.15.0", "git": "abc"}),
+        partition_sha256="f" * 64,
+        data_sha256="d" * 64,
+    )
+    costs = Costs(wall_seconds=2.0 * (rounds + 1))
+    return Run(info, [make_round(r) for r in range(rounds + 1)], costs)
+
+
+def write_run(folder: Path, run: Run) -> Path:
+    RunFolder(folder).write(run)
+    (folder / "config.yaml").write_text("rounds: 3\n")
+    (folder / "partition.json").write_text("{}")
+    return folder
+
+
+class Held:
+    """What a store holds."""
+
+    def __init__(self, uri: str) -> None:
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(tracking_uri=uri)
+
+    def runs(self, experiment: str) -> list[Any]:
+        found = self.client.get_experiment_by_name(experiment)
+        return [] if found is None else list(self.client.search_runs([found.experiment_id]))
+
+    def run(self, experiment: str = "digits") -> Any:
+        (only,) = self.runs(experiment)
+        return only
+
+    def history(self, run: Any, name: str) -> list[tuple[int, float]]:
+        points = self.client.get_metric_history(run.info.run_id, name)
+        return sorted((point.step, point.value) for point in points)
+
+    def artifact(self, run: Any, path: str) -> str:
+        return Path(self.client.download_artifacts(run.info.run_id, path)).read_text()
+
+    def artifacts(self, run: Any, folder: str | None = None) -> set[str]:
+        return {item.path for item in self.client.list_artifacts(run.info.run_id, folder)}
+
+    def assert_every_metric_once_per_round(self, run: Any, rounds: range) -> None:
+        assert "time/seconds" in run.data.metrics
+        for name in run.data.metrics:
+            steps = [step for step, _ in self.history(run, name)]
+            assert steps == list(rounds), name
+
+
+def tracked(key: str = "k", rounds: Iterable[Round] = (), **more: Any) -> TrackedRun:
+    """Return a run that is still going, unless `status` says more."""
+    given = {"params": {}, "tags": {}, "status": "RUNNING", "started_ms": 1_700_000_000_000}
+    return TrackedRun(key, **{"name": key, **given, "rounds": list(rounds), **more})

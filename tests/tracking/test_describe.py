@@ -1,0 +1,264 @@
+"""What MLflow shows of a run: names, params, tags, metrics; a run's key; where runs are tracked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedray.errors import UserError
+from fedray.records import Environment, Round, find_runs, versions
+from fedray.runtime.resolve import from_tree
+from fedray.tracking import (
+    Tracker,
+    describe_run,
+    experiment_name,
+    grouped,
+    resolve_uri,
+    run_key,
+    run_name,
+    source_tags,
+    tracker_for,
+    ui_command,
+)
+from fedray.tracking.describe import (
+    MAX_PARAM,
+    metrics_of,
+    params_of,
+    per_client_json,
+    read_metadata,
+    valid_name,
+    with_totals,
+)
+from fedray.tracking.mlflow_store import check_installed, reason
+from tests.tracking.runs import make_round, make_run, write_run
+
+# --- names, params, metrics ----------------------------------------------------------------------
+
+
+def test_importing_tracking_is_light() -> None:
+    code = (
+        "import sys, fedray.tracking; "
+        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_configuration_is_flattened_by_dotted_keys() -> None:
+    tree = {"data": {"partition": {"alpha": 0.1}, "root": None}, "lr": 1e-3, "on": True}
+    assert params_of({**tree, "name": "a", "empty": "", "list": [1, 2], "none": {}}) == {
+        "data.partition.alpha": "0.1",
+        "data.root": "null",
+        "lr": "0.001",
+        "on": "true",
+        "name": "a",
+        "empty": '""',
+        "list": "[1, 2]",
+        "none": "{}",
+    }
+
+
+def test_long_values_are_cut_and_say_so() -> None:
+    (value,) = params_of({"text": "x" * 7000}).values()
+    assert len(value) == MAX_PARAM
+    assert value.endswith("... (7000 characters)")
+
+
+def test_names_are_valid_and_stay_distinct() -> None:
+    assert valid_name("up_bytes/prototypes") == "up_bytes/prototypes"
+    long = [valid_name("a" * 300 + end) for end in "xy"]
+    odd = [valid_name(name) for name in ("λ", "τ", "../up", "a//b", "/")]
+    assert all(len(name) <= 250 and name.isascii() for name in long + odd)
+    assert len(set(long + odd)) == 7
+
+
+def test_metrics_are_flat_and_without_clients() -> None:
+    found = metrics_of(make_round(3))
+    assert found["accuracy/local_accuracy"] == pytest.approx(0.3)
+    assert found["traffic/up_bytes"] == 300.0
+    assert found["traffic/by kind/up_bytes_prototypes"] == 180.0
+    assert found["traffic/by kind/down_params_prototypes"] == 5
+    assert (found["round/faults"], found["round/participants"]) == (1, 2)
+    assert not [name for name in found if "client" in name]
+    assert "round" not in found
+    assert "round/participants" not in metrics_of(Round(0, 1.0, {}))
+
+
+def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
+    names = {
+        "local_accuracy": "accuracy/local_accuracy",
+        "dice_in_A": "accuracy/others/dice_in_A",
+        "local_accuracy_worst10": "accuracy/over clients/local_accuracy_worst10",
+        "validation/local_accuracy": "accuracy/validation/local_accuracy",
+        "train_loss": "loss/train_loss",
+        "tau": "measured/tau",
+        "client/local_accuracy": "client/local_accuracy",
+    }
+    assert {name: grouped(name) for name in names} == names
+    sections = sorted({name.rpartition("/")[0] for name in metrics_of(make_round(1))})
+    assert sections == [
+        "accuracy",
+        "accuracy/others",
+        "loss",
+        "round",
+        "time",
+        "traffic",
+        "traffic/by kind",
+    ]
+
+
+def test_totals_sum_up_the_rounds() -> None:
+    (*_, (last, totals)) = with_totals([make_round(r) for r in range(4)])
+    assert last.round == 3
+    assert totals["traffic/total_up_bytes"] == 600
+    assert totals["time/total_seconds"] == 8
+
+
+def test_per_client_table_is_clients_by_rounds() -> None:
+    rounds = [Round(0, 1.0, {}, {9: 0.2}), Round(1, 1.0, {}), Round(2, 1.0, {}, {10: 0.5, 9: 0.1})]
+    expected = {"rounds": [0, 2], "clients": [9, 10], "values": [[0.2, 0.1], [None, 0.5]]}
+    assert json.loads(per_client_json(rounds)) == {"per_client": expected}
+    assert per_client_json(rounds[1:2]) == ""
+
+
+def test_a_run_is_described_by_its_whole_configuration() -> None:
+    experiment = from_tree({"algorithm": {"name": "fedproto", "lambda": 7}, "seed": 3})
+    info = replace(
+        make_run(1).info, config=experiment.tree(), seed=3, environment=Environment(versions())
+    )
+    params, tags = describe_run(info)
+    assert params["algorithm.lambda"] == "7.0"
+    assert params["algorithm.proto_agg"] == "weighted"  # never set, and yet it is there
+    assert params["data.partition.name"] == "fedtsp_dirichlet"
+    assert params["data.partition.min_samples"] == "null"
+    assert (tags["fedray.method"], tags["fedray.seed"], tags["scale"]) == ("fedtsp", "3", "laptop")
+    assert tags["fedray.data"] == "digits"
+    assert tags["mlflow.source.name"] == "fedray run digits"
+    assert run_name(info) == "fedtsp digits seed 3"
+    assert tags["fedray.identity"] == info.identity
+    assert tags["data_sha256"] == "d" * 64
+    assert tags["version.torch"][0].isdigit()
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("described", "commit", "dirty"),
+    [("cf3951de5740", "cf3951de5740", "false"), ("v1.2-3-gabc1234-dirty", "abc1234", "true")],
+)
+def test_the_commit_is_what_mlflow_takes_for_one(described: str, commit: str, dirty: str) -> None:
+    tags = source_tags("fedray run x", {"git": described})
+    assert tags["mlflow.source.git.commit"] == commit
+    assert tags["mlflow.source.git.dirty"] == dirty
+    assert "mlflow.source.git.commit" not in source_tags("fedray run x", {})
+
+
+def test_runs_are_compared_by_their_data_and_own_questions_keep_their_name() -> None:
+    experiment = from_tree({"algorithm": "fedproto", "data": {"source": "digits"}})
+    assert experiment_name("fedtsp_digits", experiment.tree()) == "methods on digits"
+    assert experiment_name("does it help", experiment.tree()) == "does it help"
+    pictures = {"data": {"source": {"name": "image_folder"}, "root": "/home/me/leaves/"}}
+    assert experiment_name("fedtsp_digits", pictures) == "methods on image_folder leaves"
+
+
+def test_a_folder_keeps_its_key_when_it_moves(tmp_path: Path) -> None:
+    key = run_key(tmp_path / "a b", "1" * 64)
+    assert run_key(tmp_path / "a b", "1" * 64) == key
+    (tmp_path / "a b").rename(tmp_path / "c")
+    assert run_key(tmp_path / "c", "1" * 64, name="c") == key
+    assert read_metadata(tmp_path / "c")["name"] == "c"
+    assert run_key(tmp_path / "c", "1" * 64) == key
+    assert read_metadata(tmp_path / "c")["name"] == "c"
+
+
+def test_a_folder_that_is_run_anew_gets_a_new_key(tmp_path: Path) -> None:
+    keys = {run_key(tmp_path / "a", "1" * 64), run_key(tmp_path / "a", "2" * 64)}
+    shutil.rmtree(tmp_path / "a")
+    keys.add(run_key(tmp_path / "a", "1" * 64))
+    assert len(keys) == 3
+
+
+def test_broken_metadata_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "tracking.json").write_text("{")
+    with pytest.raises(UserError, match=r"tracking.json cannot be read.*delete it"):
+        run_key(tmp_path, "1")
+    (tmp_path / "tracking.json").write_text("{}")
+    with pytest.raises(UserError, match="holds no key"):
+        run_key(tmp_path, "1")
+
+
+# --- where ---------------------------------------------------------------------------------------
+
+
+def test_default_store_is_next_to_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/results/mlflow.db"
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "home"))
+    tracker = tracker_for("digits")
+    assert tracker.hint == (
+        f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/home/mlflow.db --port 5000"
+    )
+    assert not (tmp_path / "home").exists()
+
+
+def test_environment_decides_and_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///my.db")
+    assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/my.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert ui_command(resolve_uri(Path("results"))) == "http://host:5000"
+    assert ui_command("http://ada:secret@host:5000") == "http://ada:***@host:5000"
+    assert ui_command("postgresql://ada:secret@host/db") == (
+        'mlflow ui --backend-store-uri "$MLFLOW_TRACKING_URI" --port 5000'
+    )
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns"])
+def test_a_folder_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(UserError, match=f"MLFLOW_TRACKING_URI={uri} is a folder"):
+        resolve_uri(Path("results"))
+
+
+def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = SimpleNamespace(origin=None, submodule_search_locations=["/here/mlflow"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: folder)
+    with pytest.raises(UserError, match=r"finds only the folder /here/mlflow.*--no-track"):
+        Tracker("http://host", "e")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="mlflow is not installed"):
+        check_installed()
+
+
+def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
+    for name, text in {
+        "empty": "",
+        "one": '{"trial_id": "1", "training_iteration": 1}\n',
+        "two": '{"trial_id": "1"}\n{"trial_id": "1"}\n',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(text)
+    with pytest.raises(UserError, match=r"no result.json"):
+        find_runs([tmp_path])
+    write_run(tmp_path / "ours", make_run(1))
+    assert [folder.name for folder, _ in find_runs([tmp_path])] == ["ours"]
+
+
+def test_the_innermost_cause_is_named() -> None:
+    error = RuntimeError("wrapped")
+    error.__cause__ = OSError("handled")
+    error.__cause__.__context__ = ConnectionRefusedError("nobody\n is there")
+    assert reason(error) == "ConnectionRefusedError: nobody is there"

@@ -1,0 +1,379 @@
+"""`Store.sync`: MLflow holds a run as it should be, once, whatever failed before."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.tracking import Store, grouped
+from fedray.tracking.mlflow_store import page_hint
+from tests.tracking.runs import Held, make_round, tracked
+
+ROUNDS = [make_round(r) for r in range(6)]
+
+
+def test_an_experiment_opens_as_model_training_with_accuracy_first(uri: str) -> None:
+    for words in ("Does text help?", "my own words"):
+        store = Store(uri, "digits", "Does text help?")
+        store.connect()
+        place = Held(uri).client.get_experiment_by_name("digits")
+        assert place.tags["mlflow.experimentKind"] == "custom_model_development"
+        assert place.tags["mlflow.note.content"] == words
+        Held(uri).client.set_experiment_tag(
+            place.experiment_id, "mlflow.note.content", "my own words"
+        )
+    columns = json.loads(place.tags["mlflow.sharedViewState.accuracy"])["selectedColumns"]
+    assert columns[1] == "metrics.`accuracy/local_accuracy`"
+    page = f"/#/experiments/{place.experiment_id}/runs?viewStateShareKey=accuracy"
+    assert page in page_hint(uri, store.experiment_id)
+
+
+def test_a_run_grows_and_ends(uri: str) -> None:
+    store, held = Store(uri, "digits"), Held(uri)
+    added = [
+        store.sync(tracked(rounds=ROUNDS[:count], params={"a": "1"}, tags={"git": "x"}))
+        for count in (0, 2, 2, 4)
+    ]
+    assert [(each.rounds, each.params) for each in added] == [(0, 1), (2, 0), (0, 0), (2, 0)]
+    assert held.run().info.status == "RUNNING"
+    ended = tracked(rounds=ROUNDS, status="FINISHED", seconds=20.0, metrics={"objective": 0.5})
+    for store_again in (store, Store(uri, "digits")):
+        store_again.sync(ended)
+    run = held.run()
+    assert (run.info.run_name, run.info.status) == ("k", "FINISHED")
+    assert run.info.start_time == ended.started_ms
+    assert run.info.end_time - run.info.start_time == 20_000
+    assert (run.data.params, run.data.tags["git"]) == ({"a": "1"}, "x")
+    assert held.history(run, "objective") == [(5, 0.5)]
+    assert held.history(run, "time/total_seconds") == [(r, 2.0 * (r + 1)) for r in range(6)]
+    points = held.client.get_metric_history(run.info.run_id, "time/seconds")
+    stamps = {point.step: point.timestamp - run.info.start_time for point in points}
+    assert stamps == {r: 2000 * (r + 1) for r in range(6)}
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_a_resumed_run_goes_on_in_the_same_run(known: int, uri: str) -> None:
+    killed = tracked(rounds=ROUNDS[:4], params={"workers": "2"}, tags={"git": "a"})
+    Store(uri, "digits").sync(killed)
+    before = Held(uri).run()
+    again = [*ROUNDS[:known], *(replace(done, seconds=7.0) for done in ROUNDS[known:])]
+    resumed = tracked(
+        rounds=again,
+        params={"workers": "4", "new": "1"},
+        tags={"git": "b", "host": "x"},
+        status="FINISHED",
+    )
+    assert Store(uri, "digits").sync(resumed).rounds == 2
+    held = Held(uri)
+    run = held.run()
+    assert (run.info.run_id, run.info.status) == (before.info.run_id, "FINISHED")
+    assert run.data.params == {"workers": "2", "new": "1"}
+    assert (run.data.tags["git"], run.data.tags["host"]) == ("a", "x")
+    held.assert_every_metric_once_per_round(run, range(6))
+    assert dict(held.history(run, "traffic/total_up_bytes"))[5] == 1500
+
+
+def test_the_status_of_a_run_that_goes_on_elsewhere_is_left_alone(uri: str) -> None:
+    status = []
+    for given in ("KILLED", None, "FAILED", "RUNNING", None, "FAILED", "FINISHED", "KILLED"):
+        Store(uri, "digits").sync(tracked(status=given))
+        status.append(Held(uri).run().info.status)
+    assert status == [
+        *("KILLED", "KILLED", "KILLED"),
+        *("RUNNING", "RUNNING", "FAILED"),
+        *("FINISHED", "FINISHED"),
+    ]
+
+
+def test_children_belong_to_their_parent(uri: str) -> None:
+    store, held = Store(uri, "sweep"), Held(uri)
+    store.sync(tracked("early", parent="p"))
+    for key, parent in (("p", None), ("a", "p"), ("early", "p")):
+        store.sync(tracked(key, parent=parent))
+    Store(uri, "sweep").sync(tracked("b", parent="p"))
+    runs = {run.info.run_name: run for run in held.runs("sweep")}
+    parents = {name: run.data.tags.get("mlflow.parentRunId") for name, run in runs.items()}
+    parent = runs["p"].info.run_id
+    assert parents == {"p": None, "early": parent, "a": parent, "b": parent}
+
+
+def test_a_run_is_found_in_another_experiment(uri: str) -> None:
+    Store(uri, "old name").sync(tracked())
+    Store(uri, "new name").sync(tracked(rounds=ROUNDS))
+    held = Held(uri)
+    assert held.runs("new name") == []
+    held.assert_every_metric_once_per_round(held.run("old name"), range(6))
+
+
+def test_a_description_shows_the_runs_figure_and_leaves_other_words_alone(uri: str) -> None:
+    def described(note: str) -> tuple[str, str]:
+        Store(uri, "digits").sync(tracked(status="FINISHED", note=note))
+        run = Held(uri).run()
+        return run.info.run_id, run.data.tags["mlflow.note.content"]
+
+    described("4 of 5 rounds")
+    run_id, note = described("5 of 5 rounds ![who](artifact:partition.png)")
+    assert "4 of 5" not in note
+    assert f"5 of 5 rounds ![who](get-artifact?run_uuid={run_id}&path=partition.png)" in note
+    assert "**FedX&lt;script>**" in described("**FedX<script>**")[1]
+    Held(uri).client.set_tag(run_id, "mlflow.note.content", "mine")
+    assert described("anew")[1] == "mine"
+
+
+def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
+    many = {f"m{i}": float(i) for i in range(2100)} | {"λ": 3.0}
+    wide = replace(ROUNDS[0], metrics={**ROUNDS[0].metrics, **many})
+    params = {f"p{i}": str(i) for i in range(250)}
+    tags = {f"t{i}": "y" * 9000 for i in range(120)}
+    Store(uri, "digits").sync(tracked(rounds=[wide, *ROUNDS[1:]], params=params, tags=tags))
+    held = Held(uri)
+    run = held.run()
+    assert len(run.data.params) == 250
+    assert run.data.metrics["measured/m2099"] == 2099
+    assert run.data.metrics[grouped("λ")] == 3.0
+    assert run.data.tags["t119"].endswith("... (9000 characters)")
+    assert [step for step, _ in held.history(run, "time/seconds")] == list(range(6))
+
+
+def test_final_numbers_are_there_once(uri: str) -> None:
+    numbers = {"objective": 0.5, "objective_std": float("nan")}
+    for _ in range(2):
+        Store(uri, "digits").sync(tracked(rounds=ROUNDS, status="FINISHED", metrics=numbers))
+    held = Held(uri)
+    assert len(held.history(held.run(), "objective")) == 1
+    assert len(held.history(held.run(), "objective_std")) == 1
+
+
+def test_files_are_sent_once_and_again_when_they_have_changed(tmp_path: Path, uri: str) -> None:
+    for seed in (0, 1):
+        (tmp_path / f"seed_{seed}").mkdir()
+        (tmp_path / f"seed_{seed}" / "result.json").write_text("{}")
+    files = [(tmp_path / f"seed_{s}" / "result.json", f"seed_{s}") for s in (0, 1)]
+    files.append((tmp_path / "missing", ""))
+    texts = {"per_client.json": "[]", "seed_1/per_client.json": "[1]"}
+    run = tracked(status="FINISHED", files=files, texts=texts)
+    assert [Store(uri, "digits").sync(run).files for _ in range(2)] == [4, 0]
+    files[0][0].write_text("{ }")
+    assert Store(uri, "digits").sync(run).files == 1
+    held = Held(uri)
+    assert held.artifacts(held.run()) == {"per_client.json", "seed_0", "seed_1"}
+    assert held.artifact(held.run(), "seed_0/result.json") == "{ }"
+    assert held.artifact(held.run(), "seed_1/per_client.json") == "[1]"
+
+
+@pytest.mark.slow
+def test_an_odd_folder_name_is_no_obstacle(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/re sults 50%/mlflow.db"
+    (tmp_path / "it's").write_text("a file")
+    run = tracked("it's", status="FINISHED", files=[(tmp_path / "it's", "")])
+    Store(uri, "it's an experiment").sync(run)
+    held = Held(uri)
+    assert held.artifacts(held.run("it's an experiment")) == {"it's"}
+    assert (tmp_path / "re sults 50%" / "mlartifacts").is_dir()
+
+
+# --- requests that fail --------------------------------------------------------------------------
+
+
+class Flaky:
+    """A store whose requests of one kind fail as a test says; `sync` is repeated until it works.
+
+    Args:
+        uri: of the database.
+        method: name of the client's method.
+        around: called with the method and its arguments in place of it.
+    """
+
+    def __init__(self, uri: str, method: str, around: Callable[..., Any]) -> None:
+        self.store = Store(uri, "digits")
+        self.store.connect()
+        real = getattr(self.store._client, method)
+        setattr(self.store._client, method, lambda *args, **what: around(real, *args, **what))
+        self.failures = 0
+
+    def sync(self, run: Any) -> None:
+        while True:
+            try:
+                self.store.sync(run)
+                return
+            except TimeoutError:
+                self.failures += 1
+
+
+def test_a_request_that_arrived_although_it_failed_is_not_logged_twice(uri: str) -> None:
+    failing = {1, 3}
+
+    def log_batch(real: Callable[..., Any], run_id: str, **what: Any) -> None:
+        real(run_id, **what)
+        steps = {metric.step for metric in what.get("metrics", ())}
+        if steps & failing:
+            failing.difference_update(steps)
+            raise TimeoutError("no answer")
+
+    flaky = Flaky(uri, "log_batch", log_batch)
+    for count in range(1, 6):
+        flaky.sync(tracked(rounds=ROUNDS[:count]))
+    flaky.sync(tracked(rounds=ROUNDS[:5], status="FINISHED"))
+    assert flaky.failures == 2
+    held = Held(uri)
+    held.assert_every_metric_once_per_round(held.run(), range(5))
+    assert held.run().info.status == "FINISHED"
+
+
+def test_a_run_that_was_created_twice_is_one_run(uri: str) -> None:
+    calls = []
+
+    def create_run(real: Callable[..., Any], *args: Any, **what: Any) -> Any:
+        calls.append(real(*args, **what))
+        if len(calls) == 1:  # repeated by a proxy, and no answer arrived
+            real(*args, **what)
+            raise TimeoutError("no answer")
+        return calls[-1]
+
+    flaky = Flaky(uri, "create_run", create_run)
+    flaky.sync(tracked(rounds=ROUNDS[:1]))
+    flaky.sync(tracked(rounds=ROUNDS[:1], status="FINISHED"))
+    held = Held(uri)
+    held.assert_every_metric_once_per_round(held.run(), range(1))
+
+
+def test_an_empty_run_that_is_created_late_goes_away_at_the_end(uri: str) -> None:
+    late = []
+
+    def create_run(real: Callable[..., Any], *args: Any, **what: Any) -> Any:
+        if not late:
+            late.append(lambda: real(*args, **what))
+            raise TimeoutError("no answer")
+        return real(*args, **what)
+
+    flaky = Flaky(uri, "create_run", create_run)
+    flaky.sync(tracked(rounds=ROUNDS[:1]))
+    late[0]()
+    assert len(Held(uri).runs("digits")) == 2
+    flaky.sync(tracked(rounds=ROUNDS[:2], status="FINISHED"))
+    held = Held(uri)
+    held.assert_every_metric_once_per_round(held.run(), range(2))
+
+
+def test_of_runs_with_one_key_the_fullest_is_continued_and_no_numbers_are_deleted(
+    uri: str,
+) -> None:
+    held = Held(uri)
+    place = held.client.create_experiment("digits")
+    tags = {"fedray.key": "k"}
+    empty, full, copied = (held.client.create_run(place, tags=tags).info.run_id for _ in range(3))
+    for step in range(2):
+        held.client.log_metric(full, "time/seconds", 2.0, step=step)
+    held.client.log_metric(copied, "time/seconds", 2.0, step=0)
+    Store(uri, "digits").sync(tracked())
+    assert {run.info.run_id for run in held.runs("digits")} == {empty, full, copied}
+    Store(uri, "digits").sync(tracked(rounds=ROUNDS, status="FINISHED"))
+    runs = {run.info.run_id: run for run in held.runs("digits")}
+    assert set(runs) == {full, copied}
+    assert runs[full].info.status == "FINISHED"
+    assert len(held.history(runs[copied], "time/seconds")) == 1
+
+
+def test_a_round_of_which_half_arrived_is_completed_and_not_repeated(uri: str) -> None:
+    wide = replace(ROUNDS[0], metrics={f"m{i}": float(i) for i in range(1500)})
+    sent = []
+
+    def log_batch(real: Callable[..., Any], run_id: str, **what: Any) -> None:
+        sent.append(what)
+        if len(sent) > 1:
+            raise ConnectionError("killed here")
+        real(run_id, **what)
+
+    killed = Flaky(uri, "log_batch", log_batch)
+    with pytest.raises(ConnectionError):
+        killed.sync(tracked(rounds=[wide]))
+    again = replace(wide, seconds=9.0)  # computed again, in another time
+    Store(uri, "digits").sync(tracked(rounds=[again]))
+    held = Held(uri)
+    for name in (*(f"measured/m{i}" for i in (0, 999, 1000, 1499)), "time/seconds"):
+        assert len(held.history(held.run(), name)) == 1, name
+
+
+def test_a_server_of_files_that_is_down_does_not_keep_a_run_open(tmp_path: Path, uri: str) -> None:
+    (tmp_path / "file").write_text("")
+
+    def log_artifact(real: Callable[..., Any], *args: Any) -> None:
+        raise ConnectionError("no room")
+
+    flaky = Flaky(uri, "log_artifact", log_artifact)
+    run = tracked(status="FINISHED", rounds=ROUNDS, files=[(tmp_path / "file", "")])
+    with pytest.raises(ConnectionError):
+        flaky.sync(run)
+    assert Held(uri).run().info.status == "FINISHED"
+    added = Store(uri, "digits").sync(run)
+    assert (added.rounds, added.files) == (0, 1)
+
+
+# --- the database --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_while_it_makes_the_database_leaves_none(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "mlflow.db"
+    done = subprocess.run([sys.executable, "-c", DIES, str(path)], check=False, timeout=120)
+    assert done.returncode == 9
+    assert not path.exists()
+    Store(f"sqlite:///{path}", "digits").sync(tracked(rounds=ROUNDS, status="FINISHED"))
+    assert Held(f"sqlite:///{path}").run().info.status == "FINISHED"
+
+
+DIES = """
+import os, sys, threading, time
+from pathlib import Path
+from fedray.tracking import Store
+
+path = Path(sys.argv[1])
+store = Store(f"sqlite:///{path}", "e")
+threading.Thread(target=store.connect, daemon=True).start()
+while not any(p.stat().st_size for p in path.parent.glob(".mlflow.db.*.tmp/mlflow.db")):
+    time.sleep(0.001)
+os._exit(9)
+"""
+
+
+def test_a_database_that_cannot_be_made_is_a_failure_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedray.tracking.mlflow_store.sys.executable", "/bin/false")
+    with pytest.raises(RuntimeError, match="MLflow could not make"):
+        Store(f"sqlite:///{tmp_path}/mlflow.db", "digits").connect()
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+def _log_rounds(uri: str, process: int) -> None:
+    store = Store(uri, "many")
+    rounds = [make_round(r) for r in range(50)]
+    for count in range(0, 50, 5):
+        store.sync(tracked(f"process {process}", rounds[:count]))
+    store.sync(tracked(f"process {process}", rounds, status="FINISHED"))
+
+
+@pytest.mark.slow
+def test_four_processes_share_a_database_that_none_of_them_finds(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_log_rounds, args=(uri, i)) for i in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(250)
+    assert [process.exitcode for process in processes] == [0] * 4
+    held = Held(uri)
+    runs = held.runs("many")
+    assert {run.info.run_name for run in runs} == {f"process {i}" for i in range(4)}
+    for run in runs:
+        assert run.info.status == "FINISHED"
+        held.assert_every_metric_once_per_round(run, range(50))

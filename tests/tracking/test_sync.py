@@ -1,0 +1,392 @@
+"""From a folder to MLflow: `sync`, the thread of a `Tracker`, and `fedray upload`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedray.cli.upload import main, upload
+from fedray.errors import UserError
+from fedray.records import FolderClaim, Run, RunFolder
+from fedray.tracking import Store, Tracker, run_key, tracked_run
+from fedray.tracking.describe import params_of
+from tests.tracking.runs import Held, make_round, make_run, tracked, write_run
+
+Serve = Callable[[int], "subprocess.Popen[bytes]"]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- sync ----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
+    result = make_run(3)
+    folder = write_run(tmp_path / "run", result)
+    store = Store(uri, "digits")
+    added = [
+        store.sync(tracked_run(folder, status)) for status in ("RUNNING", "FINISHED", "FINISHED")
+    ]
+    assert [(each.rounds, each.files) for each in added] == [(4, 0), (0, 4), (0, 0)]
+    held = Held(uri)
+    run = held.run()
+    assert (run.info.run_name, run.info.status) == ("fedtsp digits seed 0", "FINISHED")
+    assert run.data.params == params_of(result.info.config)
+    assert run.data.tags["fedray.key"] == run_key(folder, result.info.identity)
+    assert run.data.tags["fedray.folder"] == "run"
+    assert run.data.tags["partition_sha256"] == "f" * 64
+    assert run.info.start_time == int((folder / "partition.json").stat().st_mtime * 1000)
+    assert run.info.end_time - run.info.start_time == 8000
+    accuracy = [(r, make_round(r).metrics["local_accuracy"]) for r in range(4)]
+    assert held.history(run, "accuracy/local_accuracy") == accuracy
+    assert held.history(run, "traffic/total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
+    held.assert_every_metric_once_per_round(run, range(4))
+    names = {"config.yaml", "partition.json", "per_client.json", "result.json"}
+    assert held.artifacts(run) == names
+    assert json.loads(held.artifact(run, "per_client.json"))["per_client"]["rounds"] == [0, 1, 2, 3]
+    (given,) = run.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("digits", f"{'d' * 12}-{'f' * 12}")
+    assert json.loads(given.dataset.profile)["partition_sha256"] == "f" * 64
+    assert "3 of 3 rounds" in run.data.tags["mlflow.note.content"]
+
+
+def test_the_status_follows_from_the_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", make_run(2, of=4))
+    claim = FolderClaim(RunFolder(folder))
+    claim.acquire()
+    try:
+        assert tracked_run(folder).status is None
+    finally:
+        claim.release()
+    assert tracked_run(folder).status == "KILLED"
+    (folder / "error.txt").write_text("an error")
+    assert tracked_run(folder).status == "FAILED"
+    assert tracked_run(write_run(tmp_path / "run", make_run(4))).status == "FINISHED"
+
+
+def test_a_run_without_a_result_is_described_by_its_plan(tmp_path: Path) -> None:
+    run = tracked_run(tmp_path / "run", "FAILED", planned=make_run(1).info)
+    assert (run.rounds, run.name, run.note) == ((), "fedtsp digits seed 0", "")
+    with pytest.raises(UserError, match=r"result\.json"):
+        tracked_run(tmp_path / "run", "FAILED")
+
+
+# --- the thread ----------------------------------------------------------------------------------
+
+
+def test_the_thread_follows_a_folder(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker, held = Tracker(uri, "digits"), Held(uri)
+    folder = tmp_path / "run"
+    for count in range(1, 6):
+        write_run(folder, make_run(count, of=5))
+        tracker.follow(folder, "RUNNING")
+    wait_until(lambda: held.runs("digits"))
+    tracker.follow(folder, "FINISHED")
+    tracker.close()
+    assert tracker.failure is None
+    assert held.run().info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(held.run(), range(6))
+    assert capsys.readouterr().err == ""
+
+
+def test_many_runs_at_once_in_one_process(uri: str) -> None:
+    tracker = Tracker(uri, "many")
+    keys = [f"trial {i}" for i in range(20)]
+    for r in range(5):
+        for key in keys:
+            run = tracked(key, [make_round(i) for i in range(r + 1)])
+            tracker.update(key, lambda run=run: run)
+    for key in keys:
+        run = tracked(key, [make_round(i) for i in range(5)], status="FINISHED")
+        tracker.update(key, lambda run=run: run)
+    tracker.close()
+    held = Held(uri)
+    runs = held.runs("many")
+    assert sorted(run.info.run_name for run in runs) == sorted(keys)
+    for run in runs:
+        assert run.info.status == "FINISHED"
+        assert held.history(run, "time/seconds") == [(r, 2.0) for r in range(5)]
+
+
+def test_it_works_for_a_small_share_of_the_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    puts = []
+
+    def sync(self: Store, run: object) -> None:
+        puts.append(time.monotonic())
+        time.sleep(0.1)
+
+    monkeypatch.setattr(Store, "sync", sync)
+    tracker = Tracker(uri, "digits")
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        tracker.update("k", tracked)
+        time.sleep(0.01)
+    tracker.close()
+    assert len(puts) == 2  # the first one, and the one at the end
+
+
+def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
+    tracker, held = Tracker(uri, "digits"), Held(uri)
+    tracker.update("a", lambda: tracked("a"))
+    wait_until(lambda: held.runs("digits"))
+    held.client.delete_run(held.run().info.run_id)
+    tracker.update("a", lambda: tracked("a", [make_round(0)]))
+    tracker.update("b", lambda: tracked("b", [make_round(0)], status="FINISHED"))
+    tracker.close()
+    runs = {run.info.run_name: run for run in held.runs("digits")}
+    assert runs["b"].info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(runs["b"], range(1))
+
+
+def test_a_damaged_folder_is_reported(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", make_run(1))
+    (folder / "result.json").write_text("{")
+    tracker = Tracker(uri, "digits", folder=folder)
+    tracker.follow(folder, "FINISHED")
+    tracker.close()
+    first, last = capsys.readouterr().err.splitlines()
+    assert "result.json cannot be read" in first
+    assert "does not have all of 1 run(s)" in last
+
+
+def test_a_dead_server_costs_nothing_and_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"http://127.0.0.1:{free_port()}"
+    tracker = Tracker(uri, "digits", folder=tmp_path, retry_seconds=0.01)
+    slowest = 0.0
+    for _ in range(200):
+        began = time.monotonic()
+        tracker.update("k", tracked)
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.01)
+    began = time.monotonic()
+    tracker.close()
+    tracker.close()
+    assert time.monotonic() - began < 10
+    assert slowest < 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert "is not up to date (ConnectionRefusedError" in first
+    assert "does not have all of 1 run(s) (ConnectionRefusedError" in last
+    assert first.endswith(f"fedray upload {tmp_path}")
+    assert last.endswith(f"fedray upload {tmp_path}")
+    with pytest.raises(RuntimeError, match="closed"):
+        tracker.update("k", tracked)
+
+
+def test_a_server_that_never_answers_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 0.5)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        tracker = Tracker(f"http://127.0.0.1:{listener.getsockname()[1]}", "digits")
+        tracker.update("k", tracked)
+        began = time.monotonic()
+        tracker.close()
+        assert time.monotonic() - began < 3
+    assert "not ready after 0.5 s" in capsys.readouterr().err
+
+
+def test_a_server_that_comes_back_gets_everything(
+    uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = Tracker(uri, "sweep", retry_seconds=0.1)
+    connect = Store.connect
+    monkeypatch.setattr(Store, "connect", lambda self: 1 / 0)
+    tracker.update("p", lambda: tracked("p", status="FINISHED"))
+    tracker.update("a", lambda: tracked("a", parent="p", status="FINISHED"))
+    wait_until(lambda: tracker.failure)
+    monkeypatch.setattr(Store, "connect", connect)
+    tracker.close()
+    runs = {run.info.run_name: run for run in Held(uri).runs("sweep")}
+    assert runs["a"].data.tags["mlflow.parentRunId"] == runs["p"].info.run_id
+    assert runs["p"].info.status == "FINISHED"
+    first, last = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError" in first
+    assert last == "tracking: MLflow has everything after all"
+
+
+# --- upload --------------------------------------------------------------------------------------
+
+
+def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str) -> None:
+    folder = write_run(tmp_path / "runs" / "one", make_run(2, of=5))
+    Store(uri, "digits").sync(tracked_run(folder, "RUNNING"))
+    write_run(folder, make_run(5))
+    (done,) = upload([tmp_path / "runs"], uri)
+    assert str(done) == f"{folder}: added 3 rounds, 0 params, 4 files"
+    held = Held(uri)
+    assert held.run().info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(held.run(), range(6))
+    (done,) = upload([tmp_path / "runs", folder], uri)
+    assert str(done) == f"{folder}: nothing was missing"
+    held.assert_every_metric_once_per_round(held.run(), range(6))
+
+
+def test_upload_leaves_a_run_open_whose_process_goes_on(tmp_path: Path, uri: str) -> None:
+    folder = write_run(tmp_path / "half", make_run(2, of=4))
+    claim = FolderClaim(RunFolder(folder))
+    claim.acquire()
+    try:
+        (done,) = upload([folder], uri)
+        assert [(each.rounds, each.files) for each in done.added] == [(3, 0)]
+        assert Held(uri).run().info.status == "RUNNING"
+    finally:
+        claim.release()
+    upload([folder], uri)
+    assert Held(uri).run().info.status == "KILLED"
+
+
+def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
+    write_run(tmp_path / "runs" / "whole", make_run(2))
+    half = write_run(tmp_path / "runs" / "half", make_run(2, of=4))
+    run_key(half, make_run(2, of=4).info.identity, experiment="mine", name="my run")
+    done = upload([tmp_path / "runs"], uri)
+    assert [(each.folder.name, each.added[0].rounds) for each in done] == [
+        ("half", 3),
+        ("whole", 3),
+    ]
+    held = Held(uri)
+    whole, cut = held.run("digits"), held.run("mine")
+    assert (whole.data.tags["fedray.folder"], whole.info.status) == ("whole", "FINISHED")
+    assert (cut.data.tags["fedray.folder"], cut.info.status) == ("half", "KILLED")
+    assert (whole.info.run_name, cut.info.run_name) == ("fedtsp digits seed 0", "my run")
+
+
+@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 3}'])
+def test_a_damaged_sweep_is_one_sentence(
+    text: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "trial_0" / "seed_0", make_run(2))
+    (tmp_path / "sweep.json").write_text(text)
+    assert main([str(tmp_path), "--uri", uri]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'sweep.json'} cannot be read" in said
+    assert said.count("\n") == 1
+
+
+def test_the_upload_command_says_what_it_did_or_what_is_wrong(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def message_of(*folders: Path, uri: str = uri) -> str:
+        assert main([*map(str, folders), "--uri", uri]) in (1, 2)
+        return capsys.readouterr().err.strip()
+
+    assert "none is not a folder" in message_of(tmp_path / "none")
+    assert "there is no result.json in or below" in message_of(tmp_path)
+    folder = write_run(tmp_path / "run", make_run(1))
+    assert main([str(folder), "--uri", uri]) == 0
+    assert f"{folder}: added 2 rounds" in capsys.readouterr().out
+    message = message_of(folder, uri=f"http://127.0.0.1:{free_port()}")
+    assert "Connection refused" in message
+    assert "--uri" in message
+    (folder / "result.json").write_text("{")
+    assert message_of(folder).startswith(f"error: {folder / 'result.json'} cannot be read")
+
+
+# --- a real server -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def serve(tmp_path: Path, empty_database: Path) -> Iterator[Serve]:
+    """Start `mlflow server` on a port, each time with the same database."""
+    shutil.copy(empty_database, tmp_path / "server.db")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db"]
+        command += ["--artifacts-destination", str(tmp_path / "kept")]
+        with (tmp_path / "server.log").open("ab") as log:
+            server = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=tmp_path,
+                env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+                start_new_session=True,
+            )
+        started.append(server)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                return server
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError((tmp_path / "server.log").read_text())
+
+    yield start
+    for server in started:
+        kill(server)
+
+
+def kill(server: subprocess.Popen[bytes]) -> None:
+    """End a server and the processes that it started."""
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_and_comes_back(
+    tmp_path: Path, serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    server = serve(port)
+    held, folder, result = Held(uri), tmp_path / "run", make_run(9)
+    tracker = Tracker(uri, "digits", folder=folder, retry_seconds=0.5)
+    write_run(folder, make_run(3, of=9))
+    tracker.follow(folder, "RUNNING")
+    wait_until(lambda: any("time/seconds" in run.data.metrics for run in held.runs("digits")))
+    kill(server)
+    for count in range(4, 10):
+        write_run(folder, make_run(count, of=9))
+        tracker.follow(folder, "RUNNING")
+        time.sleep(0.3)
+    tracker.follow(folder, "FINISHED")
+    tracker.close()
+    printed = capsys.readouterr().err
+    assert printed.count("tracking:") == 2
+    assert printed.endswith(f"fedray upload {folder}\n")
+
+    serve(port)
+    assert held.run().info.status == "RUNNING"
+    for said in ("added 6 rounds, 0 params, 4 files", "nothing was missing"):
+        assert main([str(folder), "--uri", uri]) == 0
+        assert f"{folder}: {said}" in capsys.readouterr().out
+    run = held.run()
+    assert run.info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(run, range(10))
+    assert Run.from_json(json.loads(held.artifact(run, "result.json"))) == result
+    assert (tmp_path / "kept").is_dir()
