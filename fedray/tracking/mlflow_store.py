@@ -248,7 +248,9 @@ class Store:
         if run.is_going:
             self._set_status(held, run)
         else:
-            self._add_final(held, run)
+            now = self._client.get_run(held.run_id).data
+            held.tags |= now.tags  # a user may have written a description meanwhile
+            self._add_final(held, run, now.metrics)
             self._set_status(held, run)  # before the files, whose server may be down
             self._describe(held, run.note)
             files = self._add_files(held, run)
@@ -319,8 +321,8 @@ class Store:
     def _find(self, key: str) -> str | None:
         """Return the id of the run with this key, or None.
 
-        A run in this experiment comes before one in another. Of several, the one with the most
-        rounds and children is taken.
+        A run in this experiment comes before one in another. Of several, the fullest is taken: a
+        request that was repeated or carried out late leaves an empty one.
         """
         twins = self._all_with(key, [self._experiment_id])
         if not twins:
@@ -328,7 +330,7 @@ class Store:
             twins = self._all_with(key, everywhere)
         if len(twins) < 2:
             return str(twins[0].info.run_id) if twins else None
-        return str(max(twins, key=self._fullness).info.run_id)
+        return str(max(twins, key=_fullness).info.run_id)
 
     def _all_with(self, key: str, experiments: Sequence[str]) -> list[Any]:
         runs = self._client.search_runs(
@@ -336,22 +338,11 @@ class Store:
         )
         return sorted(runs, key=lambda run: str(run.info.run_id))
 
-    def _fullness(self, run: Any) -> tuple[int, int]:
-        """Return the number of rounds of a run, and whether it has children."""
-        run_id = run.info.run_id
-        rounds = MARKER in run.data.metrics and self._client.get_metric_history(run_id, MARKER)
-        children = self._client.search_runs(
-            [run.info.experiment_id],
-            filter_string=f"tags.`{PARENT_TAG}` = '{run_id}'",
-            max_results=1,
-        )
-        return len(rounds or ()), len(children)
-
     def _delete_empty_twins(self, held: _Held, key: str) -> None:
         """Delete runs of this key that a repeated or late request created and nobody filled."""
         for twin in self._all_with(key, [self._experiment_id]):
-            is_other = twin.info.run_id != held.run_id
-            if is_other and not twin.data.metrics and self._fullness(twin) == (0, 0):
+            is_empty = not (twin.data.metrics or twin.data.params)
+            if is_empty and twin.info.run_id != held.run_id:
                 self._client.delete_run(twin.info.run_id)
 
     def _parent_tag(self, run: TrackedRun) -> dict[str, str]:
@@ -435,11 +426,10 @@ class Store:
         for chunk in _chunks(metrics, METRICS_PER_BATCH):
             self._client.log_batch(held.run_id, metrics=chunk)
 
-    def _add_final(self, held: _Held, run: TrackedRun) -> None:
+    def _add_final(self, held: _Held, run: TrackedRun, now: Mapping[str, float]) -> None:
         """Send the final metrics whose value in MLflow differs; their step is the last round."""
         from mlflow.entities import Metric
 
-        now = self._client.get_run(held.run_id).data.metrics if run.metrics else {}
         step = max(held.steps, default=0)
         new = [
             Metric(name, value, self._ended_ms(held, run), step)
@@ -536,6 +526,11 @@ def _make_database(path: Path) -> None:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"MLflow could not make {path}: {last}")
         os.replace(new, path)
+
+
+def _fullness(run: Any) -> tuple[float, int]:
+    """Return the seconds of a run's rounds, and how many params it has."""
+    return run.data.metrics.get(TOTALS[-1], -1.0), len(run.data.params)
 
 
 def _quoted(text: str) -> str:

@@ -17,6 +17,7 @@ from fedray.masking import mask
 from fedray.records import Run, RunFolder, RunInfo, Status, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
+    IDENTITY_TAG,
     TrackedRun,
     data_of,
     describe_run,
@@ -76,6 +77,8 @@ def tracked_run(
     key = key or run_key(folder, info.identity)
     metadata = read_metadata(folder)
     params, tags = describe_run(info)
+    if run is None:
+        del tags[IDENTITY_TAG]  # that of a run covers its data
     data = data_of(info)
     tracked = TrackedRun(
         key=key,
