@@ -58,7 +58,7 @@ _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours; we have our own pauses
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -71,16 +71,15 @@ _ENVIRONMENT = {
 
 
 def resolve_uri(results: Path) -> str:
-    """The tracking URI: $MLFLOW_TRACKING_URI, or an sqlite database in `results`; absolute.
+    """Return the absolute tracking URI: $MLFLOW_TRACKING_URI, or an sqlite database in `results`.
 
-    It is resolved once, in the process that the user started: in a trial's working directory a
-    relative one would be another database.
+    Call it in the process that the user started: a relative URI depends on the working directory.
 
     Args:
         results: the folder that holds all results.
 
     Raises:
-        UserError: when $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
+        UserError: if $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{results.resolve() / 'mlflow.db'}"
     path = sqlite_path(uri)
@@ -95,12 +94,12 @@ def resolve_uri(results: Path) -> str:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The database's absolute file; None when `uri` is not an sqlite file."""
+    """Return the absolute path of an sqlite database; None for another URI."""
     return Path(uri.removeprefix(_SQLITE)).resolve() if uri.startswith(_SQLITE) else None
 
 
 def ui_command(uri: str) -> str:
-    """How to look at the runs, without secrets: the command that opens the UI, or the address."""
+    """Return the command that opens MLflow's UI, or its address, without secrets."""
     shown = mask(uri)
     if uri.startswith(("http://", "https://")):
         return shown
@@ -109,11 +108,11 @@ def ui_command(uri: str) -> str:
 
 
 def page_hint(uri: str, experiment_id: str) -> str:
-    """How to look at an experiment's runs, accuracy first.
+    """Return how to open the runs of an experiment: a command, and the page.
 
     Args:
         uri: an absolute tracking URI.
-        experiment_id: MLflow's; "" where it is not known, and the page is not named.
+        experiment_id: MLflow's id of the experiment; "" if unknown, to leave out the page.
     """
     command = ui_command(uri)
     if not experiment_id:
@@ -124,10 +123,10 @@ def page_hint(uri: str, experiment_id: str) -> str:
 
 
 def check_installed() -> None:
-    """Make sure that `import mlflow` is MLflow, without importing it.
+    """Check that MLflow is installed, without importing it.
 
     Raises:
-        UserError: when it is missing, or a folder of that name stands before it.
+        UserError: if MLflow is missing, or a folder of that name shadows it.
     """
     spec = importlib.util.find_spec("mlflow")
     if spec is None:
@@ -549,11 +548,11 @@ _ANSWERS = {
     "MLFLOW_TRACKING_PASSWORD, or ~/.mlflow/credentials",
     "403": "this user may not do that (403)",
 }
-"""What a server's status codes mean to the user."""
+"""Explanations of status codes."""
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause in a few words, without secrets: "ConnectionRefusedError: ..."."""
+    """Return the innermost cause of an error, short and without secrets."""
     inner = error
     while cause := inner.__cause__ or (not inner.__suppress_context__ and inner.__context__):
         inner = cause
@@ -566,7 +565,7 @@ def reason(error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether MLflow answered, and said no: other runs may still be taken."""
+    """Return True if MLflow refused this request, so that it may take other runs."""
     code = getattr(error, "error_code", None)
     return code is not None and code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 

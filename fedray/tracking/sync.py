@@ -243,9 +243,9 @@ class Tracker:
                 self._changed.wait_for(lambda: self._closing, pause)
                 self._changed.wait_for(lambda: self._closing or self._due)
                 closing = self._closing
-            began = time.monotonic()
+            is_connected, began = self._store.experiment_id != "", time.monotonic()
             self._flush()
-            worked = time.monotonic() - began
+            worked = time.monotonic() - began if is_connected else 0.0  # imports come once
             if self._down:
                 pause, self._retry = self._retry, min(2 * self._retry, 600.0)
             else:
