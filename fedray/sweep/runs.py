@@ -248,13 +248,13 @@ def small_artifacts(files: RunFolder) -> Sequence[Path]:
 
 
 def _marks(plan: SweepPlan) -> dict[str, str]:
-    """On which images is chosen, and what that makes of the numbers."""
+    """Return the tags about selection: on which images, and the label of the numbers."""
     chosen = {} if plan.select == "nothing" else {"chosen": plan.how}
     return {"select": plan.select, **chosen}
 
 
 def _what_all_share(plan: SweepPlan) -> dict[str, str]:
-    """The method and the data, where these are not what is swept."""
+    """Return the tags of method and data that all trials share."""
     _, tags = describe_run(info_of(plan.some_experiment()))
     swept = {".".join(key.split(".")[:2]) for key in plan.keys}
     shared = {}
@@ -266,7 +266,7 @@ def _what_all_share(plan: SweepPlan) -> dict[str, str]:
 
 
 def _note(ledger: Ledger) -> str:
-    """The parent's description: the question, the best trials, the figure."""
+    """Return the description of a sweep: the question, the best trials, the figure."""
     plan, best = ledger.plan, ledger.best
     sign = 1 if plan.mode == "min" else -1
     over = [trial for trial in ledger.through if trial.objective is not None]
@@ -289,7 +289,7 @@ def _note(ledger: Ledger) -> str:
 
 
 def info_of(experiment: Experiment) -> RunInfo:
-    """What is known of a trial's runs before they begin."""
+    """Return what is known of a run before it begins."""
     return RunInfo(
         name=experiment.name,
         scale=experiment.scale,

@@ -309,7 +309,7 @@ def run(book: Book, concurrent: int, *, tracks: bool) -> int:
     from fedray.tables.runs import TableRuns, cell_metrics
 
     book.write()
-    tracker = tracker_for(book.plan.table, book.store, book.plan.answers) if tracks else None
+    tracker = tracker_for(book.plan.table, book.home, book.plan.answers) if tracks else None
     runs = TableRuns(book, tracker) if tracker is not None else None
     metrics: CellMetrics = {}
     try:

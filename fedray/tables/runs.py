@@ -120,7 +120,7 @@ def run_of(book: Book, wanted: Wanted, status: Tracked, ray_id: str | None = Non
     if ray_id is not None:
         tags["ray_trial_id"] = ray_id
     files = run.files if run.is_going else [*run.files, (RunFolder(folder).error, "")]
-    return replace(run, tags=tags, files=files)
+    return replace(run, tags=tags, files=files, note="")
 
 
 def ended_cell(book: Book, place: Place, metrics: CellMetrics) -> TrackedRun:

@@ -1,4 +1,4 @@
-"""What of a run the tracker shows: names, params, tags, metrics, data; a run's key."""
+"""What MLflow shows of a run: name, params, tags, metrics, data; and the key of a run."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ MAX_TAG = 8000
 """Characters of a tag's value that MLflow takes."""
 
 IDENTITY_TAG = "fedray.identity"
-"""The tag with the hash of all that determines the numbers."""
+"""Tag with the hash of everything that determines the numbers."""
 METADATA = "tracking.json"
-"""The file with a run's key and what a later upload needs."""
+"""File in a run's folder with its key and what a later upload needs."""
 METHOD_TAG, DATA_TAG, SEED_TAG = "fedray.method", "fedray.data", "fedray.seed"
-"""What tells runs apart at a glance; a run's name is made of the same three."""
+"""Tags that tell runs apart; the name of a run consists of the same three."""
 FOLDER_TAG = "fedray.folder"
-"""The tag with the name of the run's folder."""
+"""Tag with the name of the run's folder."""
 NOTE_TAG = "mlflow.note.content"
-"""The tag that MLflow shows as a description, in Markdown."""
+"""Tag that MLflow shows as the description, in Markdown."""
 ARTIFACT = "artifact:"
-"""In a description, before the name of a file that is kept with the run."""
+"""Prefix of a file's name in a description; stands for the address of the artifact."""
 
 
 # --- names ---------------------------------------------------------------------------------------
 
 
 def run_name(info: RunInfo) -> str:
-    """What a run is called: "fedtsp digits seed 0"."""
+    """Return the name of a run: "fedtsp digits seed 0"."""
     return f"{info.algorithm} {data_name(info.config)} seed {info.seed}"
 
 
 def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
-    """The MLflow experiment of a run that belongs to no sweep.
+    """Return the MLflow experiment of a run that belongs to no study.
 
-    A shipped experiment is a place to start from and no question; runs that begin there are
-    compared by their data, whatever the method. A name of one's own is taken as it is.
+    Runs of shipped experiments are grouped by their data, so that methods can be compared. The
+    name of a user's experiment is taken as it is.
 
     Args:
-        info_name: what the run's experiment is called.
+        info_name: name of the run's experiment.
         config: the complete experiment.
     """
     if (EXPERIMENTS / f"{info_name}.yaml").is_file():
@@ -76,12 +76,12 @@ def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
 
 
 def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
-    """Params and tags of a run.
+    """Return the params and tags of a run.
 
     Returns:
-        The complete configuration by dotted key, and tags: method, data, seed, scale, identity,
-        hashes, versions, the git commit as MLflow calls it; `select`, on which images is chosen;
-        of the test `chosen`: "best on test".
+        The complete configuration by dotted key; and tags: method, data, seed, scale, `select`
+        (the images that select the best round; `chosen`, if these are the test images), identity,
+        hashes, versions and the git commit.
     """
     tags = {
         METHOD_TAG: info.algorithm,
@@ -101,11 +101,11 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
-    """Who ran what, of which commit, in the tags that MLflow's columns read.
+    """Return the tags that fill MLflow's columns for user, source and commit.
 
     Args:
-        command: what was run, in the column `Source`.
-        versions: of the packages; `git` is the commit, where it is known.
+        command: shown in the column `Source`.
+        versions: versions of packages; `git` is the commit, if known.
     """
     tags = {"mlflow.source.name": command, "mlflow.source.type": "LOCAL"}
     with suppress(OSError, KeyError):  # a container's user may have no name
@@ -129,13 +129,13 @@ def as_params(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_param(value: Any) -> str:
-    """A value as MLflow's param: text as it is, anything else as JSON."""
+    """Return a value as MLflow's param: text as it is, anything else as JSON."""
     plain = isinstance(value, str) and value
     return shorten(value if plain else json.dumps(value, default=str))
 
 
 def shorten(value: str, limit: int = MAX_PARAM) -> str:
-    """`value` in at most `limit` characters; a cut one ends in how long it was."""
+    """Return `value` in at most `limit` characters; a cut value ends with its original length."""
     if len(value) <= limit:
         return value
     end = f"... ({len(value)} characters)"
@@ -143,9 +143,9 @@ def shorten(value: str, limit: int = MAX_PARAM) -> str:
 
 
 def valid_name(name: str) -> str:
-    """A name that MLflow takes: 250 characters of [A-Za-z0-9_./ -]; a changed one gets a hash.
+    """Return a name that MLflow takes: 250 characters of [A-Za-z0-9_./ -].
 
-    Ours are valid as they are; a method of somebody else's may call a metric lambda by its letter.
+    A name that has to be changed gets a hash, so that names stay distinct.
     """
     cleaned = posixpath.normpath(re.sub(r"[^A-Za-z0-9_./ -]", "_", name)).lstrip("./ ")
     if cleaned == name and len(name) <= MAX_NAME:
@@ -174,11 +174,10 @@ def with_totals(rounds: Iterable[Round]) -> Iterator[tuple[Round, dict[str, floa
 
 
 def grouped(name: str) -> str:
-    """The name in MLflow of a number that result.json calls `name`.
+    """Return the name in MLflow of the metric that a run calls `name`.
 
-    MLflow's chart view makes a section of what stands before the last `/`, and sorts sections by
-    name: the headline comes first, alone, then what else is measured of the models. The grouping is
-    a matter of layout; what a number means is declared with the run.
+    MLflow's chart view groups metrics by what stands before the last `/`, and sorts the groups by
+    name: the headline metric comes first, then the other metrics of the models.
     """
     if name == HEADLINE:
         return f"accuracy/{name}"
@@ -196,9 +195,9 @@ def grouped(name: str) -> str:
 
 
 def metrics_of(done: Round) -> dict[str, float]:
-    """The numbers of one round, flat: `accuracy/local_accuracy`, `traffic/up_bytes` and the like.
+    """Return the metrics of one round: `accuracy/local_accuracy`, `traffic/up_bytes` and so on.
 
-    What is measured per client is left out: it goes into one file, not into hundreds of metrics.
+    Metrics of single clients are left out; they go into per_client.json.
     """
     headline_first = sorted(done.metrics.items(), key=lambda item: item[0] != HEADLINE)
     found = {grouped(name): value for name, value in headline_first}  # pages list in this order
@@ -243,12 +242,12 @@ def per_client_json(rounds: Iterable[Round]) -> str:
 
 @dataclass(frozen=True)
 class DataInput:
-    """The images of a run and how clients hold them, as MLflow's data set.
+    """The images of a run and their partition, as a data set of MLflow.
 
     Attributes:
-        name: what the data is called.
-        digest: of images, labels and partition; at most 36 characters.
-        source: where they are from, as JSON.
+        name: name of the data.
+        digest: hash of images, labels and partition; at most 36 characters.
+        source: where the images come from, as JSON.
         profile: hashes, clients and partition, as JSON.
     """
 
@@ -259,7 +258,7 @@ class DataInput:
 
 
 def data_of(info: RunInfo) -> DataInput | None:
-    """The data of a run; None of one that does not know its hashes yet."""
+    """Return the data set of a run; None if the run does not know its hashes yet."""
     if info.data_sha256 is None or info.partition_sha256 is None:
         return None
     data = info.config["data"]
@@ -336,20 +335,20 @@ def run_key(
     name: str | None = None,
     parent: str | None = None,
 ) -> str:
-    """The key of the run in a folder; made, and written to its tracking.json, the first time.
+    """Return the key of the run in a folder; create it in tracking.json if missing.
 
-    A folder that is moved keeps its key; one that was deleted and is run again gets a new one, so
-    that two runs never share an MLflow run.
+    A folder that is moved keeps its key. A folder that was deleted and is run again gets a new key,
+    so that two runs never share an MLflow run.
 
     Args:
         out: the run's folder; created if missing.
-        identity: hash of the experiment; a key of another one is not used.
+        identity: hash of the experiment; a key of another experiment is replaced.
         experiment: MLflow experiment for a later upload; None: `experiment_name`.
         name: MLflow run name for a later upload; None: `run_name`.
         parent: key of the parent run, for a later upload.
 
     Raises:
-        UserError: when tracking.json is not what this wrote.
+        UserError: as `read_metadata`.
     """
     metadata = read_metadata(out)
     known = metadata.get("identity") == identity
@@ -365,10 +364,10 @@ def run_key(
 
 
 def read_metadata(out: Path) -> dict[str, Any]:
-    """A folder's tracking.json; empty when there is none.
+    """Read the tracking.json of a folder; return {} if there is none.
 
     Raises:
-        UserError: when it is not what `run_key` wrote.
+        UserError: if `run_key` has not written it.
     """
     path = out / METADATA
     try:

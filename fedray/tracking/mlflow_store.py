@@ -58,7 +58,7 @@ _SQLITE = "sqlite:///"
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours; we have our own pauses
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may name hours
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -71,16 +71,15 @@ _ENVIRONMENT = {
 
 
 def resolve_uri(results: Path) -> str:
-    """The tracking URI: $MLFLOW_TRACKING_URI, or an sqlite database in `results`; absolute.
+    """Return the absolute tracking URI: $MLFLOW_TRACKING_URI, or an sqlite database in `results`.
 
-    It is resolved once, in the process that the user started: in a trial's working directory a
-    relative one would be another database.
+    Call it in the process that the user started: a relative URI depends on the working directory.
 
     Args:
         results: the folder that holds all results.
 
     Raises:
-        UserError: when $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
+        UserError: if $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{results.resolve() / 'mlflow.db'}"
     path = sqlite_path(uri)
@@ -95,12 +94,12 @@ def resolve_uri(results: Path) -> str:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The database's absolute file; None when `uri` is not an sqlite file."""
+    """Return the absolute path of an sqlite database; None for another URI."""
     return Path(uri.removeprefix(_SQLITE)).resolve() if uri.startswith(_SQLITE) else None
 
 
 def ui_command(uri: str) -> str:
-    """How to look at the runs, without secrets: the command that opens the UI, or the address."""
+    """Return the command that opens MLflow's UI, or its address, without secrets."""
     shown = mask(uri)
     if uri.startswith(("http://", "https://")):
         return shown
@@ -109,11 +108,11 @@ def ui_command(uri: str) -> str:
 
 
 def page_hint(uri: str, experiment_id: str) -> str:
-    """How to look at an experiment's runs, accuracy first.
+    """Return how to open the runs of an experiment: a command, and the page.
 
     Args:
         uri: an absolute tracking URI.
-        experiment_id: MLflow's; "" where it is not known, and the page is not named.
+        experiment_id: MLflow's id of the experiment; "" if unknown, to leave out the page.
     """
     command = ui_command(uri)
     if not experiment_id:
@@ -124,10 +123,10 @@ def page_hint(uri: str, experiment_id: str) -> str:
 
 
 def check_installed() -> None:
-    """Make sure that `import mlflow` is MLflow, without importing it.
+    """Check that MLflow is installed, without importing it.
 
     Raises:
-        UserError: when it is missing, or a folder of that name stands before it.
+        UserError: if MLflow is missing, or a folder of that name shadows it.
     """
     spec = importlib.util.find_spec("mlflow")
     if spec is None:
@@ -248,7 +247,9 @@ class Store:
         if run.is_going:
             self._set_status(held, run)
         else:
-            self._add_final(held, run)
+            now = self._client.get_run(held.run_id).data
+            held.tags |= now.tags  # a user may have written a description meanwhile
+            self._add_final(held, run, now.metrics)
             self._set_status(held, run)  # before the files, whose server may be down
             self._describe(held, run.note)
             files = self._add_files(held, run)
@@ -319,8 +320,8 @@ class Store:
     def _find(self, key: str) -> str | None:
         """Return the id of the run with this key, or None.
 
-        A run in this experiment comes before one in another. Of several, the one with the most
-        rounds and children is taken.
+        A run in this experiment comes before one in another. Of several, the fullest is taken: a
+        request that was repeated or carried out late leaves an empty one.
         """
         twins = self._all_with(key, [self._experiment_id])
         if not twins:
@@ -328,7 +329,7 @@ class Store:
             twins = self._all_with(key, everywhere)
         if len(twins) < 2:
             return str(twins[0].info.run_id) if twins else None
-        return str(max(twins, key=self._fullness).info.run_id)
+        return str(max(twins, key=_fullness).info.run_id)
 
     def _all_with(self, key: str, experiments: Sequence[str]) -> list[Any]:
         runs = self._client.search_runs(
@@ -336,22 +337,11 @@ class Store:
         )
         return sorted(runs, key=lambda run: str(run.info.run_id))
 
-    def _fullness(self, run: Any) -> tuple[int, int]:
-        """Return the number of rounds of a run, and whether it has children."""
-        run_id = run.info.run_id
-        rounds = MARKER in run.data.metrics and self._client.get_metric_history(run_id, MARKER)
-        children = self._client.search_runs(
-            [run.info.experiment_id],
-            filter_string=f"tags.`{PARENT_TAG}` = '{run_id}'",
-            max_results=1,
-        )
-        return len(rounds or ()), len(children)
-
     def _delete_empty_twins(self, held: _Held, key: str) -> None:
         """Delete runs of this key that a repeated or late request created and nobody filled."""
         for twin in self._all_with(key, [self._experiment_id]):
-            is_other = twin.info.run_id != held.run_id
-            if is_other and not twin.data.metrics and self._fullness(twin) == (0, 0):
+            is_empty = not (twin.data.metrics or twin.data.params)
+            if is_empty and twin.info.run_id != held.run_id:
                 self._client.delete_run(twin.info.run_id)
 
     def _parent_tag(self, run: TrackedRun) -> dict[str, str]:
@@ -435,11 +425,10 @@ class Store:
         for chunk in _chunks(metrics, METRICS_PER_BATCH):
             self._client.log_batch(held.run_id, metrics=chunk)
 
-    def _add_final(self, held: _Held, run: TrackedRun) -> None:
+    def _add_final(self, held: _Held, run: TrackedRun, now: Mapping[str, float]) -> None:
         """Send the final metrics whose value in MLflow differs; their step is the last round."""
         from mlflow.entities import Metric
 
-        now = self._client.get_run(held.run_id).data.metrics if run.metrics else {}
         step = max(held.steps, default=0)
         new = [
             Metric(name, value, self._ended_ms(held, run), step)
@@ -538,6 +527,11 @@ def _make_database(path: Path) -> None:
         os.replace(new, path)
 
 
+def _fullness(run: Any) -> tuple[float, int]:
+    """Return the seconds of a run's rounds, and how many params it has."""
+    return run.data.metrics.get(TOTALS[-1], -1.0), len(run.data.params)
+
+
 def _quoted(text: str) -> str:
     """Return a string in MLflow's search language, which has no way to escape a quote."""
     quote = "'" if '"' in text else '"'
@@ -554,11 +548,11 @@ _ANSWERS = {
     "MLFLOW_TRACKING_PASSWORD, or ~/.mlflow/credentials",
     "403": "this user may not do that (403)",
 }
-"""What a server's status codes mean to the user."""
+"""Explanations of status codes."""
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause in a few words, without secrets: "ConnectionRefusedError: ..."."""
+    """Return the innermost cause of an error, short and without secrets."""
     inner = error
     while cause := inner.__cause__ or (not inner.__suppress_context__ and inner.__context__):
         inner = cause
@@ -571,7 +565,7 @@ def reason(error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether MLflow answered, and said no: other runs may still be taken."""
+    """Return True if MLflow refused this request, so that it may take other runs."""
     code = getattr(error, "error_code", None)
     return code is not None and code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
 

@@ -1,4 +1,4 @@
-"""What stands in a run's description in MLflow: what was asked, what came out, the figure."""
+"""The description of a run in MLflow, in Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedray.units import size_of
 
 
 def run_note(done: Run) -> str:
-    """A single run's description, in Markdown."""
+    """Return the description of a run: method, data, accuracy, traffic, partition."""
     info, final, best = done.info, done.final, done.best
     data = info.config["data"]
     up = Traffic.total(each.up for each in done.rounds).total_bytes
@@ -34,12 +34,12 @@ def run_note(done: Run) -> str:
 
 
 def picture(what: str, file: str) -> str:
-    """A figure that is kept with the run."""
+    """Return the Markdown of a figure among the artifacts."""
     return f"![{what}]({ARTIFACT}{file})"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; HTML in its cells is shown, not interpreted."""
+    """Return a Markdown table; HTML in its cells is escaped."""
     lines = [
         " | ".join(escape_html(text.replace("|", "\\|")) for text in row) for row in (header, *rows)
     ]

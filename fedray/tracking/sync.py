@@ -17,6 +17,7 @@ from fedray.masking import mask
 from fedray.records import Run, RunFolder, RunInfo, Status, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
+    IDENTITY_TAG,
     TrackedRun,
     data_of,
     describe_run,
@@ -76,6 +77,8 @@ def tracked_run(
     key = key or run_key(folder, info.identity)
     metadata = read_metadata(folder)
     params, tags = describe_run(info)
+    if run is None:
+        del tags[IDENTITY_TAG]  # that of a run covers its data
     data = data_of(info)
     tracked = TrackedRun(
         key=key,
@@ -240,9 +243,9 @@ class Tracker:
                 self._changed.wait_for(lambda: self._closing, pause)
                 self._changed.wait_for(lambda: self._closing or self._due)
                 closing = self._closing
-            began = time.monotonic()
+            is_connected, began = self._store.experiment_id != "", time.monotonic()
             self._flush()
-            worked = time.monotonic() - began
+            worked = time.monotonic() - began if is_connected else 0.0  # imports come once
             if self._down:
                 pause, self._retry = self._retry, min(2 * self._retry, 600.0)
             else:

@@ -1,7 +1,7 @@
-"""What MLflow's run table shows first: a view that is kept with the experiment.
+"""The columns that MLflow's table of runs shows first.
 
-MLflow hides all metrics until somebody ticks them. A view that is shared is a tag of the experiment
-that holds the state of its page; an address with the view's name opens it.
+MLflow hides all metrics by default. A shared view is a tag of the experiment that holds the state
+of its page; an address with the name of the view opens it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from fedray.records import HEADLINE, VALIDATION
 from fedray.tracking.describe import DATA_TAG, METHOD_TAG, SEED_TAG, TOTALS, grouped
 
 VIEW = "accuracy"
-"""The view's name in addresses."""
+"""Name of the view in addresses."""
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 PAGES = "workflowType=machine_learning"
-"""Which of MLflow's two menus stands beside it: that of model training."""
+"""Selects MLflow's menu for model training."""
 COLUMNS = (
     ("metrics", "objective"),
     ("metrics", grouped(HEADLINE)),
@@ -25,15 +25,15 @@ COLUMNS = (
     ("tags", SEED_TAG),
     ("metrics", TOTALS[0]),
 )
-"""Kind and name of the columns, the first one first."""
+"""Kind and name of each column, in order."""
 
 
 def view_state() -> str:
-    """The state of the page as its tag holds it."""
+    """Return the state of the page for the tag."""
     columns = [f"{kind}.`{name}`" for kind, name in COLUMNS]
     return json.dumps({"selectedColumns": columns})
 
 
 def view_path(experiment_id: str) -> str:
-    """Where a tracking server shows the view, after its address."""
+    """Return the path of the view on a tracking server."""
     return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW}&{PAGES}"

@@ -13,10 +13,21 @@ from pathlib import Path
 import pytest
 
 from fedray.config import dump_yaml
+from fedray.sweep.command import hold
 from fedray.sweep.ledger import Ledger
-from fedray.sweep.runs import SweepRuns
+from fedray.sweep.runs import SweepRuns, sweep_runs
 from fedray.sweep.spec import plan_sweep
 from fedray.tracking import Tracker
+
+
+def write_sweep(folder: Path) -> None:
+    (folder / "tune").mkdir()
+    sweep = {
+        "answers": "nothing",
+        "space": {"lr": {"grid": [0.1, 0.2]}},
+        "scales": {"laptop": {"experiment": "fedtsp_digits"}},
+    }
+    (folder / "tune" / "tiny.yaml").write_text(dump_yaml(sweep))
 
 
 def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_once(
@@ -25,13 +36,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tune").mkdir()
-    sweep = {
-        "answers": "nothing",
-        "space": {"lr": {"grid": [0.1, 0.2]}},
-        "scales": {"laptop": {"experiment": "fedtsp_digits"}},
-    }
-    (tmp_path / "tune" / "tiny.yaml").write_text(dump_yaml(sweep))
+    write_sweep(tmp_path)
     uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
     ledger = Ledger(tmp_path / "home", plan_sweep("tiny"))
     ledger.home.mkdir()
@@ -53,6 +58,24 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
     for name, value in {"trials_finished": 2, "trials_failed": 0, "best_objective": 1.5}.items():
         points = client.get_metric_history(parent.info.run_id, name)
         assert [(point.step, point.value) for point in points] == [(0, value)]
+
+
+def test_a_sweep_that_another_process_executes_keeps_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path)
+    ledger = Ledger(tmp_path / "home", plan_sweep("tiny"))
+    for number, (lr, status) in enumerate([(0.1, "finished"), (0.2, "running")]):
+        trial = ledger.add(number, {"lr": lr})
+        trial.status = status
+        (ledger.home / trial.name).mkdir(parents=True)
+    ledger.write()
+    with hold(ledger.home):
+        experiment, runs = sweep_runs(ledger.home)
+    assert experiment == "tiny"
+    assert [run.status for run in runs] == [None, "FINISHED", None]
+    assert [run.status for run in sweep_runs(ledger.home)[1]] == ["KILLED", "FINISHED", "KILLED"]
 
 
 SECRET = "s3cr3t-w0rd"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedray.cli.upload import main as upload
 from fedray.tables.command import main
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,8 @@ report: {seeds: [0, 1], rounds: 2}
 """
 MADE = ("when", "command", "shared", "seconds")
 """What two invocations of a table may differ in."""
+
+UNEQUAL_TAGS = ("mlflow.parentRunId", "mlflow.note.content", "ray_trial_id", "phase")
 
 
 def told(home: Path) -> dict:
@@ -43,6 +46,12 @@ def told(home: Path) -> dict:
     for run in tree["runs"]:
         run.get("numbers", {}).pop("seconds", None)
     return tree
+
+
+def shown(run) -> tuple:
+    """What two databases hold of one run."""
+    tags = {key: value for key, value in run.data.tags.items() if key not in UNEQUAL_TAGS}
+    return str(sorted(tags.items())), run.info.run_name, run.info.status, str(run.data.metrics)
 
 
 @pytest.mark.ray
@@ -81,6 +90,15 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
         (run,) = (r for r in cells.values() if r.data.tags["row"] == cell["row"])
         mean = cell["metrics"]["local_accuracy"]["mean"] / 100
         assert run.data.metrics["accuracy/local_accuracy"] == pytest.approx(mean)
+
+    other = f"sqlite:///{shutil.copy(empty_database, here / 'other.db')}"
+    for said in ("added", "nothing was missing"):
+        capsys.readouterr()
+        assert upload(["first", "--uri", other]) == 0
+        assert said in capsys.readouterr().out
+    place = MlflowClient(other).get_experiment_by_name("mine").experiment_id
+    uploaded = MlflowClient(other).search_runs([place], max_results=100)
+    assert sorted(map(shown, uploaded)) == sorted(map(shown, runs))
 
     capsys.readouterr()
     assert main([*words, "--out", "again"]) == 0

@@ -24,7 +24,6 @@ from fedray.tables.book import Book
 from fedray.tables.command import (
     as_it_is_now,
     begin_or_resume,
-    cell_metrics,
     keep_file,
     main,
     parser,
@@ -35,6 +34,7 @@ from fedray.tables.latex import latex
 from fedray.tables.outcome import outcome
 from fedray.tables.page import MEAN, NOTHING, main_cells
 from fedray.tables.plan import Place
+from fedray.tables.runs import cell_metrics
 from fedray.tables.spec import plan_table
 
 ROWS = {

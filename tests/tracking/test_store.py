@@ -124,7 +124,10 @@ def test_a_description_shows_the_runs_figure_and_leaves_other_words_alone(uri: s
     assert "4 of 5" not in note
     assert f"5 of 5 rounds ![who](get-artifact?run_uuid={run_id}&path=partition.png)" in note
     assert "**FedX&lt;script>**" in described("**FedX<script>**")[1]
+    store = Store(uri, "digits")
+    store.sync(tracked())
     Held(uri).client.set_tag(run_id, "mlflow.note.content", "mine")
+    store.sync(tracked(status="FINISHED", note="anew"))
     assert described("anew")[1] == "mine"
 
 
@@ -270,9 +273,9 @@ def test_of_runs_with_one_key_the_fullest_is_continued_and_no_numbers_are_delete
     place = held.client.create_experiment("digits")
     tags = {"fedray.key": "k"}
     empty, full, copied = (held.client.create_run(place, tags=tags).info.run_id for _ in range(3))
-    for step in range(2):
-        held.client.log_metric(full, "time/seconds", 2.0, step=step)
-    held.client.log_metric(copied, "time/seconds", 2.0, step=0)
+    for step, run_id in ((0, copied), (0, full), (1, full)):
+        held.client.log_metric(run_id, "time/total_seconds", 2.0 * (step + 1), step=step)
+        held.client.log_metric(run_id, "time/seconds", 2.0, step=step)
     Store(uri, "digits").sync(tracked())
     assert {run.info.run_id for run in held.runs("digits")} == {empty, full, copied}
     Store(uri, "digits").sync(tracked(rounds=ROUNDS, status="FINISHED"))

@@ -19,7 +19,7 @@ import pytest
 from fedray.cli.upload import main, upload
 from fedray.errors import UserError
 from fedray.records import FolderClaim, Run, RunFolder
-from fedray.tracking import Store, Tracker, run_key, tracked_run
+from fedray.tracking import Added, Store, TrackedRun, Tracker, run_key, tracked_run
 from fedray.tracking.describe import params_of
 from tests.tracking.runs import Held, make_round, make_run, tracked, write_run
 
@@ -133,20 +133,23 @@ def test_many_runs_at_once_in_one_process(uri: str) -> None:
 
 
 def test_it_works_for_a_small_share_of_the_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    puts = []
+    calls, real = [], Store.sync
 
-    def sync(self: Store, run: object) -> None:
-        puts.append(time.monotonic())
+    def sync(self: Store, run: TrackedRun) -> Added:
+        calls.append(time.monotonic())
         time.sleep(0.1)
+        return real(self, run)
 
     monkeypatch.setattr(Store, "sync", sync)
     tracker = Tracker(uri, "digits")
+    tracker.update("k", tracked)
+    wait_until(lambda: tracker.hint.count("/#/"))
     began = time.monotonic()
     while time.monotonic() - began < 1.0:
         tracker.update("k", tracked)
         time.sleep(0.01)
     tracker.close()
-    assert len(puts) == 2  # the first one, and the one at the end
+    assert len(calls) == 3  # the one that connects, the next one, and the one at the end
 
 
 def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
