@@ -19,7 +19,8 @@ refused with one sentence. A line's checksum covers the lines above it and the r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.errors import UserError, named
-from fedray.files import tables_runs, write_atomic, write_json
+from fedray.files import write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
 from fedray.records.checked_json import checksum, parse_json, read_checked, read_json, sealed
@@ -42,8 +43,8 @@ SCHEMA = 5
 """Of result.json; 1 to 4 are those of the first and second edition, which held the rounds."""
 RESULT = "result.json"
 ROUNDS = "rounds.jsonl"
-TABLE = "table.json"
-"""In the folder of a table: its cells, with the runs that they report."""
+LIST = "runs.json"
+"""In the folder of a table: the folders of the runs that it reports."""
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps with it."""
 When = Literal["first", "last"]
@@ -369,7 +370,7 @@ class RunFolder:
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     """Return the runs at or below the given folders: each folder and its run, sorted, each once.
 
-    The folder of a table stands for the runs that the table reports.
+    A folder with a runs.json, such as a table's, stands for the runs that this file lists.
 
     Raises:
         UserError: if a given folder is missing or holds no run, or a result cannot be read.
@@ -378,35 +379,31 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
-        is_table = (folder / TABLE).is_file()
-        below = list(_results_of_table(folder) if is_table else folder.rglob(RESULT))
+        listed = (folder / LIST).is_file()
+        below = _listed_runs(folder) if listed else [each.parent for each in folder.rglob(RESULT)]
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
         for path in below:
-            found[path.parent.resolve()] = RunFolder(path.parent).read()
+            found[path.resolve()] = RunFolder(path).read()
     return sorted(found.items())
 
 
-def _results_of_table(folder: Path) -> Iterator[Path]:
-    """Yield the results that a table reports: its seeds, not what was tried to tune it.
+def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
+    """Write the runs that a folder stands for, for example those that a table reports."""
+    names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
+    write_json(folder / LIST, sealed({"runs": names}))
 
-    Raises:
-        UserError: if the table is damaged, or a result is not below this computer's results.
-    """
-    path = folder / TABLE
-    try:
-        cells = read_checked(path)["cells"]
-        keys = [seed["run"] for cell in cells for seed in cell["seeds"] if not seed["reason"]]
-    except _DAMAGE as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    for key in dict.fromkeys(keys):
-        result = tables_runs() / str(key) / RESULT
-        if not result.is_file():
+
+def _listed_runs(folder: Path) -> list[Path]:
+    names = read_checked(folder / LIST)["runs"]
+    runs = [folder / name for name in names]
+    for run in runs:
+        if not (run / RESULT).is_file():
             raise UserError(
-                f"{path} reports a run that is not there, {result.parent}; set FEDRAY_RESULTS to "
-                "the folder in which the table was made, without --from"
+                f"{folder / LIST} lists a run that is not there, {run.resolve()}; copy it there "
+                "from the computer that has it"
             )
-        yield result
+    return runs
 
 
 def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:

@@ -196,8 +196,8 @@ class Session:
                 self._keep(done, writer)
                 yield done
             self._store.wait()
-            if writer is None and earlier is not None:  # killed after its last checkpoint
-                writer = RunWriter(self._folder, earlier.info, earlier)
+            if writer is None and earlier is not None and not self._folder.is_finished:
+                writer = RunWriter(self._folder, earlier.info, earlier)  # it was killed at its end
         except (ClientError, ServerError):
             if writer is not None:
                 self._keep_round_before(writer)

@@ -127,7 +127,7 @@ def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monke
     capsys.readouterr()
     assert run.main(resume) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: the images or labels are not those that ")
+    assert error.startswith("error: the images or labels of data.root=")
     assert f"restore data.root={root}" in error
     assert error.count("\n") == 1
     with pytest.raises(UserError, match="another experiment or other data"):
