@@ -77,7 +77,15 @@ def read_checked(path: Path) -> dict[str, Any]:
     Raises:
         UserError: if it is missing, damaged or edited.
     """
-    tree = read_json(path)
+    return check(read_json(path), path)
+
+
+def check(tree: Any, path: Path) -> dict[str, Any]:
+    """Return a file's content without its checksum.
+
+    Raises:
+        UserError: if the content does not fit the checksum.
+    """
     try:
         return unsealed(tree)
     except ValueError as error:

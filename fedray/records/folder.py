@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -34,7 +34,7 @@ from fedray.errors import UserError, named
 from fedray.files import write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
-from fedray.records.checked_json import checksum, parse_json, read_checked, read_json, sealed
+from fedray.records.checked_json import check, checksum, parse_json, read_checked, read_json, sealed
 from fedray.records.metric import RECORD
 from fedray.records.release import ReleaseLog
 from fedray.records.run import Costs, Round, Run, RunInfo, Summary
@@ -48,8 +48,7 @@ LIST = "runs.json"
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps with it."""
 When = Literal["first", "last"]
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
-"""Raised when a file holds something else than what was written."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, config=RECORD)
@@ -90,6 +89,7 @@ class Analyses:
 
 _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter(Costs)
 _ANALYSES: TypeAdapter[dict[When, Analyses]] = TypeAdapter(dict[When, Analyses])
+_NAMES = TypeAdapter(list[str])
 
 
 class RunFolder:
@@ -160,17 +160,14 @@ class RunFolder:
                 f"{self.result} was written by the second edition of fedray; convert it once with "
                 f"fedray convert {self.path}"
             )
-        tree = read_checked(self.result)
+        tree = check(tree, self.result)
         schema = tree.pop("schema", None)
         if schema != SCHEMA:
             raise UserError(
                 f"{self.result} has schema {schema}, and this version reads {SCHEMA}; read it with "
                 "the version of fedray that wrote it"
             )
-        try:
-            return _HEAD.validate_python(tree)
-        except _DAMAGE as error:
-            raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
+        return _validated(_HEAD, tree, self.result)
 
     def read(self) -> Run:
         """Return the run so far.
@@ -203,7 +200,7 @@ class RunFolder:
         for number, line in enumerate(self._lines(), 1):
             try:
                 done, costs, seal = _parse_line(line.decode(), checksums[-1])
-            except _DAMAGE as error:
+            except ValueError as error:
                 raise UserError(
                     f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}; "
                     "restore the file from a copy, or start anew with another --out"
@@ -301,11 +298,7 @@ class RunFolder:
     def _analyses(self) -> dict[When, Analyses]:
         if not self.matrices.exists():
             return {}
-        tree = read_checked(self.matrices)
-        try:
-            return _ANALYSES.validate_python(tree)
-        except _DAMAGE as error:
-            raise UserError(f"{self.matrices} cannot be read: {_reason(error)}") from None
+        return _validated(_ANALYSES, read_checked(self.matrices), self.matrices)
 
     def class_names(self) -> list[str]:
         """Return the names of the classes, in the order of their labels; empty if not known.
@@ -316,9 +309,7 @@ class RunFolder:
         if not self.partition.exists():
             return []
         names = read_checked(self.partition).get("class_names")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{self.partition} cannot be read: it names no classes")
-        return names
+        return _validated(_NAMES, names, self.partition)
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write who owns which image; a file that already says so is left as it is."""
@@ -431,7 +422,7 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
     """Return the round, the costs and the checksum of a line, given that of the line above.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: if `round_line` did not make it.
+        ValueError: if `round_line` did not make it.
     """
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)
@@ -440,6 +431,13 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
         raise ValueError("it is damaged, or not this run's round that comes after the line above")
     costs = _COSTS.validate_python(tree.pop("costs"))
     return _ROUND.validate_python(tree), costs, found
+
+
+def _validated(adapter: TypeAdapter[T], tree: Any, path: Path) -> T:
+    try:
+        return adapter.validate_python(tree)
+    except ValidationError as error:
+        raise UserError(f"{path} cannot be read: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

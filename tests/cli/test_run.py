@@ -109,7 +109,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     best = accuracies[chosen]
     assert result["best"]["local_accuracy"] == best
     assert result["best"]["round"] == chosen
-    assert result["best"]["chosen"] == "best on validation"
+    assert result["best"]["chosen"] == "validation"
     assert (result["final"]["round"], result["final"]["local_accuracy"]) == (3, accuracies[3])
 
     printed = capsys.readouterr().out
