@@ -748,7 +748,7 @@ def test_a_store_of_artifacts_that_is_down_does_not_keep_a_run_open(
     assert held.run().info.status == "FINISHED"
     monkeypatch.setattr(Store, "add_file", add_file)
     (done,) = upload([folder], uri)
-    assert (done.rounds, done.files) == (0, 4)
+    assert (done.rounds, done.files) == (0, 5)
     assert "result.json" in held.artifacts(held.run())
 
 
@@ -957,7 +957,7 @@ def test_upload_says_what_is_wrong(
     (folder / "result.json").write_text("{")
     assert message_of(folder).startswith(f"error: {folder / 'result.json'} cannot be read")
     (folder / "result.json").write_text('{"config": {}}')
-    assert "it has no 'rounds'" in message_of(folder)
+    assert "is not a run's result" in message_of(folder)
     assert main(["upload", str(tmp_path / "none")]) == 2
 
 
@@ -1141,7 +1141,7 @@ def test_a_server_that_dies_and_comes_back(
     held = Held(uri)
     assert held.run().info.status == "RUNNING"
     assert main(["upload", str(folder), "--uri", uri]) == 0
-    assert f"{folder}: added 6 rounds, 0 params, 4 files" in capsys.readouterr().out
+    assert f"{folder}: added 6 rounds, 0 params, 5 files" in capsys.readouterr().out
     assert main(["upload", str(folder), "--uri", uri]) == 0
     assert f"{folder}: nothing was missing" in capsys.readouterr().out
     run = held.run()
@@ -1152,6 +1152,7 @@ def test_a_server_that_dies_and_comes_back(
         "partition.json",
         "per_client.json",
         "result.json",
+        "rounds.jsonl",
     }
     assert json.loads(held.artifact(run, "result.json"))["identity"] == result.info.identity
     assert (tmp_path / "kept").is_dir()
