@@ -11,6 +11,7 @@ copy and is the first file there. A folder is copied only to where the same owne
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -253,7 +254,9 @@ class _StoreCopy:
         there = set(_names_in(files))
         self._before: dict[str, int | None] = {}
         for run in self._runs():
-            is_behind = f"{run.name}/{_ROUNDS}" in there and not (run / _ROUNDS).exists()
+            result = run / _RESULT
+            is_over = result.is_file() and _says_end(result.read_bytes())
+            is_behind = is_over and not _says_end(_read(files, f"{run.name}/{_RESULT}"))
             if f"{run.name}/{_BEGUN[0]}" in there and not is_behind:
                 self._before[run.name] = _last_saved(run)
 
@@ -280,7 +283,7 @@ class _StoreCopy:
 
         files = SubTreeFileSystem(self._files.base_path + run.name, self._files.base_fs)
         names = _names_in(files)
-        if _RESULT in names and _ROUNDS not in names:
+        if _says_end(_read(files, _RESULT)):
             return None
         checkpoint = f"checkpoints/{_DATABASE}"
         if checkpoint in names:  # the rounds that it needs are replaced before it
@@ -290,6 +293,14 @@ class _StoreCopy:
 
     def _runs(self) -> list[Path]:
         return sorted(path.parent for path in self._folder.glob(f"[!.]*/{_BEGUN[0]}"))
+
+
+def _says_end(result: bytes | None) -> bool:
+    """Return True if the content of a result.json says that its run has come to its end."""
+    try:
+        return json.loads(result or b"{}").get("ended") is not None
+    except (ValueError, AttributeError):  # not a run's
+        return False
 
 
 def _last_saved(run: Path) -> int | None:

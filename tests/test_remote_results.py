@@ -57,6 +57,10 @@ def content(path: Path) -> bytes:
         return "\n".join(file.iterdump()).encode()
 
 
+OVER = '{"ended": "2026-11-25T12:00:00Z"}'
+"""The result.json of a run that came to its end."""
+
+
 def write(folder: Path, **texts: str) -> None:
     """Write files; `result="1"` is result.json."""
     endings = {"config": "yaml", "rounds": "jsonl"}
@@ -264,7 +268,7 @@ def test_of_the_runs_of_tables_what_changes_here_is_copied(bucket):
         for store, number in [(here, 1), (there, 5)]:
             checkpoint(store / name, number)
             write(store / name, config="", result=f"{number}", rounds="")
-    write(here / "over", config="", result="over")
+    write(here / "over", config="", result=OVER, rounds="")
     write(there / "over", config="", result="1", rounds="")
     left = files(there / "left")
     with copying(here, by_entry=True):
@@ -278,9 +282,9 @@ def test_of_the_runs_of_tables_what_changes_here_is_copied(bucket):
 def test_a_run_of_a_table_that_is_whole_there_is_not_replaced(bucket):
     there = bucket / "tables" / "runs" / "aaaa"
     with copying(tables_runs(), by_entry=True):
-        write(there, config="", result="whole")
+        write(there, config="", result=OVER)
         write(tables_runs() / "aaaa", config="", result="mine", rounds="1")
-    assert files(there) == {"config.yaml": b"", "result.json": b"whole"}
+    assert files(there) == {"config.yaml": b"", "result.json": OVER.encode()}
 
 
 def test_of_two_machines_the_one_that_went_on_last_copies_a_run(bucket, often):

@@ -46,6 +46,7 @@ from fedray.records import (
     read_json,
     sealed,
     unsealed,
+    write_run_list,
 )
 from fedray.tables.agenda import Cell
 from fedray.tables.book import FILE
@@ -243,18 +244,21 @@ def _convert_table(path: Path) -> tuple[Path, str]:
         write_json(path, after)
     else:  # as `fedray docs --take` writes it
         write_atomic(path, json.dumps(after, separators=(",", ":")) + "\n")
-    _convert_book(path.with_name(FILE), keys)
+    if (book := path.with_name(FILE)).is_file():
+        _convert_book(book, keys)
+        store = Path(read_checked(book)["store"])
+        seeds = [seed for cell in tree["cells"] for seed in cell["seeds"] if not seed["reason"]]
+        write_run_list(path.parent, [store / seed["run"] for seed in seeds])
     unknown = f", {lost} of them are not of this plan and stay as they were" if lost else ""
     return path, f"{len(tree.get(RUNS, ()))} runs{unknown}"
 
 
 def _convert_book(path: Path, keys: Mapping[str, str]) -> None:
-    """Rename the runs in the state of a table's invocation, if it is there."""
-    if path.is_file():
-        tree = read_checked(path)
-        for part in ("seconds", "failures"):
-            tree[part] = {keys.get(key, key): value for key, value in tree[part].items()}
-        write_json(path, sealed(tree))
+    """Rename the runs in the state of a table's invocation."""
+    tree = read_checked(path)
+    for part in ("seconds", "failures"):
+        tree[part] = {keys.get(key, key): value for key, value in tree[part].items()}
+    write_json(path, sealed(tree))
 
 
 def _new_names(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:

@@ -21,7 +21,15 @@ from fedray.records.checked_json import (
 )
 from fedray.records.claim import FolderClaim, is_claimed, prove_writable
 from fedray.records.environment import Environment, environment, versions
-from fedray.records.folder import ARTIFACTS, RESULT, Analyses, ResultFile, RunFolder, find_runs
+from fedray.records.folder import (
+    ARTIFACTS,
+    RESULT,
+    Analyses,
+    ResultFile,
+    RunFolder,
+    find_runs,
+    write_run_list,
+)
 from fedray.records.metric import (
     BEST,
     HEADLINE,
@@ -104,4 +112,5 @@ __all__ = [
     "unsealed",
     "versions",
     "without_void",
+    "write_run_list",
 ]

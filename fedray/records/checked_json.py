@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 
 CHECKSUM = "checksum"
 
@@ -68,7 +68,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; restore it from a copy") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {_one_line(error)}") from None
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def read_checked(path: Path) -> dict[str, Any]:
@@ -77,7 +77,15 @@ def read_checked(path: Path) -> dict[str, Any]:
     Raises:
         UserError: if it is missing, damaged or edited.
     """
-    tree = read_json(path)
+    return check(read_json(path), path)
+
+
+def check(tree: Any, path: Path) -> dict[str, Any]:
+    """Return a file's content without its checksum.
+
+    Raises:
+        UserError: if the content does not fit the checksum.
+    """
     try:
         return unsealed(tree)
     except ValueError as error:
@@ -95,7 +103,3 @@ def _finite(digits: str) -> float:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant[:20]} is not a number")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

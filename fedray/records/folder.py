@@ -19,21 +19,22 @@ refused with one sentence. A line's checksum covers the lines above it and the r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.errors import UserError, named
-from fedray.files import tables_runs, write_atomic, write_json
+from fedray.files import write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
-from fedray.records.checked_json import checksum, parse_json, read_checked, read_json, sealed
+from fedray.records.checked_json import check, checksum, parse_json, read_checked, read_json, sealed
 from fedray.records.metric import RECORD
 from fedray.records.release import ReleaseLog
 from fedray.records.run import Costs, Round, Run, RunInfo, Summary
@@ -42,13 +43,12 @@ SCHEMA = 5
 """Of result.json; 1 to 4 are those of the first and second edition, which held the rounds."""
 RESULT = "result.json"
 ROUNDS = "rounds.jsonl"
-TABLE = "table.json"
-"""In the folder of a table: its cells, with the runs that they report."""
+LIST = "runs.json"
+"""In the folder of a table: the folders of the runs that it reports."""
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps with it."""
 When = Literal["first", "last"]
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError)
-"""Raised when a file holds something else than what was written."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, config=RECORD)
@@ -89,6 +89,7 @@ class Analyses:
 
 _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter(Costs)
 _ANALYSES: TypeAdapter[dict[When, Analyses]] = TypeAdapter(dict[When, Analyses])
+_NAMES = TypeAdapter(list[str])
 
 
 class RunFolder:
@@ -159,17 +160,14 @@ class RunFolder:
                 f"{self.result} was written by the second edition of fedray; convert it once with "
                 f"fedray convert {self.path}"
             )
-        tree = read_checked(self.result)
+        tree = check(tree, self.result)
         schema = tree.pop("schema", None)
         if schema != SCHEMA:
             raise UserError(
                 f"{self.result} has schema {schema}, and this version reads {SCHEMA}; read it with "
                 "the version of fedray that wrote it"
             )
-        try:
-            return _HEAD.validate_python(tree)
-        except _DAMAGE as error:
-            raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
+        return _validated(_HEAD, tree, self.result)
 
     def read(self) -> Run:
         """Return the run so far.
@@ -202,7 +200,7 @@ class RunFolder:
         for number, line in enumerate(self._lines(), 1):
             try:
                 done, costs, seal = _parse_line(line.decode(), checksums[-1])
-            except _DAMAGE as error:
+            except ValueError as error:
                 raise UserError(
                     f"{self.rounds_file}, line {number}, cannot be read: {_reason(error)}; "
                     "restore the file from a copy, or start anew with another --out"
@@ -300,11 +298,7 @@ class RunFolder:
     def _analyses(self) -> dict[When, Analyses]:
         if not self.matrices.exists():
             return {}
-        tree = read_checked(self.matrices)
-        try:
-            return _ANALYSES.validate_python(tree)
-        except _DAMAGE as error:
-            raise UserError(f"{self.matrices} cannot be read: {_reason(error)}") from None
+        return _validated(_ANALYSES, read_checked(self.matrices), self.matrices)
 
     def class_names(self) -> list[str]:
         """Return the names of the classes, in the order of their labels; empty if not known.
@@ -315,9 +309,7 @@ class RunFolder:
         if not self.partition.exists():
             return []
         names = read_checked(self.partition).get("class_names")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{self.partition} cannot be read: it names no classes")
-        return names
+        return _validated(_NAMES, names, self.partition)
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write who owns which image; a file that already says so is left as it is."""
@@ -369,7 +361,7 @@ class RunFolder:
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     """Return the runs at or below the given folders: each folder and its run, sorted, each once.
 
-    The folder of a table stands for the runs that the table reports.
+    A folder with a runs.json, such as a table's, stands for the runs that this file lists.
 
     Raises:
         UserError: if a given folder is missing or holds no run, or a result cannot be read.
@@ -378,35 +370,31 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
-        is_table = (folder / TABLE).is_file()
-        below = list(_results_of_table(folder) if is_table else folder.rglob(RESULT))
+        listed = (folder / LIST).is_file()
+        below = _listed_runs(folder) if listed else [each.parent for each in folder.rglob(RESULT)]
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
         for path in below:
-            found[path.parent.resolve()] = RunFolder(path.parent).read()
+            found[path.resolve()] = RunFolder(path).read()
     return sorted(found.items())
 
 
-def _results_of_table(folder: Path) -> Iterator[Path]:
-    """Yield the results that a table reports: its seeds, not what was tried to tune it.
+def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
+    """Write the runs that a folder stands for, for example those that a table reports."""
+    names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
+    write_json(folder / LIST, sealed({"runs": names}))
 
-    Raises:
-        UserError: if the table is damaged, or a result is not below this computer's results.
-    """
-    path = folder / TABLE
-    try:
-        cells = read_checked(path)["cells"]
-        keys = [seed["run"] for cell in cells for seed in cell["seeds"] if not seed["reason"]]
-    except _DAMAGE as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    for key in dict.fromkeys(keys):
-        result = tables_runs() / str(key) / RESULT
-        if not result.is_file():
+
+def _listed_runs(folder: Path) -> list[Path]:
+    names = read_checked(folder / LIST)["runs"]
+    runs = [folder / name for name in names]
+    for run in runs:
+        if not (run / RESULT).is_file():
             raise UserError(
-                f"{path} reports a run that is not there, {result.parent}; set FEDRAY_RESULTS to "
-                "the folder in which the table was made, without --from"
+                f"{folder / LIST} lists a run that is not there, {run.resolve()}; copy it there "
+                "from the computer that has it"
             )
-        yield result
+    return runs
 
 
 def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
@@ -434,7 +422,7 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
     """Return the round, the costs and the checksum of a line, given that of the line above.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: if `round_line` did not make it.
+        ValueError: if `round_line` did not make it.
     """
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)
@@ -443,6 +431,13 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
         raise ValueError("it is damaged, or not this run's round that comes after the line above")
     costs = _COSTS.validate_python(tree.pop("costs"))
     return _ROUND.validate_python(tree), costs, found
+
+
+def _validated(adapter: TypeAdapter[T], tree: Any, path: Path) -> T:
+    try:
+        return adapter.validate_python(tree)
+    except ValidationError as error:
+        raise UserError(f"{path} cannot be read: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -163,9 +163,10 @@ class Records(Observer):
 
     def close(self) -> None:
         """Write what the rounds came to."""
-        if self.writer is None and self._earlier is not None and self._stop.is_over:
-            # an earlier process was killed between its last checkpoint and its end
-            self.writer = RunWriter(self._folder, self._earlier.info, self._earlier)
+        earlier, folder = self._earlier, self._folder
+        if self.writer is None and earlier is not None and self._stop.is_over:
+            if not folder.is_finished:  # its process was killed after its last checkpoint
+                self.writer = RunWriter(folder, earlier.info, earlier)
         if self.writer is not None:
             self.writer.close(stopped_early=self._stop.is_due)
 

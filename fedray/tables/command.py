@@ -33,7 +33,7 @@ from fedray.files import (
     write_json,
 )
 from fedray.plugins import Plugin, unshipped
-from fedray.records import RunFolder, sealed
+from fedray.records import RunFolder, sealed, write_run_list
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.report.section import Section
 from fedray.shipped import names
@@ -388,4 +388,6 @@ def write_page(book: Book, found: Outcome) -> list[Section]:
     write_atomic(book.home / "table.tex", latex(found))
     write_atomic(book.home / "table.html", html(pictured))
     write_json(book.home / DATA, sealed(table_json(book, found, how)))
+    seeds = [seed for cell in found.cells.values() for seed in cell.seeds if not seed.reason]
+    write_run_list(book.home, [book.folder(seed.key) for seed in seeds])
     return sections

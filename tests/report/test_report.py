@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 import subprocess
@@ -17,7 +16,15 @@ from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
-from fedray.records import Direction, EarlierEnvironment, Environment, Metric, Round, sealed
+from fedray.records import (
+    Direction,
+    EarlierEnvironment,
+    Environment,
+    Metric,
+    Round,
+    RunFolder,
+    write_run_list,
+)
 from fedray.report import Row, figure_sweep, figures, group, load, warnings_of
 from fedray.report.cells import cell, in_megabytes
 from fedray.report.command import main
@@ -355,8 +362,9 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
                 changes,
             )
     first = tmp_path / "runs" / "fedtsp0"
-    (first / "matrices.json").write_text(json.dumps({"text_similarity": [[1, 0.5], [0.5, 1]]}))
-    (first / "partition.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
+    matrices = {"text_similarity": [[1, 0.5], [0.5, 1]]}
+    RunFolder(first).write_matrices(Round(2, 1.0, {}, matrices=matrices), None)
+    RunFolder(first).write_partition({"class_names": ["cat", "dog"]})
 
     assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
     printed = capsys.readouterr().out
@@ -432,16 +440,13 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
     assert list(y) == pytest.approx([5.5, 10, 55.0])
 
 
-def test_a_table_stands_for_the_runs_that_it_reports(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
+def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
     runs = tmp_path / "tables" / "runs"
     for name, accuracy in (("a", 0.5), ("b", 0.7), ("tuning", 0.9)):
         write_run(runs / name, [0.1, accuracy], {"lr": accuracy})
-    seeds = [{"run": "a", "reason": None}, {"run": "lost", "reason": "its loss is no number"}]
-    cells = [{"seeds": seeds}, {"seeds": [{"run": "b", "reason": None}]}]
     folder = tmp_path / "tables" / "mine" / "1"
     folder.mkdir(parents=True)
-    (folder / "table.json").write_text(json.dumps(sealed({"cells": cells})))
+    write_run_list(folder, [runs / "a", runs / "b", runs / "a"])
     assert main([str(folder), "--at", "final"]) == 0
     printed = capsys.readouterr().out
     assert "50.0" in printed
@@ -454,7 +459,7 @@ def test_a_table_stands_for_the_runs_that_it_reports(tmp_path, monkeypatch, caps
     [
         (["{tmp}/none"], r"none is not a folder"),
         (["{tmp}/empty"], r"there is no result.json in or below"),
-        (["{tmp}/table"], r"reports a run that is not there, .*tables/runs/k; set FEDRAY_RESULTS"),
+        (["{tmp}/table"], r"runs.json lists a run that is not there, .*/runs/k; copy it there"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
@@ -470,9 +475,7 @@ def test_what_the_user_can_mend_is_one_sentence(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "table").mkdir()
-    (tmp_path / "table" / "table.json").write_text(
-        json.dumps(sealed({"cells": [{"seeds": [{"run": "k", "reason": None}]}]}))
-    )
+    write_run_list(tmp_path / "table", [tmp_path / "runs" / "k"])
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")

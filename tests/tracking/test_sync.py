@@ -385,7 +385,7 @@ def test_a_server_that_dies_and_comes_back(
 
     serve(port)
     assert held.run().info.status == "RUNNING"
-    for said in ("added 6 rounds, 0 params, 4 files", "nothing was missing"):
+    for said in ("added 6 rounds, 0 params, 5 files", "nothing was missing"):
         assert main([str(folder), "--uri", uri]) == 0
         assert f"{folder}: {said}" in capsys.readouterr().out
     run = held.run()
