@@ -10,6 +10,7 @@ plugins/         the texts of the user's own modules, as they were run
 error.txt        tracebacks of what failed
 owner.json       whose the copy at a URI is, where FEDRAY_RESULTS is a URI
 checkpoints/     the latest federated checkpoint
+models/          the models of the best round and of the last
 
 result.json, rounds.jsonl, partition.json and matrices.json carry their checksums: one that was
 damaged, edited or cut is refused, never read.

@@ -4,7 +4,7 @@ A client is an id, its images and a state, which belongs to the caller, so a wor
 neither lose nor double a step: another starts in its place, and what it had not answered is asked
 again, of whoever is there. Each worker gets all of its clients of an exchange in one call.
 
-Large states rest in files of the caller's node. A worker there is told where, and writes the next
+Large states are files on the caller's node. A worker there is told which, and writes the next
 ones there; with one on another node they go through Ray's object store.
 """
 

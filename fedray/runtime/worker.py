@@ -37,9 +37,9 @@ class Share(NamedTuple):
         clients: the ids.
         payloads: for each client, the position of its download in `distinct`, or -1.
         distinct: the packed downloads, or references to them.
-        states: of the clients that have one, packed or where it rests; those that are arguments of
-            the call are left out.
-        folder: where states rest, for a worker on the same node; "" for others.
+        states: of the clients that have one, packed or its place; those that are arguments of the
+            call are left out.
+        folder: the folder of large states, for a worker on the same node; "" for others.
         name: what new files there are called, before a number.
         positions: of the clients in the sum that the uploads are added to; () for none.
         leaves: how many positions that sum has.
@@ -88,7 +88,7 @@ class Answer(NamedTuple):
         reply: the packed reply.
         seconds: how long the step took.
         state: the next state, sealed if it is small (what is kept of a message holds on to all of
-            it), packed or where it rests; None when it is as it was.
+            it), packed or its place; None when it is as it was.
     """
 
     reply: Any
@@ -154,8 +154,8 @@ class Worker:
             referenced: the packed states that `share` leaves out.
 
         Returns:
-            `Answers`, or an answer per client; sealed, if small. Large states are written to where
-            they rest, if that is here.
+            `Answers`, or an answer per client; sealed, if small. Large states are written to files
+            if `share` names their folder.
         """
         runtime, total = self._runtime(share.experiment), share.total()
         answers: list[Answer] = []

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedray.records import RunFolder
-from fedray.saved_models import SavedModels
 from fedray.tracking.store import OpenRun, Store
 
 LOADER = "fedray.trained.pyfunc"
@@ -50,6 +49,8 @@ def models_of(folder: Path) -> Path | None:
 def _saved(folder: Path, kept: Path, temporary: Path) -> Path:
     """A folder as MLflow wants it, with what loads the models: no more of the run."""
     import mlflow.pyfunc
+
+    from fedray.saved_models import SavedModels
 
     data = temporary / "run"
     shutil.copytree(kept, data / "models" / kept.name)
