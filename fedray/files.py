@@ -20,7 +20,7 @@ from typing import Any
 from fedray.errors import RunFailed, UserError, named, shown
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
-"""What `write_atomic`, `replace_whole` and a checkpoint call what they have begun."""
+"""What `write_atomic`, `replace_whole` and `save_models` call what they have begun."""
 LOCK = ".lock"
 """What a process holds as long as a folder is its own."""
 LONGEST_FILE_NAME = 255

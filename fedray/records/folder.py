@@ -10,7 +10,7 @@ plugins/         the texts of the user's own modules, as they were run
 error.txt        tracebacks of what failed
 owner.json       the run that a copy at a URI belongs to, if FEDRAY_RESULTS is a URI
 checkpoints/     the latest federated checkpoint
-models/          kept models
+models/          the models of the best round and of the last
 
 Each JSON file, and each line of rounds.jsonl, carries a checksum; a damaged or edited file is
 refused with one sentence. A line's checksum covers the lines above it and the run's identity.

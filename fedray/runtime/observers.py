@@ -164,9 +164,10 @@ class Records(Observer):
     def close(self) -> None:
         """Write what the rounds came to."""
         earlier, folder = self._earlier, self._folder
-        if self.writer is None and earlier is not None and self._stop.is_over:
-            if not folder.is_finished:  # its process was killed after its last checkpoint
-                self.writer = RunWriter(folder, earlier.info, earlier)
+        is_over = self.writer is None and self._stop.is_over
+        if is_over and earlier is not None and not folder.is_finished:
+            # its process was killed after its last checkpoint
+            self.writer = RunWriter(folder, earlier.info, earlier)
         if self.writer is not None:
             self.writer.close(stopped_early=self._stop.is_due)
 

@@ -46,9 +46,11 @@ WAIT_SECONDS = 600.0
 """How long a process waits for another that reads or writes the file."""
 _SCHEMA = {
     "facts": "CREATE TABLE facts (json TEXT NOT NULL)",
-    "trees": "CREATE TABLE trees (number INTEGER PRIMARY KEY, file TEXT, content BLOB, "
+    "trees": "CREATE TABLE trees (number INTEGER PRIMARY KEY, file TEXT, blob INTEGER, "
     "checksum TEXT NOT NULL)",
+    "blobs": "CREATE TABLE blobs (id INTEGER PRIMARY KEY, content BLOB NOT NULL)",
 }
+_TREES = "SELECT number, file, content, checksum FROM trees LEFT JOIN blobs ON blob = id"
 _PAGE_BYTES = 16384
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """The last bytes of a journal that names another file, which SQLite may then remove."""
@@ -105,7 +107,13 @@ class StateDatabase:
         try:
             with closing(_connect(self.path, "rwc")) as file:
                 _begin(file, "EXTRA" if self._lasting else "OFF")
-                new = {number: self._put(file, number, entry) for number, entry in entries}
+                new, replaced = {}, []
+                for number, entry in entries:
+                    replaced += file.execute("SELECT blob FROM trees WHERE number = ?", [number])
+                    new[number] = self._put(file, number, entry)
+                # last, so that new blobs take pages that the transaction before left free: these
+                # need no copy in the journal
+                file.executemany("DELETE FROM blobs WHERE id = ?", replaced)
                 count = len(self.places) + sum(number not in self.places for number in new)
                 tree = sealed({**facts, "trees": count})
                 file.execute("DELETE FROM facts")
@@ -142,7 +150,8 @@ class StateDatabase:
             place = write_tree(self.files / f"{self.new_name()}.safetensors", entry)
         if place is None:
             digest = hashlib.sha256(content).hexdigest()
-            row = [number, None, content, _row_checksum(number, None, digest)]
+            blob = file.execute("INSERT INTO blobs (content) VALUES (?)", [content]).lastrowid
+            row = [number, None, blob, _row_checksum(number, None, digest)]
         else:
             if self._lasting:
                 sync(self.files / place.file)
@@ -168,7 +177,7 @@ class StateDatabase:
         if facts is None:
             return None
         with _saying_damage(self.path):
-            rows = self._rows("SELECT * FROM trees ORDER BY number")
+            rows = self._rows(f"{_TREES} ORDER BY number")
             places = {number: place for number, place, _ in rows}
             if len(places) != facts["trees"]:
                 raise ValueError("trees are missing")
@@ -215,7 +224,7 @@ class StateDatabase:
     def find(self, number: int) -> dict[str, Any] | None:
         """Return the tree of a number as `read` does; None if there is none."""
         with _saying_damage(self.path):
-            rows = list(self._rows("SELECT * FROM trees WHERE number = ?", number))
+            rows = list(self._rows(f"{_TREES} WHERE number = ?", number))
             if not rows:
                 return None
             ((_, place, content),) = rows
@@ -276,6 +285,7 @@ def _begin(file: sqlite3.Connection, synchronous: str) -> None:
     file.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     file.execute("PRAGMA journal_mode = DELETE")
     file.execute(f"PRAGMA synchronous = {synchronous}")
+    file.execute("PRAGMA secure_delete = OFF")  # some systems write zeros over what goes
     file.execute("PRAGMA trusted_schema = OFF")
     file.execute("BEGIN IMMEDIATE")
     if file.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):

@@ -14,8 +14,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save, save_file
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize, serialize_file
+from safetensors.torch import load
 from torch import Tensor
 
 from fedray.core import Payload, StateTree
@@ -53,10 +53,12 @@ def write_tree(path: Path, tree: StateTree) -> Place:
         OSError, SafetensorError: if it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors, metadata = _flat(tree)
+    specs = _Specs(tree)
     path.touch(exist_ok=False)
     mode = path.stat().st_mode
-    save_file(tensors, path, metadata)  # makes a file that its owner alone may read
+    serialize_file(
+        specs.tensors, path, specs.metadata
+    )  # makes a file that its owner alone may read
     path.chmod(mode)
     return Place(path.name, file_checksum(path))
 
@@ -76,8 +78,8 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 def tree_to_bytes(tree: StateTree) -> bytes:
     """Return what `write_tree` would write."""
-    tensors, metadata = _flat(tree)
-    return save(tensors, metadata)
+    specs = _Specs(tree)
+    return bytes(serialize(specs.tensors, specs.metadata))
 
 
 def tree_from_bytes(content: bytes) -> dict[str, Any]:
@@ -133,28 +135,39 @@ def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: Pa
     return kind(**facts["numbers"], **tensors)
 
 
-def _flat(tree: StateTree) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return a tree's tensors by name, and the metadata: safetensors refuses shared memory."""
-    tensors: dict[str, Tensor] = {}
-    addresses: set[int] = set()
+class _Specs:
+    """What safetensors needs of a tree; the tensors live as long as this.
 
-    def keep(tensor: Tensor, path: tuple[str, ...]) -> str:
-        name = "/".join(path)
-        while name in tensors:  # keys may hold the slash that joins them
-            name += "'"
-        kept = tensor.detach().cpu().contiguous()
-        address = kept.untyped_storage().data_ptr()
-        tensors[name] = kept.clone() if address in addresses else kept
-        addresses.add(address)
-        return name
+    Attributes:
+        tensors: by name.
+        metadata: of the file.
+    """
 
-    def names(branch: StateTree, path: tuple[str, ...]) -> dict[str, Any]:
+    def __init__(self, tree: StateTree) -> None:
+        self.tensors: dict[str, TensorSpec] = {}
+        self._alive: list[Tensor] = []
+        self.metadata = {_TREE: json.dumps(self._names(tree, ""))}
+
+    def _names(self, branch: StateTree, prefix: str) -> dict[str, Any]:
         return {
-            key: names(value, (*path, key)) if is_tree(value) else keep(value, (*path, key))
+            key: self._names(value, f"{prefix}{key}/")
+            if is_tree(value)
+            else self._add(value, f"{prefix}{key}")
             for key, value in branch.items()
         }
 
-    return tensors, {_TREE: json.dumps(names(tree, ()))}
+    def _add(self, tensor: Tensor, name: str) -> str:
+        while name in self.tensors:  # keys may hold the slash that joins them
+            name += "'"
+        kept = tensor.detach().cpu().contiguous()
+        self._alive.append(kept)
+        self.tensors[name] = TensorSpec(
+            dtype=str(kept.dtype).removeprefix("torch."),
+            shape=kept.shape,
+            data_ptr=kept.data_ptr(),
+            data_len=kept.nbytes,
+        )
+        return name
 
 
 def _nested(names: Mapping[str, Any], get: Callable[[str], Tensor]) -> dict[str, Any]:

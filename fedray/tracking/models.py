@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedray.records import Run, RunFolder
-from fedray.saved_models import SavedModels
 
 LOADER = "fedray.trained.pyfunc"
 NAME = "model"
@@ -41,6 +40,8 @@ def save_models(kept: Path, temporary: Path) -> Path:
         The MLflow model's folder, in `temporary`.
     """
     import mlflow.pyfunc
+
+    from fedray.saved_models import SavedModels
 
     data = temporary / "run"
     shutil.copytree(kept, data / "models" / kept.name)

@@ -157,9 +157,12 @@ def test_every_flipped_bit_of_a_large_tree_is_seen(saved, tmp_path, place):
     [
         "UPDATE trees SET number = 9 WHERE number = 1",
         "DELETE FROM trees WHERE number = 1",
-        "INSERT INTO trees VALUES (5, NULL, x'00', 'none')",
-        "UPDATE trees SET content = NULL WHERE number = 1",
-        "UPDATE trees SET content = 'text' WHERE number = 1",
+        "INSERT INTO trees VALUES (5, NULL, 1, 'none')",
+        "UPDATE trees SET blob = NULL WHERE number = 1",
+        "UPDATE trees SET blob = 99 WHERE number = 1",
+        "UPDATE trees SET blob = 1 WHERE number = 1",
+        "UPDATE blobs SET content = 'text'",
+        "DELETE FROM blobs",
         "UPDATE trees SET file = NULL WHERE number = 7",
         "UPDATE trees SET file = 3 WHERE number = 7",
         "UPDATE facts SET json = replace(json, '3', '4')",
@@ -178,9 +181,9 @@ def test_an_edited_database_is_refused(saved, tmp_path, change):
 
 def test_two_trees_cannot_be_exchanged(saved, tmp_path):
     with closing(sqlite3.connect(saved.path)) as file:
-        rows = file.execute("SELECT content, checksum FROM trees WHERE number < 2").fetchall()
+        rows = file.execute("SELECT blob, checksum FROM trees WHERE number < 2").fetchall()
         for number, row in enumerate(reversed(rows)):
-            query = "UPDATE trees SET content = ?, checksum = ? WHERE number = ?"
+            query = "UPDATE trees SET blob = ?, checksum = ? WHERE number = ?"
             file.execute(query, [*row, number])
         file.commit()
     refused(tmp_path, "states.sqlite", "its content does not fit its checksum")
