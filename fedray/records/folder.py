@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
@@ -371,12 +371,19 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         listed = (folder / LIST).is_file()
-        below = _listed_runs(folder) if listed else [each.parent for each in folder.rglob(RESULT)]
+        below = _listed_runs(folder) if listed else list(_runs_below(folder))
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
         for path in below:
             found[path.resolve()] = RunFolder(path).read()
     return sorted(found.items())
+
+
+def _runs_below(folder: Path) -> Iterator[Path]:
+    """Yield the folders of runs; Ray Tune's have a result.json too, but no config.yaml."""
+    for result in folder.rglob(RESULT):
+        if RunFolder(result.parent).config.is_file():
+            yield result.parent
 
 
 def write_run_list(folder: Path, runs: Iterable[Path]) -> None:

@@ -107,7 +107,8 @@ class StateDatabase:
         try:
             with closing(_connect(self.path, "rwc")) as file:
                 _begin(file, "EXTRA" if self._lasting else "OFF")
-                new, replaced = {}, list[tuple[int]]()
+                new: dict[int, Place | None] = {}
+                replaced: list[tuple[int | None]] = []
                 for number, entry in entries:
                     replaced += file.execute("SELECT blob FROM trees WHERE number = ?", [number])
                     new[number] = self._put(file, number, entry)
