@@ -860,7 +860,7 @@ def test_upload_adds_what_is_missing_and_nothing_twice(tmp_path: Path, uri: str)
 
     (done,) = upload([tmp_path / "runs"], uri)
     params = len(params_of(make_run(5).info.config))
-    assert (done.folder, done.rounds, done.params, done.files) == (folder, 3, params - 1, 4)
+    assert (done.folder, done.rounds, done.params, done.files) == (folder, 3, params - 1, 5)
     held = Held(uri)
     run = held.run()
     assert run.info.run_id == done.run_id
