@@ -22,10 +22,6 @@ from fedray.core import (
     Server,
     ServerState,
     StateTree,
-    SummingMethod,
-    Total,
-    TreeSum,
-    total_of,
 )
 from fedray.core.privacy import has_covered
 from fedray.core.state import contiguous, map_tensors
@@ -94,13 +90,8 @@ class Executor(Protocol):
 
     states: StateStore
 
-    def step(
-        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
-    ) -> dict[int, Reply]:
-        """Run one client step for every key of `down`; a failed step leaves its state alone.
-
-        With `total`, what the uploads add is added to it, and the replies are without them.
-        """
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one client step for every key of `down`; a failed step leaves its state alone."""
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
@@ -496,22 +487,6 @@ class RoundExchange:
             self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
             uplinks.setdefault(client, uplink)
         return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
-
-    def total(self, step: str, down: Downlinks) -> Total:
-        """As `call`, added up where the clients run; see `core.Exchange.total`.
-
-        At the server where somebody has to see each upload: whoever adds noise to their mean or
-        counts releases, and whoever waits for late ones.
-        """
-        federation = self._federation
-        assert isinstance(federation.algorithm, SummingMethod)
-        if federation.gate.privacy is not None or federation.plan.faults.late > 0 or self.late:
-            return total_of(federation.algorithm.summand, self.call(step, down))
-        reached = self._send(down)
-        total = TreeSum.of(reached)
-        if reached:
-            self._collect(step, federation.executor.step(step, self.round, reached, total))
-        return total.total()
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; returns what arrived where, sorted by client."""

@@ -20,11 +20,8 @@ from fedray.core import (
     Payload,
     Samples,
     Skeleton,
-    SummingMethod,
     Tensors,
-    Total,
     Trained,
-    total_of,
 )
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.prompted import PromptedClip
@@ -106,12 +103,6 @@ class Alone:
             )
             self.up += traffic
         return {self._client.id: reply}
-
-    def total(self, step: str, down: Downlinks) -> Total:
-        """As `call`, added up."""
-        algorithm, uplinks = self._assembly.algorithm, self.call(step, down)
-        assert isinstance(algorithm, SummingMethod)
-        return total_of(algorithm.summand, {k: up for k, up in uplinks.items() if up is not None})
 
 
 def first_exchange(assembly: Assembly) -> tuple[Traffic, Traffic]:

@@ -97,5 +97,4 @@ def test_workers_are_given_clients_by_the_images_that_these_have_now(assemble):
     assembly = assemble("fedavg", EVOLVING)
     executor = RayExecutor(assembly, pool=None)
     for round_ in (0, LAST - 1, LAST):
-        executor._enter(round_)
-        assert executor._images == [len(part) for part in assembly.data.at(round_).train]
+        assert executor._images(round_) == [len(part) for part in assembly.data.at(round_).train]

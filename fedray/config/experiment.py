@@ -246,11 +246,11 @@ class FaultConfig(Frozen):
     on_client_error: Literal["stop", "drop"] = "stop"
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
     max_failures: int = Field(3, ge=0, le=1_000_000)
-    """How many deaths a run survives: of workers under the same client's step, and of its server.
-    A node that is lost, or a process that cannot be reached, is no death."""
+    """How often in a row a process may die, or be lost with its node: a worker during one client's
+    step, a server or a trial without a new round."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
     """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends.
-    With another worker that is ready the run goes on, at its begin after at most 30 seconds."""
+    With another worker the run goes on; at its start, it waits at most 30 seconds for more."""
 
 
 class JoinConfig(Frozen):

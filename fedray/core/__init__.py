@@ -56,7 +56,7 @@ from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule, build_schedule, schedules
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
-from fedray.core.sums import Part, Total, TreeSum, cut_depth, mean_of, total_of, weighed
+from fedray.core.sums import Total, mean_of, total_of, weighed
 from fedray.core.training import LocalTraining, Trained, fit, with_extra
 
 __all__ = [
@@ -79,7 +79,6 @@ __all__ = [
     "LocalTraining",
     "Optimizer",
     "PLAIN_SGD",
-    "Part",
     "Payload",
     "PayloadTypes",
     "Privacy",
@@ -99,12 +98,10 @@ __all__ = [
     "Total",
     "Trained",
     "TrainingConfig",
-    "TreeSum",
     "Uplinks",
     "algorithms",
     "build_optimizer",
     "build_schedule",
-    "cut_depth",
     "fit",
     "mean_of",
     "optimizers",

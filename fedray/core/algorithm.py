@@ -213,12 +213,7 @@ changes one of these steps must state it again; with no steps listed, every subc
 
 
 class SummingMethod(Algorithm):
-    """A method whose server step uses only sums over uploads.
-
-    Workers compute partial sums (`core.sums`), so that the server receives a few sums instead of
-    every upload. The server receives the uploads themselves if a class overrides `server_update`,
-    under privacy, and with late replies; `total_of` then gives the same sums.
-    """
+    """A method whose server step uses only sums over uploads (`core.sums`)."""
 
     def summand(self, upload: Any) -> StateTree:
         """Return what one upload adds to each sum; see `weighed`."""
@@ -227,14 +222,6 @@ class SummingMethod(Algorithm):
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state, from the sums over at least one upload."""
         raise NotImplementedError(f"{self.name} must define server_step(state, total, server)")
-
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run one round: downlink, client step, server step; return the server's next state."""
-        if getattr(self.server_update, "__func__", None) is not SummingMethod.server_update:
-            return super().round(state, exchange)
-        down = self.downlink(state, exchange.participants, exchange.server)
-        total = exchange.total("client_update", down)
-        return self.server_step(state, total, exchange.server) if total else state
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Return the server's next state; without uploads, the same state."""

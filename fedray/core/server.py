@@ -12,7 +12,6 @@ from torch import Tensor
 from fedray.core.client import Setting
 from fedray.core.payload import Payload
 from fedray.core.state import Tensors
-from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
 from fedray.streams import Streams
@@ -130,6 +129,3 @@ class Exchange(Protocol):
         Returns:
             Uplinks sorted by client id; a client that did not reply is not in it.
         """
-
-    def total(self, step: str, down: Downlinks) -> Total:
-        """As `call`, of a `SummingMethod`: what the method's summands of the uplinks add up to."""

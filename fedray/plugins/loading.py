@@ -1,17 +1,16 @@
-"""Texts as modules of this process, under the same names in every process of a run.
+"""Import the texts of plug-ins as modules, under the same names in every process of a run.
 
-So what is defined there can be pickled here and unpickled there. A traceback shows the user's own
-file and line, on every node: the text is kept where Python looks lines up.
+Objects that a plug-in defines can thus be pickled in one process and unpickled in another. A
+process holds one version of a module at a time: another text, or the same text from another
+folder, replaces it.
 """
 
 from __future__ import annotations
 
 import importlib
-import linecache
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
@@ -22,174 +21,125 @@ from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
 from fedray.files import cache_folder, write_atomic
 from fedray.plugins.installed import check_installed
 from fedray.plugins.plugin import Plugin
-from fedray.plugins.reading import read_source
 from fedray.plugins.trust import check_trusted, record
 from fedray.registry import activate, check_taken, forget
 
 _lock = RLock()
-
-
-@dataclass
-class _Process:
-    """What this process has of plug-ins.
-
-    Attributes:
-        plugins: those that are in use.
-        modules: of every plug-in that was ever loaded, by its key, its modules by name.
-        displaced: modules of others that had the names of those in use.
-    """
-
-    plugins: tuple[Plugin, ...] = ()
-    modules: dict[str, dict[str, ModuleType]] = field(default_factory=dict)
-    displaced: dict[str, ModuleType] = field(default_factory=dict)
-
-    def text_of(self, module: str) -> tuple[Plugin, str] | None:
-        """The plug-in in use that has a module, and its file."""
-        for plugin in self.plugins:
-            for file in _files_of(module):
-                if file in plugin.files:
-                    return plugin, file
-        return None
-
-
-_process = _Process()
+_used: tuple[Plugin, ...] = ()
+"""The plug-ins whose entries are registered."""
+_loaded: dict[str, Plugin] = {}
+"""The plug-ins that this process has imported, by module."""
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of the plug-ins that are in use, before any other."""
+    """Find the modules of imported plug-ins, before any other finder."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's spec, if a plug-in has it."""
-        found = _process.text_of(fullname)
-        if found is None:
-            return None
-        plugin, file = found
-        is_package = file.endswith("/__init__.py")
-        return spec_from_loader(fullname, _Text(plugin, file), is_package=is_package)
+        """Return the spec of a plug-in's module; None for any other module."""
+        for plugin in _loaded.values():
+            file = plugin.file_of(fullname)
+            if file is not None:
+                return spec_from_loader(fullname, _TextLoader(plugin, file))
+        return None
 
 
-class _Text(Loader):
-    """Executes one file of a plug-in."""
+class _TextLoader(ExecutionLoader):
+    """Execute the text of one file of a plug-in; tracebacks name the file that it was read from."""
 
     def __init__(self, plugin: Plugin, file: str) -> None:
         self._plugin, self._file = plugin, file
 
-    def create_module(self, spec: ModuleSpec) -> None:
-        """An ordinary module."""
-
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the text."""
-        text, path = self.get_source(module.__name__), self._plugin.path_of(self._file)
-        _place(module, self._plugin)
+        """Mark the module as the plug-in's, and execute it."""
         vars(module)[PLUGIN_MARK] = self._plugin.key
-        _process.modules.setdefault(self._plugin.key, {})[module.__name__] = module
-        exec(compile(text, path, "exec", dont_inherit=True), vars(module))
+        super().exec_module(module)
+
+    def get_filename(self, fullname: str) -> str:
+        """Return the path that the text was read from, on whichever node that was."""
+        return self._plugin.path_of(self._file)
 
     def get_source(self, fullname: str) -> str:
-        """The text, for `inspect`."""
+        """Return the text."""
         return self._plugin.files[self._file]
 
-
-def _place(module: ModuleType, plugin: Plugin) -> None:
-    """Set `__file__`, and keep the lines for tracebacks, whatever becomes of the file."""
-    file = next(file for file in _files_of(module.__name__) if file in plugin.files)
-    text, path = plugin.files[file], plugin.path_of(file)
-    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    module.__file__ = _file_with(text, path, plugin, file)
+    def is_package(self, fullname: str) -> bool:
+        """Return True for the file `__init__.py` of a package."""
+        return Path(self._file).name == "__init__.py"
 
 
-def _files_of(module: str) -> tuple[str, str]:
-    """What a module's file may be called in a plug-in."""
-    inner = module.replace(".", "/")
-    return f"{inner}.py", f"{inner}/__init__.py"
-
-
-def _file_with(text: str, path: str, plugin: Plugin, file: str) -> str:
-    """A file of this node with the text: the user's own if it is there, else one in the cache."""
-    try:
-        if Path(path).is_file() and read_source(Path(path)) == text:
-            return path
-        copy = cache_folder() / "plugins" / plugin.sha256[:32] / file
-        if not copy.is_file():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(copy, text)
-        return str(copy)
-    except (OSError, UserError):
-        return path
-
-
-def use(plugins: Iterable[Plugin], *, check: bool = False) -> None:
-    """Have this process know these plug-ins and no others; what it had loaded comes back at once.
+def use(plugins: Iterable[Plugin], *, check: bool = False) -> bool:
+    """Import plug-ins, and let their entries, and those of no other plug-in, be registered.
 
     Args:
         plugins: of the experiment that is worked on next.
-        check: also refuse names that fedray has, which takes the import of all of that kind.
+        check: also refuse names that fedray has, which imports all modules of that kind.
+
+    Returns:
+        True if another version of a module was replaced: objects that were made of its classes
+        must be made again.
 
     Raises:
-        UserError: when one does not import, is not installed here as it should be, registers a
-            name that is taken, or is not trusted; then nothing has changed.
+        UserError: when a plug-in does not import, is not installed here as it should be, registers
+            a name that is taken, or is not trusted; then no plug-in is used.
     """
+    global _used
     wanted = tuple(plugins)
-    if wanted == _process.plugins:
-        return
+    if wanted == _used:
+        return False
     check_trusted(wanted, _readable)
     with _lock:
-        before = _process.plugins
-        _switch(wanted)
+        names = {plugin.name for plugin in wanted}
+        stale = [each for each in _loaded.values() if each.name in names and each not in wanted]
         try:
-            for plugin in wanted:
-                _load(plugin)
+            for plugin in stale and (*stale, *wanted):  # one may have imported another
+                _unload(plugin)
+            new = [plugin for plugin in wanted if plugin.module not in _loaded]
+            for plugin in new:
+                _prepare(plugin)
+            for plugin in new:
+                _import(plugin)
+            _used = wanted
+            activate(plugin.key for plugin in wanted)
             if check:
                 check_taken({plugin.key: plugin.label for plugin in wanted})
         except BaseException:
-            _switch(before)
-            for unfit in set(_keys(wanted)) - set(_keys(before)):
-                _process.modules.pop(unfit, None)
-                forget(unfit)
+            _used = ()
+            activate(())
+            for plugin in wanted:
+                _unload(plugin)
             raise
+    return bool(stale)
 
 
 def plugin_of(defined: type) -> str | None:
-    """The hash of the plug-in in use that defines a class; None of any other."""
-    found: str | None = getattr(sys.modules.get(defined.__module__), PLUGIN_MARK, None)
-    return None if found is None else found.partition(" ")[0]
+    """Return the hash of the plug-in that defines a class; None for any other class."""
+    key: str | None = getattr(sys.modules.get(defined.__module__), PLUGIN_MARK, None)
+    return None if key is None else key.partition(" ")[0]
 
 
-def _keys(plugins: Iterable[Plugin]) -> list[str]:
-    return [plugin.key for plugin in plugins]
+def _prepare(plugin: Plugin) -> None:
+    """Let the finder find a plug-in's modules.
 
-
-def _switch(plugins: tuple[Plugin, ...]) -> None:
-    """Take the modules of some plug-ins out of `sys.modules`, and put those of others in."""
-    for plugin in _process.plugins:
-        for name in _process.modules.get(plugin.key, ()):
-            sys.modules.pop(name, None)
-    sys.modules.update(_process.displaced)
-    _process.displaced.clear()
-    _process.plugins = plugins
-    tops = {plugin.name for plugin in plugins if plugin.is_shipped}
-    for name in list(sys.modules):
-        if name.partition(".")[0] in tops:
-            _process.displaced[name] = sys.modules.pop(name)
-    for plugin in plugins:
-        for name, module in _process.modules.get(plugin.key, {}).items():
-            sys.modules[name] = module
-            _place(module, plugin)  # its file may be gone by now
+    Raises:
+        UserError: when an installed plug-in is missing here, or has another version.
+    """
+    if not plugin.is_shipped:
+        check_installed(plugin)
+    elif all(other.name != plugin.name for other in _loaded.values()):
+        _remove_modules(plugin.name)  # a script may have imported its own file
+    _loaded[plugin.module] = plugin
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    activate(_keys(plugins))
 
 
-def _load(plugin: Plugin) -> None:
-    """Import a plug-in's module, unless that was done before.
+def _import(plugin: Plugin) -> None:
+    """Import a plug-in's module.
 
     Raises:
         UserError: when it does not import, with the line.
     """
-    if not plugin.is_shipped:
-        check_installed(plugin)
     try:
         importlib.import_module(plugin.module)
     except (Exception, SystemExit) as error:  # a script may end in sys.exit()
@@ -198,7 +148,24 @@ def _load(plugin: Plugin) -> None:
     record(plugin)
 
 
+def _unload(plugin: Plugin) -> None:
+    """Remove a plug-in's modules, and what they have registered."""
+    if _loaded.get(plugin.module) == plugin:
+        del _loaded[plugin.module]
+        forget(plugin.key)
+        if plugin.is_shipped:
+            _remove_modules(plugin.name)
+
+
+def _remove_modules(top: str) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == top]:
+        del sys.modules[name]
+
+
 def _readable(plugin: Plugin) -> str:
     """Return a file of this node with the text of a plug-in's module, for the user to read."""
-    file = next(file for file in _files_of(plugin.module) if file in plugin.files)
-    return _file_with(plugin.files[file], plugin.path_of(file), plugin, file)
+    file = str(plugin.file_of(plugin.module))
+    copy = cache_folder() / "plugins" / plugin.sha256[:32] / file
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(copy, plugin.files[file])
+    return str(copy)

@@ -72,9 +72,13 @@ class Plugin:
     @property
     def given(self) -> str:
         """What `--plugin` would be given for it: a file, or the name of an installed module."""
-        inner = self.module.replace(".", "/")
-        files = [file for file in (f"{inner}.py", f"{inner}/__init__.py") if file in self.files]
-        return self.path_of(files[0]) if files else self.module
+        file = self.file_of(self.module)
+        return self.module if file is None else self.path_of(file)
+
+    def file_of(self, module: str) -> str | None:
+        """Return the file that holds a module's text; None if the plug-in has no such module."""
+        inner = module.replace(".", "/")
+        return next((f for f in (f"{inner}.py", f"{inner}/__init__.py") if f in self.files), None)
 
     def path_of(self, file: str) -> str:
         """Where a file was read, as tracebacks name it."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Downlinks, Payload, SummingMethod, TreeSum
+from fedray.core import ClientState, Downlinks, Payload
 from fedray.core.state import StateTree, leaves
 from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange
@@ -197,25 +197,18 @@ class _Watched(SerialExecutor):
         super().__init__(assembly, CPU)
         self.seen: dict[int, Tensor] = {}
         self._gate = assembly.gate
-        self._algorithm = assembly.algorithm
         self._shown = shown
         self._counted: set[tuple[int, str]] = set()
 
-    def step(
-        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
-    ) -> dict[int, Reply]:
-        """Run one client after the other; what is summed is seen before."""
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one client after the other, and record what each uploads."""
         replies: dict[int, Reply] = {}
         for client, payload in down.items():
             with stepped_tensors() as seen:
                 replies |= super().step(name, round_, {client: payload})
             self.seen |= seen
-            uplink = replies[client].uplink
             if client in self._shown:
                 self._note(client, round_, payload, replies[client], list(seen.values()))
-            if total is not None and uplink is not None:
-                assert isinstance(self._algorithm, SummingMethod)
-                total.add(client, self._algorithm.summand(uplink))
         return replies
 
     def count_anew(self) -> None:

@@ -25,9 +25,6 @@ from fedray.core import (
     Payload,
     Setting,
     Skeleton,
-    StateTree,
-    SummingMethod,
-    TreeSum,
 )
 from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
@@ -74,7 +71,6 @@ class ClientRuntime:
         client: int,
         state: ClientState | None,
         down: Payload | None,
-        total: TreeSum | None = None,
     ) -> tuple[Reply, ClientState | None]:
         """Run the method's step `name` for one client.
 
@@ -84,7 +80,6 @@ class ClientRuntime:
             client: the client's id.
             state: what it kept; None is the beginning.
             down: what it was sent.
-            total: what its upload is added to; the reply is without it then.
 
         Returns:
             The reply and the next state; after a failure, the state as it was.
@@ -97,7 +92,6 @@ class ClientRuntime:
             with self._isolated(name, round_, client) as context:
                 given, started = self._given(context, state), time.perf_counter()
                 reply, after = self._step(name, context, given, down)
-                summand = None if total is None else self._summand(reply)
                 seconds = time.perf_counter() - started
         except UserError:
             raise
@@ -106,19 +100,8 @@ class ClientRuntime:
                 raise
             log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
             self._check_memory(error, name, round_, client)
-            if total is not None:
-                total.add(client, None)
             return Reply(failure=failure_of(error)), state
-        if total is None:
-            return replace(reply, seconds=seconds), after
-        total.add(client, summand)
-        return replace(reply, seconds=seconds, uplink=None), after
-
-    def _summand(self, reply: Reply) -> StateTree | None:
-        """What an upload adds to the method's sums."""
-        algorithm = self.assembly.algorithm
-        assert isinstance(algorithm, SummingMethod)
-        return None if reply.uplink is None else contiguous(algorithm.summand(reply.uplink))
+        return replace(reply, seconds=seconds), after
 
     def _step(
         self, name: str, context: Client, state: ClientState, down: Payload | None

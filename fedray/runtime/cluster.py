@@ -132,11 +132,6 @@ def nodes() -> list[dict[str, float]]:
     ]
 
 
-def draining_nodes() -> set[str]:
-    """The ids of the nodes that are about to go: preempted, or idle for an autoscaler."""
-    return set(ray._private.state.state.get_draining_nodes())  # Ray has no public way to ask
-
-
 def with_driver(bundle: Mapping[str, float]) -> Any:
     """Where to place the server: on the driver's node, so that results are where the user is.
 

@@ -30,7 +30,6 @@ from fedray.core import (
     Downlinks,
     Payload,
     ServerState,
-    TreeSum,
     algorithms,
 )
 from fedray.core.state import StateTree, leaves, map_tensors
@@ -245,24 +244,20 @@ def serial(assembly: Assembly) -> SerialExecutor:
 class Reversed(SerialExecutor):
     """Runs the clients of each exchange in the reverse order."""
 
-    def step(
-        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
-    ) -> dict[int, Reply]:
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`, the last one first."""
-        return super().step(name, round_, dict(reversed([*down.items()])), total)
+        return super().step(name, round_, dict(reversed([*down.items()])))
 
 
 class Forgetful(SerialExecutor):
     """Makes method, models and data anew for every client's step, as a new process would."""
 
-    def step(
-        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
-    ) -> dict[int, Reply]:
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`, each with new objects."""
         replies: dict[int, Reply] = {}
         for client, payload in down.items():
             self._runtime = ClientRuntime(Assembly(self._runtime.assembly.experiment), CPU)
-            replies |= super().step(name, round_, {client: payload}, total)
+            replies |= super().step(name, round_, {client: payload})
         return replies
 
 

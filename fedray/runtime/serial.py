@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedray.config import Experiment
-from fedray.core import Downlinks, TreeSum
+from fedray.core import Downlinks
 from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
@@ -70,16 +70,12 @@ class SerialExecutor:
         self._runtime = ClientRuntime(assembly, device)
         self.states = StateStore()
 
-    def step(
-        self, name: str, round_: int, down: Downlinks, total: TreeSum | None = None
-    ) -> dict[int, Reply]:
-        """Run one client step for every key of `down`, and add up the uploads if asked to."""
+    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one client step for every key of `down`."""
         replies = {}
         for client, payload in down.items():
             before = self.states.get(client)
-            replies[client], after = self._runtime.step(
-                name, round_, client, before, payload, total
-            )
+            replies[client], after = self._runtime.step(name, round_, client, before, payload)
             if after is not None and after is not before:
                 self.states.put(client, after)
         return replies

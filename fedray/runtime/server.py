@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,8 @@ from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
 from fedray.runtime.cluster import with_driver
-from fedray.runtime.deaths import DEATHS, Patience, StatesLost, first_line, is_outage
 from fedray.runtime.notices import Notices
-from fedray.runtime.pool import WorkerPool
+from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
@@ -42,7 +41,7 @@ class ServerActor:
         """
         asked = Experiment.model_validate_json(experiment)
         notices, pool = Notices(), WorkerPool(asked)
-        pool.look_at(asked)
+        pool.prefetch(asked)
         try:
             session = Session(asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began)
             for number, done in enumerate(session.rounds()):
@@ -60,7 +59,7 @@ class ServerActor:
 
 
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
-    """Run on the connected cluster; a server that dies, or loses states, is replaced and goes on.
+    """Run on the connected cluster; a server that is lost is replaced and goes on.
 
     Args:
         experiment: what to run.
@@ -68,31 +67,28 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         began: when start-up began, in seconds since the epoch.
 
     Yields:
-        Each round; rounds after the last checkpoint come again when the server died.
+        Each round; rounds after the last checkpoint come again when the server was lost.
 
     Raises:
-        RunFailed: when the server died more than `faults.max_failures` times, or lost states so
-            often without a new round between, or cannot be reached for too long.
+        RunFailed: when servers were lost more than `faults.max_failures` times without a new
+            round, or no node has room for one.
         FedrayError: whatever stopped the run; a `CodeError` carries the traceback of the actor.
     """
-    faults, last, losses = experiment.faults, -1, 0
-    patience = Patience(faults.max_failures, faults.start_timeout_s)
+    most, last, losses = experiment.faults.max_failures, -1, 0
     while True:
         try:
             for done in _rounds_of_one_server(experiment, out, began):
                 losses = 0 if done.round > last else losses
                 last = max(last, done.round)
-                patience.success()
                 yield done
             return
-        except StatesLost as error:
+        except LOST as error:
             losses += 1
-            if losses > faults.max_failures:
-                raise _given_up(f"states were lost {losses} time(s)", experiment, out) from error
-        except DEATHS as error:
-            if patience.is_used_up(error):
-                raise _given_up(_what(error, patience), experiment, out) from error
-            patience.pause()
+            if losses > most:
+                raise RunFailed(
+                    f"the server was lost {losses} time(s) without a new round "
+                    f"(faults.max_failures={most}): {cause_of(error)}; {_how_to_resume(out)}"
+                ) from error
         # What it had written down but not handed over; the next server begins after that.
         written = [done for done in RunFolder(out).rounds() if done.round > last]
         last = max([last, *(done.round for done in written)])
@@ -100,20 +96,25 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
 
 
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
-    """The rounds that one server actor gives, to the end or until it dies.
+    """Yield the rounds of one server actor, to the end of the run or until it is lost.
+
+    Warnings that it yields between rounds are logged.
 
     Raises:
-        One of `DEATHS`: when it died.
-        StatesLost: when the clients' states went with a node.
+        One of `LOST`: when it was lost.
         FedrayError: whatever stopped the run in its code.
     """
     try:
-        with _server(experiment) as actor:
-            _wait_for_start(actor, experiment, out)
+        with _server(experiment, out) as actor:
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            yield from _rounds_among(stream)
+            for ref in stream:
+                said = ray.get(ref)
+                if isinstance(said, str):
+                    log.warning("%s", said)
+                else:
+                    yield said
     except RayTaskError as error:  # its folder is as it wants to leave it
         raise _in_own_terms(error, out) from None
     except BaseException:
@@ -124,20 +125,14 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         raise
 
 
-def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
-    """The rounds among what a server's actor yields; what the user should hear of is said."""
-    for ref in stream:
-        said = ray.get(ref)
-        if isinstance(said, str):
-            log.warning("%s", said)
-        else:
-            yield said
-
-
 @contextmanager
-def _server(experiment: Experiment) -> Iterator[Any]:
-    """A server's actor, which is ended at the end."""
-    bundle = server_bundle(experiment)
+def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
+    """Start a server's actor, wait for its place, and end it afterwards.
+
+    Raises:
+        RunFailed: when no node has room for it.
+    """
+    bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),
         num_gpus=bundle.get("GPU", 0),
@@ -145,42 +140,20 @@ def _server(experiment: Experiment) -> Iterator[Any]:
     )
     actor = server.remote()
     try:
+        if not ray.wait([actor.__ray_ready__.remote()], timeout=seconds)[0]:
+            raise RunFailed(
+                f"no node had room for the server within {seconds:g} s (faults.start_timeout_s); "
+                f"{_how_to_resume(out)}"
+            )
         yield actor
     finally:
         ray.kill(actor)
 
 
-def _wait_for_start(actor: Any, experiment: Experiment, out: Path) -> None:
-    """Wait until the server's actor has a place.
-
-    Raises:
-        RunFailed: when no node has room for it.
-    """
-    seconds = experiment.faults.start_timeout_s
-    if not ray.wait([actor.__ray_ready__.remote()], timeout=seconds)[0]:
-        raise RunFailed(
-            f"no node had room for the server within {seconds:g} s (faults.start_timeout_s); "
-            f"{_how_to_go_on(out)}"
-        )
-
-
-def _what(error: Exception, patience: Patience) -> str:
-    if is_outage(error):
-        return f"the server cannot be reached ({first_line(error)})"
-    return f"the server died {patience.deaths} time(s)"
-
-
-def _given_up(what: str, experiment: Experiment, out: Path) -> RunFailed:
-    most = experiment.faults.max_failures
-    return RunFailed(f"{what} (faults.max_failures={most}); {_how_to_go_on(out)}")
-
-
 def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
-    """What an error inside the actor means; of a fault in the code the traceback is kept."""
-    if isinstance(error.cause, StatesLost):
-        return error.cause
+    """Return the error inside the actor; of a fault in the code, keep the traceback."""
     if isinstance(error.cause, RunFailed):
-        how = "" if "--resume" in str(error.cause) else f"; {_how_to_go_on(out)}"
+        how = "" if "--resume" in str(error.cause) else f"; {_how_to_resume(out)}"
         return RunFailed(f"{error.cause}{how}")
     if isinstance(error.cause, FedrayError):
         return error.cause
@@ -188,5 +161,5 @@ def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
     return CodeError(failure, RunFolder(out).keep_error(failure.traceback))
 
 
-def _how_to_go_on(out: Path) -> str:
+def _how_to_resume(out: Path) -> str:
     return f"the last checkpoint is in {out}, continue with --resume {out}"

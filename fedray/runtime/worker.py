@@ -14,15 +14,15 @@ import ray
 import torch
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Part, Payload, TreeSum
-from fedray.federation import ScoreReply
+from fedray.core import ClientState, Payload
+from fedray.federation import Reply, ScoreReply
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
-from fedray.runtime.memory import keep_freed_memory, peak_rss
+from fedray.runtime.memory import keep_freed_memory
+from fedray.runtime.messages import from_message, register_tensors, to_message
 from fedray.runtime.notices import Notices
-from fedray.runtime.packing import accept_mapped_arrays, pack, sealed, unpack
 from fedray.states import LARGE_STATE, Place, SegmentWriter, read_state, state_size
 
 MOST_RUNTIMES = 64
@@ -30,21 +30,17 @@ MOST_RUNTIMES = 64
 
 
 class Share(NamedTuple):
-    """What a worker gets in one call, as one value: every argument more costs Ray time.
+    """The argument of a call: one value, since every further argument costs Ray time.
 
     Attributes:
         experiment: the experiment as JSON.
         round: the round.
         clients: the ids.
         payloads: for each client, the position of its download in `distinct`, or -1.
-        distinct: the packed downloads, or references to them.
-        states: of the clients that have one, packed or where it rests; those that are arguments of
-            the call are left out.
-        folder: where states rest, for a worker on the same node; "" for others.
-        name: what new files there are called, before a number.
-        positions: of the clients in the sum that the uploads are added to; () for none.
-        leaves: how many positions that sum has.
-        apart: whether each client's answer is an object of its own, as large ones are.
+        distinct: the downloads: messages, or references to objects in Ray's store.
+        states: of the clients that have one: a message, a reference, or the place of its file.
+        folder: where states' files are, for a worker on the same node; "" for others.
+        name: the name of new files there, before a number.
     """
 
     experiment: str
@@ -55,63 +51,39 @@ class Share(NamedTuple):
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
-    positions: Sequence[int] = ()
-    leaves: int = 0
-    apart: bool = False
 
-    def total(self) -> TreeSum | None:
-        """What the clients' uploads are added to, where they are summed."""
-        if not self.positions:
-            return None
-        return TreeSum(dict(zip(self.clients, self.positions, strict=True)), self.leaves)
-
-    def inputs(
-        self, referenced: Sequence[Any]
-    ) -> Iterator[tuple[int, ClientState | None, Payload | None]]:
-        """Yield each client with its state and its download.
-
-        Args:
-            referenced: the packed states that `states` leaves out, in the order of `clients`.
-        """
-        downs = [unpack(ray.get(d) if isinstance(d, ray.ObjectRef) else d) for d in self.distinct]
-        rest = iter(referenced)
-        for client, which in zip(self.clients, self.payloads, strict=True):
-            state = self.states[client] if client in self.states else next(rest)
+    def inputs(self) -> Iterator[tuple[int, ClientState | None, Payload | None]]:
+        """Yield each client with its state and its download."""
+        downloads = [_received(download) for download in self.distinct]
+        for client, position in zip(self.clients, self.payloads, strict=True):
+            state = self.states.get(client)
             if isinstance(state, Place):
                 state = read_state(Path(self.folder), state)
-            yield client, unpack(state), downs[which] if which >= 0 else None
+            yield client, _received(state), downloads[position] if position >= 0 else None
 
     def writer(self) -> SegmentWriter:
-        """Writes new states to where they rest."""
+        """Return the writer of new states' files."""
         numbers = count()
         return SegmentWriter(Path(self.folder), lambda: f"{self.name}-{next(numbers)}.states")
 
 
-class Answer(NamedTuple):
-    """What a worker says of one client's step.
+def _received(value: Any) -> Any:
+    return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
+
+
+class StepResult(NamedTuple):
+    """The result of one client's step.
 
     Attributes:
-        reply: the packed reply.
+        reply: the reply.
         seconds: how long the step took.
-        state: the next state, sealed if it is small (what is kept of a message holds on to all of
-            it), packed or where it rests; None when it is as it was.
+        state: the next state: a message, the place of its file, or, large and of another node,
+            the state itself; None if it has not changed.
     """
 
-    reply: Any
+    reply: Reply
     seconds: float
     state: Any
-
-
-class Answers(NamedTuple):
-    """What a worker says of a call.
-
-    Attributes:
-        clients: an answer per client, sealed if it is small and all of them are not.
-        parts: what their uploads add up to, packed, where they are summed.
-    """
-
-    clients: Sequence[Any]
-    parts: Sequence[Part] = ()
 
 
 class Worker:
@@ -123,7 +95,7 @@ class Worker:
     """
 
     def __init__(self, threads: int, gpus: float) -> None:
-        accept_mapped_arrays()
+        register_tensors()
         torch.set_num_threads(threads)
         keep_freed_memory()
         self._device = pick_device(gpus)
@@ -132,78 +104,64 @@ class Worker:
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
 
     def warm_up(self, experiment: str) -> int:
-        """Get ready for calls of an experiment; returns the process id."""
+        """Get ready for calls of an experiment; return the process id."""
         _ = self._runtime(experiment).assembly.data
         return os.getpid()
 
-    def look_at(self, experiment: str) -> None:
-        """Read an experiment's data before its first call; whatever is wrong the caller finds too.
+    def prefetch(self, experiment: str) -> None:
+        """Load an experiment's data early; errors are ignored, the first real call raises them.
 
         Args:
-            experiment: as it was asked for, before it was pinned to its images.
+            experiment: as JSON, before it was pinned to its images.
         """
         with suppress(Exception):
             assembly = Assembly(Experiment.model_validate_json(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models
 
     def forget(self, experiment: str) -> None:
-        """Drop what was made for an experiment that is over; what runs share stays."""
+        """Free what was made for an experiment; what runs share stays."""
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
-    def step(self, name: str, share: Share, *referenced: Any) -> Any:
+    def step(self, name: str, share: Share) -> list[Any]:
         """Run one step for several clients.
 
-        Args:
-            name: the step.
-            share: the clients with what they need.
-            referenced: the packed states that `share` leaves out.
-
         Returns:
-            `Answers`, or an answer per client; sealed, if small. Large states are written to where
-            they rest, if that is here.
+            A `StepResult` per client, small ones as messages.
         """
-        runtime, total = self._runtime(share.experiment), share.total()
-        answers: list[Answer] = []
+        runtime, results = self._runtime(share.experiment), list[Any]()
         with share.writer() as writer:
-            for client, state, down in share.inputs(referenced):
+            for client, state, down in share.inputs():
                 started = time.perf_counter()
-                reply, new = runtime.step(name, share.round, client, state, down, total)
+                reply, new = runtime.step(name, share.round, client, state, down)
                 after = None if new is state or new is None else _kept(new, share, writer)
                 seconds = time.perf_counter() - started
-                answers.append(Answer(pack(reply), seconds, after))
-        if share.apart:
-            return [sealed(answer) for answer in answers]
-        parts = [] if total is None else [pack(part) for part in total.parts()]
-        whole = sealed(Answers(answers, parts))
-        return whole if isinstance(whole, bytes) else Answers([*map(sealed, answers)], parts)
+                results.append(to_message(StepResult(reply, seconds, after)))
+        return results
 
-    def test(self, name: str, share: Share, *referenced: Any) -> list[ScoreReply]:
-        """Run one test for several clients; arguments as of `step`."""
+    def test(self, name: str, share: Share) -> list[ScoreReply]:
+        """Run one test for several clients."""
         runtime = self._runtime(share.experiment)
         return [
             runtime.test(name, share.round, client, state, down)
-            for client, state, down in share.inputs(referenced)
+            for client, state, down in share.inputs()
         ]
 
     def node(self) -> str:
-        """The id of the node that this process is on."""
+        """Return the id of this process's node, once the process answers."""
         return str(ray.get_runtime_context().get_node_id())
 
-    def peak_rss(self) -> int:
-        """The most memory that this process ever held, in bytes."""
-        return peak_rss()
-
     def notices(self) -> list[str]:
-        """What this process has said since it was asked last."""
+        """Return this process's warnings since the last call."""
         return self._notices.take()
 
     def _runtime(self, experiment: str) -> ClientRuntime:
         """Return what runs an experiment's steps."""
         runtime = self._runtimes.pop(experiment, None)
-        if runtime is not None:
-            use(runtime.assembly.experiment.plugins)
-        else:
+        if runtime is not None and use(runtime.assembly.experiment.plugins):
+            self._runtimes.clear()  # they hold classes of other versions
+            runtime = None
+        if runtime is None:
             assembly = Assembly(Experiment.model_validate_json(experiment))
             runtime = ClientRuntime(assembly, self._device)
         self._runtimes[experiment] = runtime
@@ -213,7 +171,7 @@ class Worker:
 
 
 def _kept(state: ClientState, share: Share, writer: SegmentWriter) -> Any:
-    """A new state as it is answered: where it rests, or, small or of another node, itself."""
+    """Return a new state as `StepResult` holds it."""
     if state_size(state) < LARGE_STATE:
-        return sealed(pack(state))
-    return writer.add(state) if share.folder else pack(state)
+        return to_message(state)
+    return writer.add(state) if share.folder else state

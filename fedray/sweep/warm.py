@@ -60,7 +60,7 @@ class WarmProcess:
             return lambda assembly: SerialExecutor(assembly, torch.device("cpu"))
         pool = self._workers(experiments[0])
         for experiment in experiments:
-            pool.look_at(experiment)
+            pool.prefetch(experiment)
         return lambda assembly: RayExecutor(assembly, pool)
 
     def close(self) -> None:

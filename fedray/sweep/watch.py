@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -19,8 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from fedray.errors import FedrayError, RunFailed
-from fedray.runtime.deaths import StatesLost, first_line, is_outage
-from fedray.runtime.pool import NoRoom
+from fedray.runtime.pool import cause_of
 from fedray.sweep.cost import Costs
 from fedray.sweep.forecast import Course, Forecast
 from fedray.sweep.ledger import DIED, Trial, TrialBook
@@ -48,8 +46,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._show = show
         self._started: dict[int, float] = {}
         self._again = False
-        self._deaths: Counter[int] = Counter()
-        self._lost_at: dict[int, int | None] = {}
+        self._losses: dict[int, tuple[int | None, int]] = {}
 
     def take_again(self) -> bool:
         """Whether trials were given up that may be run again; asked once for each."""
@@ -92,38 +89,27 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._show.round(entry)
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """A trial's processes died or its node is gone: it starts again, unless too often.
+        """Let a trial start again whose processes died or whose node is gone, unless too often.
 
-        Ray Tune counts no failures (`tune_trials`), because it would count lost nodes.
+        Ray Tune counts no failures (`tune_trials`): it would count those before the last round.
         """
         why = self._too_often(trial, self._entry(trial))
         if why is not None:
             trial.config["trial"]["given_up"] = why
 
     def _too_often(self, trial: Any, entry: Trial) -> str | None:
-        """Count a death; why the trial is given up, if it is."""
-        error = _error_of(trial)
-        if self._is_outage(error, entry):
-            return None
-        self._deaths[entry.number] += 1
-        deaths = self._deaths[entry.number]
-        most = self._ledger.experiment_of(entry).faults.max_failures
-        if deaths <= most:
-            return None
-        return f"{DIED} {deaths} time(s) (faults.max_failures={most}): {first_line(error)}"
+        """Count a loss; return why the trial is given up, or None.
 
-    def _is_outage(self, error: Exception, entry: Trial) -> bool:
-        """Return True if the trial itself is not to blame.
-
-        It is to blame for lost states if it has finished no round since the states were lost the
-        last time.
+        It is given up after `faults.max_failures` losses in a row without a new round.
         """
-        if isinstance(error, StatesLost):
-            is_first = entry.number not in self._lost_at
-            before = self._lost_at.get(entry.number)
-            self._lost_at[entry.number] = entry.last_round
-            return is_first or before != entry.last_round
-        return isinstance(error, NoRoom) or is_outage(error)
+        round_, losses = self._losses.get(entry.number, (None, 0))
+        losses = losses + 1 if round_ == entry.last_round else 1
+        self._losses[entry.number] = entry.last_round, losses
+        most = self._ledger.experiment_of(entry).faults.max_failures
+        if losses <= most:
+            return None
+        error = cause_of(_error_of(trial))
+        return f"{DIED} {losses} time(s) (faults.max_failures={most}): {error}"
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """A trial is over: at its end, stopped by ASHA, or by an error that it reported."""

@@ -24,7 +24,6 @@ from fedray.core import (
 )
 from fedray.errors import UserError
 from fedray.runtime import pool, server, worker
-from fedray.runtime.deaths import StatesLost
 
 
 class Sleepy(Local):
@@ -137,18 +136,6 @@ class ServerActor(server.ServerActor):
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             yield record
-
-
-class LosingServer(server.ServerActor):
-    """A server whose clients' states are lost after round 1, the first time."""
-
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Any]:
-        lost = Path(out).with_suffix(".lost")
-        for record in super().run(experiment, out, began):
-            yield record
-            if record.round == 1 and not lost.exists():
-                lost.touch()
-                raise StatesLost("the node that held clients' states is gone")
 
 
 class KnowingServer(server.ServerActor):

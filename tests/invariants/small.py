@@ -96,16 +96,17 @@ class Few:
     def __init__(self, pool: WorkerPool, count: int) -> None:
         self._pool = pool
         self._count = count
-        self.replace = pool.replace
-        self.doubt = pool.doubt
+        self.restart = pool.restart
+        self.suspend = pool.suspend
         self.node_of = pool.node_of
-        self.wait = pool.wait
         self.forget = pool.forget
 
-    @property
-    def workers(self) -> list[Any]:
-        """The workers as they are now."""
-        return self._pool.workers[: self._count]
+    def ready(self, needed: int) -> list[Any]:
+        """Return those of the first workers that answer."""
+        first = self._pool.workers[: self._count]
+        while not (found := [each for each in self._pool.ready(needed) if each in first]):
+            time.sleep(0.05)
+        return found
 
 
 def on_workers(experiment: Experiment, out: Path, pool: WorkerPool, count: int) -> list[Round]:

@@ -34,7 +34,7 @@ def pids(pool, experiment) -> set[int]:
 
 def all_there(pool) -> None:
     """Wait until every worker of the pool can be given calls."""
-    wait_for(lambda: pool.wait() or len(pool.workers) == 3)
+    wait_for(lambda: len(pool.ready(3)) == 3)
 
 
 def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
@@ -83,67 +83,44 @@ def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, c
     Killer("ray::ServerActor.run", lambda: last_round(out) >= 1)
     words = small.arguments(*SLOW, "workers=1", "faults.max_failures=0", "--no-track")
     assert run.main([*words, "--out", str(out)]) == 1
-    assert capsys.readouterr().err == (
-        "failed: the server died 1 time(s) (faults.max_failures=0); the last checkpoint is in "
-        f"{out}, continue with --resume {out}\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "server was lost 1 time(s) without a new round (faults.max_failures=0)" in line
+    assert line.endswith(f"continue with --resume {out}")
     assert 1 <= last_round(out) < 3
     serially(small.experiment(*SLOW), out)
     assert_same(out, small.undisturbed(*SLOW))
 
 
-@pytest.mark.long
-def test_lost_states_send_the_run_back_to_its_checkpoint(small, ray_nodes, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    monkeypatch.setattr(server, "ServerActor", faulty.LosingServer)
-    words = ("checkpoint_every=2", "workers=1")
-    records = with_server_actor(small.experiment(*words, "faults.max_failures=1"), out)
-    assert out.with_suffix(".lost").exists()
-    assert sorted({record.round for record in records}) == [0, 1, 2, 3]
-    assert_same(out, small.undisturbed("checkpoint_every=2"))
-
-    again = tmp_path / "again"
-    with pytest.raises(RunFailed, match=r"states were lost.*--resume") as failed:
-        with_server_actor(small.experiment(*words, "faults.max_failures=0"), again)
-    assert "\n" not in str(failed.value)
-
-
 def test_no_room_for_any_worker_is_one_sentence(small, ray_nodes):
     pool = WorkerPool(small.experiment("workers=1", "cpus=9", "faults.start_timeout_s=1"))
     with pytest.raises(RunFailed, match=r"within 1 s \(faults\.start_timeout_s\)"):
-        pool.wait()
+        pool.ready(1)
 
 
 def refusing(monkeypatch, errors) -> None:
-    """Have the first answers that are waited for be these errors."""
-    refused, get = iter(errors), ray_executor.get
+    """Have the first answers be these errors."""
+    refused, answer = iter(errors), ray_executor._answer
 
-    def refused_first(refs):
+    def refused_first(ref):
         for error in refused:
             raise error
-        return get(refs)
+        return answer(ref)
 
-    monkeypatch.setattr(ray_executor, "get", refused_first)
+    monkeypatch.setattr(ray_executor, "_answer", refused_first)
 
 
-def test_a_worker_without_memory_is_replaced(small, pool, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [OutOfMemoryError("no memory is left"), ActorUnavailableError("no answer", None)]
+)
+def test_the_steps_of_a_lost_call_are_run_again(small, pool, tmp_path, monkeypatch, error):
     all_there(pool)
-    refusing(monkeypatch, [OutOfMemoryError("no memory is left")])
-    first = pool.workers[0]
+    refusing(monkeypatch, [error])
     on_workers(small.experiment("faults.max_failures=1"), tmp_path, pool, 1)
-    assert first not in pool.workers
     assert_same(tmp_path, small.undisturbed())
 
 
-def test_workers_that_cannot_be_reached_for_a_moment_are_no_failures(
-    small, pool, tmp_path, monkeypatch
-):
-    """However often, as when a node dies and calls are refused before that is known."""
+def test_a_call_that_is_lost_too_often_ends_the_run(small, pool, tmp_path, monkeypatch):
     all_there(pool)
-    before = list(pool.workers)
-    about = before[0]._actor_id.binary()
-    refusing(monkeypatch, [ActorUnavailableError("no answer", about) for _ in range(7)])
-    on_workers(small.experiment("faults.max_failures=0"), tmp_path, pool, 2)
-    all_there(pool)
-    assert pool.workers == before
-    assert_same(tmp_path, small.undisturbed())
+    refusing(monkeypatch, [OutOfMemoryError("no memory is left")] * 2)
+    with pytest.raises(RunFailed, match=r"lost 2 time\(s\).*max_failures=1\): no memory is left"):
+        on_workers(small.experiment("faults.max_failures=1"), tmp_path, pool, 1)

@@ -10,6 +10,7 @@ import pytest
 import ray
 from small import numbers, on_workers
 
+from fedray.runtime.memory import peak_rss
 from fedray.runtime.resolve import resolve
 
 CLIENTS = 1000
@@ -39,7 +40,7 @@ def images(tmp_path_factory):
 @pytest.mark.slow
 def test_a_thousand_clients_on_two_workers(pool, images, tmp_path):
     two = pool.workers[:2]
-    before = ray.get([worker.peak_rss.remote() for worker in two])
+    before = ray.get([worker.__ray_call__.remote(lambda _: peak_rss()) for worker in two])
     experiment = resolve(
         "fedtsp_digits",
         [
@@ -59,5 +60,5 @@ def test_a_thousand_clients_on_two_workers(pool, images, tmp_path):
     assert [len(record["metrics"]["per_client"]) for record in rounds] == [CLIENTS, CLIENTS]
     assert len(rounds[1]["participants"]) == CLIENTS
     assert rounds[1]["up_params_by_kind"]["prototypes"] > CLIENTS * 16
-    after = ray.get([worker.peak_rss.remote() for worker in two])
+    after = ray.get([worker.__ray_call__.remote(lambda _: peak_rss()) for worker in two])
     assert all(b - a < 300e6 for a, b in zip(before, after, strict=True))

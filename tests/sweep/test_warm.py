@@ -116,7 +116,7 @@ class _Pool:
     def __init__(self, *_: object, **__: object) -> None:
         self.is_open = True
         self.looked_at: list[Any] = []
-        self.look_at = self.looked_at.append
+        self.prefetch = self.looked_at.append
 
     def close(self) -> None:
         self.is_open = False

@@ -41,10 +41,10 @@ from fedray.core import (
     SummingMethod,
     Total,
     Trained,
-    TreeSum,
     algorithms,
     mean_of,
     payload_field,
+    total_of,
     weighed,
 )
 from fedray.errors import nearest
@@ -228,10 +228,9 @@ def mean_tensors(
         weights: p_k by client.
         uploads: tensors by client and name.
     """
-    total = TreeSum.of(uploads)
-    for client, upload in uploads.items():
-        total.add(client, {"mean": weighed(upload, weights[client])})
-    return mean_of(total.total()["mean"], 1.0, next(iter(uploads.values())))
+    weighted = {client: (upload, weights[client]) for client, upload in uploads.items()}
+    total = total_of(lambda pair: {"mean": weighed(*pair)}, weighted)
+    return mean_of(total["mean"], 1.0, next(iter(uploads.values())))
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:

@@ -128,7 +128,7 @@ def aggregate(
         Prototypes [C, d] (zero where absent) and which classes are present [C].
     """
     total = total_of(lambda upload: class_sums(upload, classes, how), uplinks)
-    return class_means(total.sums or {}, how)
+    return class_means(total.sums, how)
 
 
 def class_sums(upload: LocalPrototypes, classes: int, how: Aggregation) -> Tensors:

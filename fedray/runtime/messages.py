@@ -1,0 +1,69 @@
+"""How tensors travel between Ray's processes: as NumPy arrays, which the receiver maps."""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import warnings
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import torch
+from ray.util import register_serializer
+from torch import Tensor
+
+SMALL = 100_000
+"""Bytes up to which Ray sends a value within the call itself."""
+
+
+class Message(NamedTuple):
+    """A small value, pickled.
+
+    Attributes:
+        head: the pickle, without the tensors.
+        buffers: the tensors' bytes.
+    """
+
+    head: bytes
+    buffers: Sequence[bytes]
+
+
+def register_tensors() -> None:
+    """Let this process, a driver, server or worker, send and receive tensors.
+
+    A received tensor may be a view of read-only shared memory, which stays as long as the view.
+    Steps get private copies, so torch's warning about read-only arrays is silenced.
+    """
+    register_serializer(Tensor, serializer=_array, deserializer=torch.from_numpy)
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+
+def to_message(value: Any) -> Any:
+    """Pickle a small value; return a large one unchanged.
+
+    Ray's pickler asks Python about every object, and every value that it unpickles keeps the whole
+    call's memory. A value that only Ray's pickler can handle is returned unchanged, too.
+    """
+    file, buffers = BytesIO(), list[pickle.PickleBuffer]()
+    try:
+        _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return value
+    parts = [buffer.raw() for buffer in buffers]
+    if sum(part.nbytes for part in parts) > SMALL:
+        return value
+    return Message(file.getvalue(), [bytes(part) for part in parts])
+
+
+def from_message(value: Any) -> Any:
+    """Return the value that `to_message` was given."""
+    return pickle.loads(value.head, buffers=value.buffers) if isinstance(value, Message) else value
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.numpy()
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = copyreg.dispatch_table | {Tensor: lambda t: (torch.from_numpy, (_array(t),))}
