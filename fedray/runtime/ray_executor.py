@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -114,43 +114,46 @@ class RayExecutor:
         Raises:
             RunFailed: when workers were lost too often under the same client's step.
         """
-        distinct, positions = _put_once(down)
-        clients, losses = list(down), Counter[int]()
-        timeout = self._faults.reply_timeout_s
+        downloads, clients, losses = _put_once(down), list(down), Counter[int]()
         while clients:
-            workers = self._pool.ready(len(clients))
-            shares = self._shares(round_, clients, workers)
-            if timeout is not None:
-                shares = [(worker, [client]) for worker, share in shares for client in share]
-                self._warm_up(workers)  # the time is for steps, not for a worker that starts
-            calls = []
-            for worker, share in _cut_to_calls(shares):
-                argument = self._share(worker, round_, share, distinct, positions)
-                calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
-            late, behind = _late(calls, timeout)
-            clients, lost = [], set[Any]()
+            calls = self._send(kind, name, round_, clients, downloads)
+            late, behind = _late(calls, self._faults.reply_timeout_s)
+            lost = {call.worker for call in calls if call.ref in late}
+            for worker in lost:
+                self._pool.restart(worker)  # nobody needs what it is busy with
+            clients = []
             for call in calls:
-                error: Exception | None = None
-                if call.ref in late:
-                    lost.add(call.worker)
-                    self._pool.restart(call.worker)  # nobody needs what it is busy with
-                    if not runs_late_again:
-                        yield call, None
-                        continue
-                    error = TimeoutError("no answer to a test within faults.reply_timeout_s")
-                elif call.ref not in behind:
-                    try:
-                        yield call, _answer(call.ref)
-                        continue
-                    except LOST as found:
-                        if call.worker not in lost:  # the calls behind it had not begun
-                            lost.add(call.worker)
-                            self._pool.suspend(call.worker)
-                            error = found
+                answer, error = _outcome(call, late, behind)
+                if error is None or (call.ref in late and not runs_late_again):
+                    yield call, answer
+                    continue
                 clients += call.clients
-                if error is not None:
+                if call.ref in late or call.worker not in lost:  # calls behind it had not begun
                     losses.update(call.clients)
                     self._check_losses(losses, error)
+                if call.worker not in lost:
+                    lost.add(call.worker)
+                    self._pool.suspend(call.worker)
+
+    def _send(
+        self,
+        kind: str,
+        name: str,
+        round_: int,
+        clients: Sequence[int],
+        downloads: tuple[Sequence[Any], Mapping[int, int]],
+    ) -> list[Call]:
+        """Divide clients among the workers that answer, and call these."""
+        workers = self._pool.ready(len(clients))
+        shares = self._shares(round_, clients, workers)
+        if self._faults.reply_timeout_s is not None:
+            shares = [(worker, [client]) for worker, share in shares for client in share]
+            self._warm_up(workers)  # the time is for steps, not for a worker that starts
+        calls = []
+        for worker, share in _cut_to_calls(shares):
+            argument = self._share(worker, round_, share, *downloads)
+            calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
+        return calls
 
     def _check_losses(self, losses: Counter[int], error: Exception) -> None:
         """Check how often each client's step was lost.
@@ -276,6 +279,18 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
             distinct.append(message if isinstance(message, Message) else ray.put(payload))
         positions[client] = index[id(payload)]
     return distinct, positions
+
+
+def _outcome(
+    call: Call, late: Collection[Any], behind: Collection[Any]
+) -> tuple[Any, Exception | None]:
+    """Return a call's answer, or the error of a call that is lost, late, or behind a late one."""
+    if call.ref in late or call.ref in behind:
+        return None, TimeoutError("no answer within faults.reply_timeout_s")
+    try:
+        return _answer(call.ref), None
+    except LOST as error:
+        return None, error
 
 
 def _answer(ref: Any) -> Any:

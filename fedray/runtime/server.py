@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -98,8 +98,6 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
     """Yield the rounds of one server actor, to the end of the run or until it is lost.
 
-    Warnings that it yields between rounds are logged.
-
     Raises:
         One of `LOST`: when it was lost.
         FedrayError: whatever stopped the run in its code.
@@ -109,12 +107,7 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            for ref in stream:
-                said = ray.get(ref)
-                if isinstance(said, str):
-                    log.warning("%s", said)
-                else:
-                    yield said
+            yield from _rounds_among(stream)
     except RayTaskError as error:  # its folder is as it wants to leave it
         raise _in_own_terms(error, out) from None
     except BaseException:
@@ -123,6 +116,16 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
             if folder.has_result and not folder.is_finished:
                 folder.write_result(folder.read())  # an actor that is killed cannot do it itself
         raise
+
+
+def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
+    """Yield the rounds that a server's actor yields, and log the warnings between them."""
+    for ref in stream:
+        said = ray.get(ref)
+        if isinstance(said, str):
+            log.warning("%s", said)
+        else:
+            yield said
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def trial_run(ledger: Ledger, trial: Trial, status: Tracked) -> TrackedRun:
     seeds = ",".join(str(seed) for seed in plan.seeds)
     name = f"{words(trial.config)} (trial {trial.number})"
     files = seed_folders(folder, plan.seeds)
-    begun = [started_ms(files[number], run) for number, run in enumerate(runs)]
+    begun = [started_ms(run) for run in runs]
     run = TrackedRun(
         key=run_key(folder, f"{experiment.identity()}-{seeds}", experiment=plan.sweep, name=name),
         name=name,

@@ -86,7 +86,7 @@ def tracked_run(
         params=params,
         tags={**tags, FOLDER_TAG: folder.name},
         status=status,
-        started_ms=started_ms(files, run),
+        started_ms=started_ms(run),
         seconds=run.costs.wall_seconds if run is not None else None,
         rounds=run.rounds if run is not None else (),
         parent=metadata.get("parent"),
@@ -133,13 +133,10 @@ def folder_status(files: RunFolder, run: Run | None) -> Status | None:
     return "FAILED" if files.error.is_file() else "KILLED"
 
 
-def started_ms(files: RunFolder, run: Run | None) -> int:
-    """Return when a run began: its partition is written then, and only then."""
-    if files.partition.is_file():
-        return int(files.partition.stat().st_mtime * 1000)
-    if run is None:
-        return int(time.time() * 1000)
-    return int((files.result.stat().st_mtime - run.costs.wall_seconds) * 1000)
+def started_ms(run: Run | None) -> int:
+    """Return when a run began, in milliseconds since the epoch; now for one that has no rounds."""
+    began = time.time() if run is None or run.started is None else run.started.timestamp()
+    return int(began * 1000)
 
 
 class Tracker:

@@ -180,8 +180,9 @@ def test_a_killed_run_is_read_with_all_whole_lines(tmp_path):
     with folder.rounds_file.open("a") as file:
         file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
     assert folder.read().rounds == [round_(number) for number in range(3)]
-    ((folder, found),) = find_runs([tmp_path])
-    assert (folder, found.done) == (tmp_path, 2)
+    folder.config.write_text("rounds: 3\n")
+    ((path, found),) = find_runs([tmp_path])
+    assert (path, found.done) == (tmp_path, 2)
 
 
 def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedray.config import Experiment
 from fedray.records import Costs, Environment, Event, Round, Run, RunFolder, RunInfo, Traffic
 from fedray.tracking import TrackedRun
+
+STARTED = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 
 
 def make_round(round_: int, seconds: float = 2.0) -> Round:
@@ -41,7 +44,7 @@ def make_run(rounds: int, of: int | None = None, seed: int = 0) -> Run:
         data_sha256="d" * 64,
     )
     costs = Costs(wall_seconds=2.0 * (rounds + 1))
-    return Run(info, [make_round(r) for r in range(rounds + 1)], costs)
+    return Run(info, [make_round(r) for r in range(rounds + 1)], costs, STARTED)
 
 
 def write_run(folder: Path, run: Run) -> Path:

@@ -18,10 +18,10 @@ import pytest
 
 from fedray.cli.upload import main, upload
 from fedray.errors import UserError
-from fedray.records import FolderClaim, Run, RunFolder
+from fedray.records import FolderClaim, RunFolder
 from fedray.tracking import Added, Store, TrackedRun, Tracker, run_key, tracked_run
 from fedray.tracking.describe import params_of
-from tests.tracking.runs import Held, make_round, make_run, tracked, write_run
+from tests.tracking.runs import STARTED, Held, make_round, make_run, tracked, write_run
 
 Serve = Callable[[int], "subprocess.Popen[bytes]"]
 
@@ -57,14 +57,14 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     assert run.data.tags["fedray.key"] == run_key(folder, result.info.identity)
     assert run.data.tags["fedray.folder"] == "run"
     assert run.data.tags["partition_sha256"] == "f" * 64
-    assert run.info.start_time == int((folder / "partition.json").stat().st_mtime * 1000)
+    assert run.info.start_time == int(STARTED.timestamp() * 1000)
     assert run.info.end_time - run.info.start_time == 8000
     accuracy = [(r, make_round(r).metrics["local_accuracy"]) for r in range(4)]
     assert held.history(run, "accuracy/local_accuracy") == accuracy
     assert held.history(run, "traffic/total_up_bytes") == [(0, 0), (1, 100), (2, 300), (3, 600)]
     held.assert_every_metric_once_per_round(run, range(4))
-    names = {"config.yaml", "partition.json", "per_client.json", "result.json"}
-    assert held.artifacts(run) == names
+    names = ("config.yaml", "partition.json", "per_client.json", "result.json", "rounds.jsonl")
+    assert held.artifacts(run) == set(names)
     assert json.loads(held.artifact(run, "per_client.json"))["per_client"]["rounds"] == [0, 1, 2, 3]
     (given,) = run.inputs.dataset_inputs
     assert (given.dataset.name, given.dataset.digest) == ("digits", f"{'d' * 12}-{'f' * 12}")
@@ -391,5 +391,5 @@ def test_a_server_that_dies_and_comes_back(
     run = held.run()
     assert run.info.status == "FINISHED"
     held.assert_every_metric_once_per_round(run, range(10))
-    assert Run.from_json(json.loads(held.artifact(run, "result.json"))) == result
+    assert json.loads(held.artifact(run, "result.json"))["identity"] == result.info.identity
     assert (tmp_path / "kept").is_dir()
