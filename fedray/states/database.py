@@ -51,7 +51,6 @@ _SCHEMA = {
     "blobs": "CREATE TABLE blobs (id INTEGER PRIMARY KEY, content BLOB NOT NULL)",
 }
 _TREES = "SELECT number, file, content, checksum FROM trees LEFT JOIN blobs ON blob = id"
-_PAGE_BYTES = 16384
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """The last bytes of a journal that names another file, which SQLite may then remove."""
 Entry: TypeAlias = StateTree | Place
@@ -206,7 +205,8 @@ class StateDatabase:
                 raise other_format(self.path, version)
             if schema != _SCHEMA:
                 raise ValueError("its tables are not those of fedray")
-            if self.path.stat().st_size % _PAGE_BYTES:
+            ((page_bytes,),) = self._file().execute("PRAGMA page_size").fetchall()
+            if self.path.stat().st_size % page_bytes:
                 raise ValueError("it is cut")
             ((text,),) = self._file().execute("SELECT json FROM facts").fetchall()
             return unsealed(parse_json(text))
@@ -283,7 +283,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def _begin(file: sqlite3.Connection, synchronous: str) -> None:
     """Begin a transaction; make the tables of a new file."""
-    file.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     file.execute("PRAGMA journal_mode = DELETE")
     file.execute(f"PRAGMA synchronous = {synchronous}")
     file.execute("PRAGMA secure_delete = OFF")  # some systems write zeros over what goes

@@ -19,7 +19,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedray.core import Payload, StateTree
-from fedray.core.state import is_tree, leaves
+from fedray.core.state import is_tree
 from fedray.errors import UserError
 
 LARGE = 100_000
@@ -43,7 +43,9 @@ class Place(NamedTuple):
 
 def tree_bytes(tree: StateTree) -> int:
     """Return the bytes of a tree's tensors."""
-    return sum(leaf.nbytes for _, leaf in leaves(tree))
+    return sum(
+        value.nbytes if isinstance(value, Tensor) else tree_bytes(value) for value in tree.values()
+    )
 
 
 def write_tree(path: Path, tree: StateTree) -> Place:
