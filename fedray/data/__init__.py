@@ -20,14 +20,3 @@ from fedray.data.federated import EvalSet, FederatedData, federate, local_split
 from fedray.data.imageset import Domains, ImageSet
 from fedray.data.partitions import build_partition
 from fedray.data.sources import load_images
-
-__all__ = [
-    "Domains",
-    "EvalSet",
-    "FederatedData",
-    "ImageSet",
-    "build_partition",
-    "federate",
-    "load_images",
-    "local_split",
-]

@@ -21,21 +21,3 @@ from fedray.plugins.reading import (
     with_siblings,
 )
 from fedray.plugins.trust import trust, trust_all
-
-__all__ = [
-    "Plugin",
-    "changed_file",
-    "check_module_name",
-    "check_names",
-    "installed_plugin",
-    "is_installed",
-    "located",
-    "needed",
-    "plugin_of",
-    "read_plugin",
-    "trust",
-    "trust_all",
-    "unshipped",
-    "use",
-    "with_siblings",
-]

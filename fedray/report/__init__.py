@@ -34,5 +34,3 @@ Importing this package imports neither matplotlib nor torch.
 from fedray.report.figures import Row, figure_sweep
 from fedray.report.runs import Group, LoadedRun, group, load
 from fedray.report.unfair import warnings_of
-
-__all__ = ["Group", "LoadedRun", "Row", "figure_sweep", "group", "load", "warnings_of"]

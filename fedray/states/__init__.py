@@ -17,19 +17,3 @@ from fedray.states.tensors import (
     tree_bytes,
     write_tree,
 )
-
-__all__ = [
-    "DATABASE",
-    "LARGE",
-    "Place",
-    "StateDatabase",
-    "StateStore",
-    "damaged",
-    "join_payload",
-    "other_format",
-    "read_tree",
-    "split_payload",
-    "state_size",
-    "tree_bytes",
-    "write_tree",
-]

@@ -9,5 +9,3 @@ pyfunc.py  the same models as MLflow loads them
 
 from fedray.trained.model import Predictions, TrainedModel
 from fedray.trained.opened import TrainedModels, open_models
-
-__all__ = ["Predictions", "TrainedModel", "TrainedModels", "open_models"]

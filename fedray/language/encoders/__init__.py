@@ -20,5 +20,3 @@ from fedray.language.encoders.base import (
     encoder_choice,
     encoders,
 )
-
-__all__ = ["EncoderChoice", "TextEncoder", "Tokens", "encoder_choice", "encoders"]

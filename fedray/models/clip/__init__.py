@@ -10,11 +10,3 @@ small/                the package's small CLIP, with its model card
 
 from fedray.models.clip.frozen import FrozenClip, load_clip
 from fedray.models.clip.sources import ClipChoice, clips, small_clip_folder
-
-__all__ = [
-    "ClipChoice",
-    "FrozenClip",
-    "clips",
-    "load_clip",
-    "small_clip_folder",
-]

@@ -24,21 +24,3 @@ from fedray.models.prompted.low_rank import ContrastOutput, PersonalClip
 from fedray.models.prompted.paired import PairedClip, PortfolioClip
 from fedray.models.prompted.texts import PHOTO, ClassTexts
 from fedray.models.prompted.transport import TransportClip
-
-__all__ = [
-    "PHOTO",
-    "AdapterClip",
-    "ClassTexts",
-    "ContextClip",
-    "ContrastOutput",
-    "DualPromptClip",
-    "GeneratorClip",
-    "GroupedClip",
-    "GroupedOutput",
-    "PairedClip",
-    "PersonalClip",
-    "PortfolioClip",
-    "PromptedClip",
-    "TransportClip",
-    "ZeroShotClip",
-]
