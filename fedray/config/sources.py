@@ -21,20 +21,19 @@ KINDS = ("paper", "official code", "ours")
 
 
 def read_sources(name: str) -> dict[str, str]:
-    """The source of each key that an experiment's files set; "" where none says it.
+    """Return the source of each key that an experiment's files set; "" without one.
 
     Raises:
-        UserError: as `sources_of`, and as `read_chain`.
+        UserError: as `sources_of` and `read_chain`.
     """
     return sources_of(read_chain(name))
 
 
 def sources_of(chain: Sequence[ExperimentFile]) -> dict[str, str]:
-    """As `read_sources`, of files that are read already.
+    """Return the source of each key that files from `read_chain` set; "" without one.
 
     Raises:
-        UserError: when a mapping `sources` is none, names a key that is not set, or says of one
-            something that is no source.
+        UserError: if `sources` is no mapping, names a key that is not set, or has another text.
     """
     for index, file in enumerate(chain):
         _check(file, flatten(merged(chain[: index + 1])))
@@ -67,7 +66,7 @@ def _source_of(key: str, chain: Sequence[ExperimentFile]) -> str:
 
 
 def _with_parents(key: str) -> Iterator[str]:
-    """Of "a.b.c": itself, "a.b" and "a"."""
+    """Yield "a.b.c", "a.b" and "a"."""
     while key:
         yield key
         key = key.rpartition(".")[0]

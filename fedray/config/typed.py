@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -18,6 +19,7 @@ from pydantic_core import to_json
 from fedray.config.messages import mistakes
 from fedray.errors import UserError
 from fedray.files import check_name, check_path
+from fedray.registry import parameters_of, registry
 
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -67,24 +69,26 @@ class Component(BaseModel):
 
 
 def component_of(kind: str, default: str, params: Frozen | None = None) -> Any:
-    """A field of typed parameters that is itself something chosen by name.
+    """Declare a field of typed parameters that is itself a component.
 
     Args:
         kind: the kind of thing, a key of `fedray.registry.HOMES`.
-        default: the name that it has where none is given.
-        params: its parameters then.
+        default: the name of the default component.
+        params: the parameters of the default component.
     """
     given = {} if params is None else params.model_dump(mode="json", by_alias=True)
     return Field(Component(name=default, **given), json_schema_extra={"kind": kind})
 
 
 class NoParams(Frozen):
-    """The parameters of what has none."""
+    """The parameters of an entry that has none."""
 
 
-def named(value: Any, default: str) -> Any:
-    """Parameters without a name are the default component's."""
-    return {"name": default, **value} if isinstance(value, Mapping) else value
+def named(default: str) -> BeforeValidator:
+    """Let parameters without a name be those of the component `default`."""
+    return BeforeValidator(
+        lambda value: {"name": default, **value} if isinstance(value, Mapping) else value
+    )
 
 
 def validate(model: type[M], tree: Any, prefix: str = "") -> M:
@@ -93,7 +97,7 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
     Args:
         model: the typed model.
         tree: plain data.
-        prefix: the dotted place of the tree in the experiment, for messages.
+        prefix: the dotted key of the tree in the experiment, for messages.
 
     Raises:
         UserError: with all mistakes, each with its key.
@@ -103,3 +107,22 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
         return model.model_validate_json(to_json(tree, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         raise UserError(mistakes(model, tree, error, prefix)) from None
+
+
+def parameters(component: Component, kind: str, key: str) -> Frozen:
+    """Return the typed parameters of a component.
+
+    Args:
+        component: the name and its parameters.
+        kind: the kind of thing, a key of `fedray.registry.HOMES`.
+        key: the experiment's key, for messages.
+
+    Raises:
+        UserError: if there is no such entry, or a parameter is unknown or out of bounds.
+    """
+    try:
+        entry = registry(kind).get(component.name)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    params: type[Frozen] = parameters_of(entry) or NoParams
+    return validate(params, component.params, key)
