@@ -110,13 +110,13 @@ def _replaced(experiment: Experiment, key: str, component: Component) -> Experim
 
 
 def _with_absolute_paths(experiment: Experiment) -> Experiment:
-    data = experiment.data
-    if data.root is not None:
+    data, root = experiment.data, experiment.data.root
+    if root is not None:
         try:
-            data = data.model_copy(update={"root": str(resolve_root(data.root))})
+            data = data.model_copy(update={"root": str(resolve_root(root))})
         except MissingRoot as error:
             source = registry("data source").get(data.source.name)()
-            raise MissingRoot(f"{error}{source.download_hint(Path(data.root))}") from None
+            raise MissingRoot(f"{error}{source.download_hint(Path(root))}") from None
     model, text = with_absolute_files(experiment.model), with_absolute_files(experiment.text)
     return experiment.model_copy(update={"data": data, "model": model, "text": text})
 

@@ -154,7 +154,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _rows(tensor: Tensor) -> Tensor:
     """Return a view as vectors [rows, width]: matrices by row, other tensors as one vector."""
-    return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() == 2 else tensor.reshape(1, -1)
+    return tensor if tensor.dim() == 2 else tensor.reshape(1, -1)
 
 
 def wire_bytes(kind: Kind, tensor: Tensor, bits: int) -> int:
