@@ -120,7 +120,7 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
     """
     try:
         path = Path(check_path(name))
-    except UserError as error:
+    except ValueError as error:
         raise UserError(f"{kind}: {error}") from None
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         if not path.exists():

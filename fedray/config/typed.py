@@ -24,6 +24,14 @@ from fedray.registry import parameters_of, registry
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
+
+def _as_name(text: str) -> str:
+    try:
+        return check_name(text)
+    except UserError as error:  # pydantic collects ValueErrors alone
+        raise ValueError(str(error)) from None
+
+
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 """What random streams are derived from."""
 LearningRate = Annotated[float, Field(gt=0, le=1e6)]
@@ -36,7 +44,7 @@ Epochs = Annotated[int, Field(ge=1, le=10_000)]
 """Passes over data, or steps, that are done at least once."""
 PathText = Annotated[str, AfterValidator(check_path)]
 """A path, or a name that may be one."""
-FileName = Annotated[str, AfterValidator(check_name)]
+FileName = Annotated[str, AfterValidator(_as_name)]
 """A name that files and folders are named after."""
 
 
