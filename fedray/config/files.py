@@ -102,10 +102,8 @@ def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML text; `where` names it in errors.
 
     Raises:
-        UserError: when the text is not valid YAML, or more of it than can be meant.
+        UserError: when the text is not valid YAML, or is nested too deeply.
     """
-    if len(text) > MOST_BYTES:
-        raise UserError(f"{where} has {len(text)} characters, expected at most {MOST_BYTES}")
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
