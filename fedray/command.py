@@ -137,8 +137,7 @@ def run_command(
         with sigterm_raised():
             args = parsed(cli, argv)
             debug = args.debug
-            with _exits_fail(), _plugins_trusted(getattr(args, "trust", False)):
-                code = action(args)
+            code = _acted(action, args)
             sys.stdout.flush()
             return code
     except UserError as error:
@@ -159,28 +158,23 @@ def run_command(
         end_waiting()
 
 
-@contextmanager
-def _plugins_trusted(asked: bool) -> Iterator[None]:
-    """Run plug-ins without a question after `--trust`."""
-    if not asked:
-        yield
-        return
-    from fedray.plugins import trust_all
+def _acted(action: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command's action, with plug-ins trusted after `--trust`.
 
-    trust_all()
+    Raises:
+        CodeError: if code called `sys.exit`, whose 0 would stand for success.
+    """
+    if trusts := getattr(args, "trust", False):
+        from fedray.plugins import trust_all
+
+        trust_all()
     try:
-        yield
-    finally:
-        trust_all(False)
-
-
-@contextmanager
-def _exits_fail() -> Iterator[None]:
-    """Raise a CodeError if code called `sys.exit`, whose 0 would stand for success."""
-    try:
-        yield
+        return action(args)
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
+    finally:
+        if trusts:
+            trust_all(False)
 
 
 @contextmanager

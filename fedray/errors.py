@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePath
 from traceback import format_exception, walk_tb
+from typing import Any, Self
 
 from fedray.masking import mask
 
@@ -72,6 +73,12 @@ class CodeError(FedrayError):
         if failure.traceback:
             self.add_note(failure.traceback)
 
+    def kept(self, file: object) -> Self:
+        """Return this error with the file that holds its traceback."""
+        kind: Any = type(self)
+        error: Self = kind(*self.args[:-1], str(file))
+        return error
+
     def __str__(self) -> str:
         where = f" (traceback in {self.kept_in})" if self.kept_in else ""
         return f"{self.failure.cause}{where}"
@@ -92,10 +99,6 @@ class ClientError(CodeError):
     def __str__(self) -> str:
         return f"client {self.client}, round {self.round}, step {self.step}: {super().__str__()}"
 
-    def kept(self, file: object) -> ClientError:
-        """Return this error with the file that holds its traceback."""
-        return ClientError(self.client, self.round, self.step, self.failure, str(file))
-
 
 class ServerError(CodeError):
     """The server's own step failed; the message names the round and the step."""
@@ -108,10 +111,6 @@ class ServerError(CodeError):
 
     def __str__(self) -> str:
         return f"server, round {self.round}, step {self.step}: {super().__str__()}"
-
-    def kept(self, file: object) -> ServerError:
-        """Return this error with the file that holds its traceback."""
-        return ServerError(self.round, self.step, self.failure, str(file))
 
 
 class RunFailed(FedrayError):

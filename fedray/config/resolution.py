@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any
 
 from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, override
@@ -19,14 +19,6 @@ from fedray.config.plugins import completed_by_installed, with_plugins
 from fedray.config.typed import Component, Frozen, Tree, parameters, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
-
-
-@runtime_checkable
-class FollowsExperiment(Protocol):
-    """Parameters of which some, left open, follow from the rest of the experiment."""
-
-    def following(self, experiment: Experiment) -> Self:
-        """Return the parameters with what was left open filled in."""
 
 
 def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
@@ -52,7 +44,7 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
     for key, kind in COMPONENTS.items():
         component = attrgetter(key)(experiment)
         params = parameters(component, kind, key)
-        if isinstance(params, FollowsExperiment):
+        if hasattr(params, "following"):  # open parameters follow from the rest of the experiment
             followed = _named(component.name, params.following(experiment))
             experiment = _replaced(experiment, key, followed)
     return completed_by_installed(_with_absolute_paths(experiment))

@@ -176,8 +176,6 @@ def quantise(tensor: Tensor, bits: int) -> Tensor:
     Returns:
         The dequantised values, same shape and type; |v^ - v| <= s/2.
     """
-    if bits < 2:
-        raise ValueError(f"bits={bits}: at least 2 bits are needed")
     levels = 2 ** (bits - 1) - 1
     rows = _rows(tensor).double()
     step = rows.abs().amax(dim=1, keepdim=True) / levels

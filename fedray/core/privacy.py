@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -193,17 +193,10 @@ def _mean(uploads: list[Payload]) -> list[Tensor]:
     ]
 
 
-class Exempt(NamedTuple):
-    """A field of a payload that privacy does not cover."""
-
-    place: str
-    kind: Kind
-
-
-def exempt_fields(uploads: Iterable[type[Payload]]) -> list[Exempt]:
-    """Return the declared fields of payloads that privacy does not cover."""
+def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:
+    """Return place and kind of the payloads' declared fields that privacy does not cover."""
     return [
-        Exempt(f"{payload.__name__}.{field.name}", field.kind)
+        (f"{payload.__name__}.{field.name}", field.kind)
         for payload in uploads
         for field in payload.declared()
         if field.kind in EXEMPT_KINDS
