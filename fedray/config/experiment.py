@@ -29,7 +29,7 @@ from fedray.config.typed import (
 from fedray.plugins import Plugin, use
 
 RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
-"""Keys that say what a run asks of the cluster."""
+"""Keys of the resources that a run takes from the cluster."""
 
 EXECUTION_KEYS = (
     *RESOURCE_KEYS,
@@ -45,17 +45,17 @@ EXECUTION_KEYS = (
     "faults.reply_timeout_s",
     "faults.start_timeout_s",
 )
-"""Keys that say where and how fast numbers are made, not which."""
+"""Keys that determine where and how fast a run executes, but not its numbers."""
 
 LABELS = ("name", "scale")
-"""Keys that name an experiment and change no number."""
+"""Names, which change no number."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
 MOST_IMAGES = 1_000_000_000
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors")
-"""Suffixes that tell a file of weights from a name of weights."""
+"""Suffixes of files of weights; other texts are names of weights."""
 
 
 class DataConfig(Frozen):
@@ -436,7 +436,7 @@ class Experiment(Frozen):
         """Return a hash of all that determines the numbers of a resolved experiment.
 
         Args:
-            data_sha256: the content hash of the images and labels; "" before they have been read.
+            data_sha256: the content hash of images and labels; "" before they are read.
         """
         what = json.dumps([self.reproducibility_key(), data_sha256], sort_keys=True)
         return hashlib.sha256(what.encode()).hexdigest()

@@ -99,11 +99,7 @@ for _tag, _pattern, _first in (
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML text; `where` names it in errors.
-
-    Raises:
-        UserError: when the text is not valid YAML, or is nested too deeply.
-    """
+    """Parse YAML text; raise a UserError that begins with `where` if it is not valid."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -111,11 +107,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
-    """Find `name` as a file, or as NAME.yaml in one of `folders`.
-
-    Raises:
-        UserError: when there is none; it names the nearest one.
-    """
+    """Find `name` as a file, or as NAME.yaml in one of `folders`; else raise a UserError."""
     try:
         path = Path(check_path(name))
     except ValueError as error:
@@ -135,11 +127,7 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
 
 
 def read_mapping(path: Path) -> Tree:
-    """Read one YAML file that must hold a mapping.
-
-    Raises:
-        UserError: when it cannot be read or holds something else.
-    """
+    """Read a YAML file; raise a UserError if it cannot be read or holds no mapping."""
     tree = parse_yaml(read_text(path, "the file", MOST_BYTES), str(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, expected a mapping of keys")
@@ -147,10 +135,10 @@ def read_mapping(path: Path) -> Tree:
 
 
 def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
-    """Lay `over` on `base`; a component with another name replaces the one below it whole.
+    """Return `base` updated by `over`; a component with another name replaces the whole component.
 
     Raises:
-        UserError: when one has a plain value where the other has keys.
+        UserError: if one has a plain value where the other has keys.
     """
     result = deepcopy(base)
     _lay(over, result, "")
@@ -158,11 +146,7 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
 
 
 def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
-    """Set dotted keys (`data.partition.alpha`) in a tree; returns a new tree.
-
-    Raises:
-        UserError: as `merge`.
-    """
+    """Return a tree with dotted keys (`data.partition.alpha`) set, as by `merge`."""
     result = deepcopy(tree)
     for key, value in pairs:
         _lay(reduce(lambda inner, part: {part: inner}, reversed(key.split(".")), value), result, "")
@@ -170,7 +154,7 @@ def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
 
 
 def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
-    """Lay `over` on `below`, in place; `place` is the dotted key of both, with its dot."""
+    """Update `below` by `over`, in place; `place` is the dotted key of both, with a final dot."""
     for key, value in over.items():
         under = below.get(key)
         if f"{place}{key}" in COMPONENTS:
@@ -240,12 +224,12 @@ def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 class ExperimentFile(NamedTuple):
-    """One file of an experiment, without what it extends.
+    """One file of an experiment, without the files that it extends.
 
     Attributes:
-        path: where it is.
-        tree: what it sets itself.
-        sources: where its values are from, as `fedray.config.sources` reads it.
+        path: its path.
+        tree: the keys that it sets.
+        sources: the sources of its values, for `fedray.config.sources`.
     """
 
     path: Path
@@ -254,11 +238,7 @@ class ExperimentFile(NamedTuple):
 
 
 def read_experiment(name: str) -> Tree:
-    """Read a shipped experiment or a file, with what it `extends`, as a tree.
-
-    Raises:
-        UserError: when it does not exist, is not a mapping, or extends itself.
-    """
+    """Read a shipped experiment or a file, with the files that it `extends`, as a tree."""
     return merged(read_chain(name))
 
 
@@ -268,10 +248,10 @@ def merged(chain: Iterable[ExperimentFile]) -> Tree:
 
 
 def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
-    """Read the file of an experiment and all that it extends, the lowest first.
+    """Read an experiment's file and all that it extends, the base first.
 
     Raises:
-        UserError: as `read_experiment`.
+        UserError: if one does not exist, is no mapping, or extends itself.
     """
     path = find_yaml(name, [EXPERIMENTS], "experiment").resolve()
     if path in seen:

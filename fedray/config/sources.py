@@ -1,12 +1,12 @@
-"""Where the values of an experiment come from: the mapping `sources` of its file.
+"""The sources of an experiment's values: the mapping `sources` of its file.
 
     sources:
       rounds: paper, Sec. 4.1
       lr: official code, main.py
       data.augment: "ours: open in the paper"
 
-A source names a key that the file sets, or that it inherits; one that names what holds several keys
-(`optimizer`) is that of all of them. A key that a file sets anew needs a source anew.
+A source belongs to a key that the file sets or inherits, or to a section (`optimizer`) and all its
+keys. A file that sets a key again states the source again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedray.config.files import ExperimentFile, flatten, merged, read_chain
 from fedray.errors import UserError, shown
 
 KINDS = ("paper", "official code", "ours")
-"""What a source begins with."""
+"""The beginnings of a source."""
 
 
 def read_sources(name: str) -> dict[str, str]:

@@ -33,23 +33,23 @@ def _as_name(text: str) -> str:
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-"""What random streams are derived from."""
+"""A seed of random streams."""
 LearningRate = Annotated[float, Field(gt=0, le=1e6)]
-"""Of gradient descent."""
+"""A learning rate."""
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
-"""What a term of a loss is multiplied with; 0 leaves it out."""
+"""The factor of a term of a loss; 0 leaves it out."""
 Temperature = Annotated[float, Field(ge=1e-4, le=1e4)]
-"""What the logits of a softmax are divided by."""
+"""The divisor of a softmax's logits."""
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
-"""Passes over data, or steps, that are done at least once."""
+"""A number of passes over data, or of steps."""
 PathText = Annotated[str, AfterValidator(check_path)]
-"""A path, or a name that may be one."""
+"""A path, or a name that may be a path."""
 FileName = Annotated[str, AfterValidator(_as_name)]
-"""A name that files and folders are named after."""
+"""A part of the names of files and folders."""
 
 
 class Frozen(BaseModel):
-    """Base of everything typed: immutable; unknown keys and infinities are errors."""
+    """Base of all typed data: immutable; unknown keys and infinities are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
@@ -57,7 +57,7 @@ class Frozen(BaseModel):
 
 
 class Component(BaseModel):
-    """Something chosen by name, with parameters of its own.
+    """An entry of a registry and its parameters.
 
     `partition: iid` and `partition: {name: dirichlet, alpha: 0.1}` are both valid.
     """
@@ -72,7 +72,7 @@ class Component(BaseModel):
 
     @property
     def params(self) -> Tree:
-        """The component's own parameters, without its name."""
+        """The parameters, without the name."""
         return dict(self.model_extra or {})
 
 
