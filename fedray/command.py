@@ -1,4 +1,4 @@
-"""How every command reads its words, is stopped, and says in one line what went wrong."""
+"""How every command parses its arguments, is stopped, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -31,33 +31,28 @@ TERMINATED = 128 + signal.SIGTERM
 NOBODY_READS = 128 + signal.SIGPIPE
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable in which Ray tells a submitted job what it is."""
+"""The variable in which Ray describes a submitted job."""
 
 LONGEST_WORD = 500
-"""Characters of a name that a flag takes; MLflow takes no longer ones."""
-
+"""Characters of a name that a flag takes; MLflow accepts no longer ones."""
 
 _sigterm = threading.Event()
 """Whether SIGTERM came: Ray raises a plain `KeyboardInterrupt` in place of what stops its waits."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which `ray job stop` and batch systems send; what stops for Ctrl-C stops for it."""
+    """SIGTERM, which `ray job stop` and batch systems send; handled like Ctrl-C."""
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, as all others are."""
+    """A parser whose errors are a `UserError`."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the words.
-
-        Raises:
-            UserError: always.
-        """
+        """Raise a UserError about wrong arguments."""
         raise UserError(f"{message}; {self._hint(message)}")
 
     def _hint(self, message: str) -> str:
-        """What to do about wrong words; keys that are given as flags are the usual mistake."""
+        """Return what to do; keys that are given as flags are the usual mistake."""
         found = re.match(r"unrecognized arguments: --([\w.-]+)", message)
         takes_keys = any(action.metavar == "key=value" for action in self._actions)
         if found is None or not takes_keys:
@@ -71,15 +66,12 @@ class CommandLine(argparse.ArgumentParser):
 
     def add_debug(self) -> None:
         """Add the flag that `run_command` reads."""
-        self.add_argument(
-            "--debug",
-            action="store_true",
-            help="raise errors with their traceback, not as one line",
-        )
+        help_ = "raise errors with their traceback, not as one line"
+        self.add_argument("--debug", action="store_true", help=help_)
 
 
 def add_trust(cli: argparse.ArgumentParser) -> None:
-    """Add the flag for plug-ins that came with somebody else's files; `run_command` reads it."""
+    """Add the flag for plug-ins that came with other people's files; `run_command` reads it."""
     cli.add_argument(
         "--trust",
         action="store_true",
@@ -100,11 +92,7 @@ def add_plugin(cli: argparse.ArgumentParser) -> None:
 
 
 def as_path(text: str) -> Path:
-    """A folder's path on the command line.
-
-    Raises:
-        argparse.ArgumentTypeError: for what can be no folder.
-    """
+    """Return a path on the command line; raise argparse.ArgumentTypeError if it cannot be one."""
     try:
         return Path(check_path(text))
     except ValueError as error:
@@ -112,11 +100,7 @@ def as_path(text: str) -> Path:
 
 
 def as_word(text: str) -> str:
-    """A name on the command line.
-
-    Raises:
-        argparse.ArgumentTypeError: for nothing, and for what cannot be printed or is too long.
-    """
+    """Return a name on the command line: not empty, printable and of bounded length."""
     if not text.strip() or not text.isprintable() or len(text) > LONGEST_WORD:
         raise argparse.ArgumentTypeError(
             f"a name of at most {LONGEST_WORD} characters is expected, found {shown(text)}"
@@ -125,7 +109,7 @@ def as_word(text: str) -> str:
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """What reads a whole number on the command line, `low` and `high` included."""
+    """Return a function that reads a whole number from `low` to `high` on the command line."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) or not low <= int(text) <= high:
@@ -140,22 +124,20 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 def run_command(
     cli: CommandLine, action: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
 ) -> int:
-    """Parse the words and act; what is raised becomes one line on stderr and an exit code.
+    """Parse the arguments and run `action`; report exceptions as one line on stderr.
 
-    With `--debug` only what the user can mend is one line; anything else is raised.
-    Secrets in what is printed are masked.
+    With `--debug` only a `UserError` is one line; other exceptions are raised. Secrets are masked.
 
     Returns:
-        The action's exit code; 2 for what the user can mend, 1 for a run that failed and for an
-        error in the code, 130 after Ctrl-C, 143 after SIGTERM, 141 when nobody reads the output.
+        The action's exit code; 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143
+        after SIGTERM, 141 if the reader of the output has closed it.
     """
     debug = False
     try:
         with sigterm_raised():
             args = parsed(cli, argv)
             debug = args.debug
-            with _exits_said(), _plugins_trusted(getattr(args, "trust", False)):
-                code = action(args)
+            code = _acted(action, args)
             sys.stdout.flush()
             return code
     except UserError as error:
@@ -176,49 +158,28 @@ def run_command(
         end_waiting()
 
 
-@contextmanager
-def _plugins_trusted(asked: bool) -> Iterator[None]:
-    """Run plug-ins without a question, if `--trust` asks for it."""
-    if not asked:
-        yield
-        return
-    from fedray.plugins import trust_all
-
-    trust_all()
-    try:
-        yield
-    finally:
-        trust_all(False)
-
-
-@contextmanager
-def _exits_said() -> Iterator[None]:
-    """Report code that called `sys.exit` or `os._exit` as failed.
-
-    Its exit code would otherwise be the command's, and 0 would stand for success.
+def _acted(action: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command's action, with plug-ins trusted after `--trust`.
 
     Raises:
-        CodeError: in place of its SystemExit; SIGTERM raises `Terminated`.
+        CodeError: if code called `sys.exit`, whose 0 would stand for success.
     """
-    leave, process, thread = os._exit, os.getpid(), threading.get_ident()
+    if trusts := getattr(args, "trust", False):
+        from fedray.plugins import trust_all
 
-    def raise_exit(status: int) -> NoReturn:
-        if (os.getpid(), threading.get_ident()) != (process, thread):
-            leave(status)  # of a forked child, or of a thread that ends the process
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = raise_exit
+        trust_all()
     try:
-        yield
+        return action(args)
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
     finally:
-        os._exit = leave
+        if trusts:
+            trust_all(False)
 
 
 @contextmanager
 def sigterm_raised() -> Iterator[None]:
-    """Raise SIGTERM as `Terminated`, so that what is open is closed; in the main thread alone."""
+    """Raise SIGTERM as `Terminated` in the main thread, so that open files are closed."""
     with sigterm_kept():
         if threading.current_thread() is threading.main_thread():
             _sigterm.clear()
@@ -228,7 +189,7 @@ def sigterm_raised() -> Iterator[None]:
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Put the handler of SIGTERM back after code that sets its own, as Ray does when it starts."""
+    """Restore the handler of SIGTERM after code that sets its own, as Ray does when it starts."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -248,25 +209,17 @@ def _is_terminated(stop: KeyboardInterrupt) -> bool:
 
 
 def parsed(cli: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The words of a command, with flags between key=value words where it can have them.
-
-    Raises:
-        UserError: as the parser's errors.
-    """
-    return cli.parse_intermixed_args(argv) if _intermixed(cli) else cli.parse_args(argv)
-
-
-def _intermixed(cli: argparse.ArgumentParser) -> bool:
-    """Whether flags may stand between key=value words; commands with commands cannot have that."""
-    return not any(isinstance(action, argparse._SubParsersAction) for action in cli._actions)
+    """Parse arguments, with flags between key=value arguments unless there are subcommands."""
+    nested = any(isinstance(action, argparse._SubParsersAction) for action in cli._actions)
+    return cli.parse_args(argv) if nested else cli.parse_intermixed_args(argv)
 
 
 def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
-    """Say at once that the command was stopped: who stopped it may not wait until all is closed.
+    """Print once, before anything is closed, that the command was stopped.
 
     Args:
-        stop: what was raised; it is said of it once.
-        how_to_go_on: what there is to do about it.
+        stop: the exception.
+        how_to_go_on: a hint.
     """
     if getattr(stop, "said", False):
         return
@@ -276,17 +229,15 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
 
 
 def say_wrong(error: object) -> None:
-    """Say in one line what the user can mend."""
+    """Print a mistake of the user in one line."""
     _say(f"error: {one_line(error)}")
 
 
 def go_on_with(*words: object) -> str:
-    """What to do about a command that was stopped: the command that goes on where it was.
-
-    Inside a job of Ray's that is another job: this one's cluster is not where the user is.
+    """Return the command that continues a stopped one: in a Ray job, another job.
 
     Args:
-        words: behind `python -m`.
+        words: the arguments of `python -m`.
     """
     command = shlex.join(["python", "-m", *map(str, words)])
     job = os.environ.get(JOB)
@@ -299,25 +250,25 @@ def go_on_with(*words: object) -> str:
 def _print_masked(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print a traceback as Python does, without secrets."""
+    """Print a traceback without secrets."""
     print(mask("".join(format_exception(kind, error, trace))), file=sys.stderr, end="")
 
 
 def _described(error: Exception) -> str:
-    """What happened; of what was not raised on purpose, also where."""
+    """Return a message about an error, with its place unless fedray raised it on purpose."""
     if isinstance(error, FedrayError):
         return one_line(error)
     return f"{_placed(error)}; --debug shows the traceback"
 
 
 def _placed(error: BaseException) -> str:
-    """What was raised, and where."""
+    """Return an error with the file and line that raised it."""
     last = extract_tb(error.__traceback__)[-1]
     return f"{named(error)} ({last.filename}, line {last.lineno})"
 
 
 def _nobody_reads() -> bool:
-    """Whether who read stdout has closed it; then what is left in it is let go."""
+    """Return True if the reader of stdout has closed it, and drop the rest of the output."""
     try:
         output = sys.stdout.fileno()
     except OSError:  # in a notebook or a test it is no file

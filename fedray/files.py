@@ -1,4 +1,4 @@
-"""Where files live, files that are there whole or not at all, and files made once per node."""
+"""Write files atomically, check names and paths, and find and reserve fedray's folders."""
 
 from __future__ import annotations
 
@@ -13,30 +13,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import StringIO
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fedray.errors import RunFailed, UserError, named, shown
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
-"""What `write_atomic`, `replace_whole` and `save_models` call what they have begun."""
+"""Names of unfinished files of `replace_whole` and `save_models`."""
 LOCK = ".lock"
-"""What a process holds as long as a folder is its own."""
+"""The file that a process locks while it writes to a run's folder."""
 LONGEST_FILE_NAME = 255
-"""Bytes in the name of a file, on the file systems that we know."""
+"""Bytes in the name of a file."""
 LONGEST_PATH = 4096
-"""Characters in a path, as Linux has it."""
+"""Characters in a path on Linux."""
 LONGEST_NAME = 100
 """Bytes in the name of an experiment; file names are made of it and a time."""
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: a reader sees the old file or the new one.
-
-    Raises:
-        OSError: when it cannot be written; nothing is left behind.
-    """
+    """Replace `path` by `text` in one step: a reader sees the old file or the new one."""
 
     def write(temporary: Path) -> None:
         with temporary.open("w", encoding="utf-8") as file:
@@ -48,41 +43,26 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace `path` by `data` as JSON, in one step; a NaN is an error, not "NaN".
-
-    Raises:
-        ValueError: when a number is not finite.
-    """
+    """Replace `path` by `data` as JSON, in one step; a NaN is a ValueError."""
     write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    """Replace `path` by a table for other programs, in one step.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
+    """Replace `path` by a CSV table, in one step."""
     text = StringIO(newline="")
     csv.writer(text).writerows(rows)
     write_atomic(path, text.getvalue())
 
 
 def remove_torn(folder: Path) -> None:
-    """Remove what processes that were killed while they wrote in `folder` left half-written there.
-
-    The caller keeps others out of the folder meanwhile.
-    """
+    """Remove unfinished files of processes that were killed; the caller holds the folder's lock."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if is_temporary(path.name):
             remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a folder with all it holds, or a link, but not what the link leads to.
-
-    Raises:
-        OSError: if it is a file and cannot be removed.
-    """
+    """Remove a file, a folder with its content, or a link without its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -90,17 +70,13 @@ def remove(path: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return True if this is the name of something that is still being written."""
+    """Return True if this is the name of an unfinished file."""
     return bool(_TEMPORARY.fullmatch(name))
 
 
 @contextmanager
 def full_disk_said(folder: Path) -> Iterator[None]:
-    """Have a disk without room end what is written to `folder` with one sentence.
-
-    Raises:
-        RunFailed: in place of the error that said so.
-    """
+    """Raise a RunFailed with one sentence in place of an error of a full disk."""
     try:
         yield
     except Exception as error:
@@ -114,22 +90,22 @@ def full_disk_said(folder: Path) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk or a quota has no room left; safetensors says so in words alone."""
+    """Return True if a disk or a quota is full; safetensors only has the words."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return "No space left on device" in named(error)
 
 
 def read_text(path: Path, what: str, most: int) -> str:
-    """Read a small file that a user gives.
+    """Read a small file of a user.
 
     Args:
         path: the file.
-        what: what it is, the beginning of an error message.
-        most: bytes; a larger file cannot be meant.
+        what: the beginning of an error message.
+        most: bytes; a larger file is refused.
 
     Raises:
-        UserError: when it is no plain file, too large, not readable or not UTF-8.
+        UserError: if it is no plain file, too large, not readable or not UTF-8.
     """
     try:
         status = path.stat()
@@ -146,18 +122,14 @@ def read_text(path: Path, what: str, most: int) -> str:
 
 
 def check_path(text: str) -> str:
-    """Refuse what can be no path: nothing, a control character, a part that no disk takes.
-
-    Raises:
-        UserError: with what is wrong about it.
-    """
+    """Return `text`; raise a ValueError if it is empty, unprintable or too long for a path."""
     if not text.strip():
-        raise UserError("a path is expected, found an empty text")
+        raise ValueError("a path is expected, found an empty text")
     if not text.isprintable():
-        raise UserError(f"the path {shown(text)} has a character that cannot be printed")
+        raise ValueError(f"the path {shown(text)} has a character that cannot be printed")
     longest = max(len(os.fsencode(part)) for part in text.split("/"))
     if longest > LONGEST_FILE_NAME or len(text) > LONGEST_PATH:
-        raise UserError(
+        raise ValueError(
             f"the path {shown(text)} is too long; a part may have {LONGEST_FILE_NAME} bytes, "
             f"all of it {LONGEST_PATH}"
         )
@@ -165,11 +137,7 @@ def check_path(text: str) -> str:
 
 
 def check_name(text: str) -> str:
-    """Refuse a name that cannot be part of a file's name: it must stay in its folder.
-
-    Raises:
-        UserError: with what is wrong about it.
-    """
+    """Return `text`; raise a UserError if it cannot be the name of a file or folder."""
     if not text.isprintable() or text != text.strip() or not text:
         wrong = "is empty, has a blank at its end or a character that cannot be printed"
     elif set(text) & set("/\\:"):
@@ -184,16 +152,12 @@ def check_name(text: str) -> str:
 
 
 def file_name(text: str) -> str:
-    """A text as part of a file's name: short, and of characters that every system takes."""
+    """Return a text as part of a file's name: at most 80 portable characters."""
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder where it is missing.
-
-    Raises:
-        UserError: when that cannot be done.
-    """
+    """Make a folder if it is missing; raise a UserError if that is impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -201,7 +165,7 @@ def make_folder(folder: Path) -> None:
 
 
 def cannot_write(folder: Path, error: OSError) -> UserError:
-    """Says that a folder cannot be written, and why."""
+    """Return the error for a folder that cannot be written."""
     return UserError(
         f"the folder {folder} cannot be written ({error.strerror or error}); make room or rights "
         "for it, or choose another with --out"
@@ -209,40 +173,35 @@ def cannot_write(folder: Path, error: OSError) -> UserError:
 
 
 def results_uri() -> str | None:
-    """$FEDRAY_RESULTS where it is a URI: s3://bucket/results; then results are copied there."""
+    """Return $FEDRAY_RESULTS if it is a URI, s3://bucket/results, to which results are copied."""
     chosen = os.environ.get("FEDRAY_RESULTS", "")
     return chosen if "://" in chosen else None
 
 
 def results_home() -> Path:
-    """$FEDRAY_RESULTS where it is a folder, else ~/fedray_results; absolute."""
+    """Return $FEDRAY_RESULTS if it is a folder, else ~/fedray_results; absolute."""
     chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
     return Path(chosen or Path.home() / "fedray_results").resolve()
 
 
 def tables_home() -> Path:
-    """Where tables are."""
+    """Return the folder of tables."""
     return results_home() / "tables"
 
 
 def tables_runs() -> Path:
-    """Where their runs are, each in a folder named after what determines its numbers."""
+    """Return the folder of tables' runs, each in a folder named by its identity."""
     return tables_home() / "runs"
 
 
 def cache_folder() -> Path:
-    """The folder of everything that can be made again: $FEDRAY_CACHE, else ~/.cache/fedray."""
-    chosen = os.environ.get("FEDRAY_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fedray"
+    """Return the folder of files that can be made again: $FEDRAY_CACHE, else ~/.cache/fedray."""
+    return Path(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray").expanduser()
 
 
 @contextmanager
 def node_lock(path: Path) -> Iterator[None]:
-    """Let one process of this node at a time make `path`; its folder is made when missing.
-
-    Raises:
-        OSError: when the folder or the lock cannot be made.
-    """
+    """Let one process of this node at a time make `path`; make its folder if it is missing."""
     from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -251,37 +210,33 @@ def node_lock(path: Path) -> Iterator[None]:
 
 
 def stamp() -> str:
-    """What the folder of an invocation is called: the time, to the second."""
+    """Return the name of an invocation's folder: the time, to the second."""
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
 def reserve(place: Path) -> Path:
-    """Make a folder for one alone: `place`, or the next of place-2, place-3, ... that is free.
+    """Make a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
 
     Two commands that begin in the same second get one each.
 
     Raises:
-        UserError: when it cannot be made.
+        UserError: if it cannot be made.
     """
-    for number in count(1):
-        found = place if number == 1 else place.with_name(f"{place.name}-{number}")
+    folder, number = place, 1
+    while True:
         try:
-            found.mkdir(parents=True)
+            folder.mkdir(parents=True)
+            return folder
         except FileExistsError:
-            continue
+            number += 1
+            folder = place.with_name(f"{place.name}-{number}")
         except OSError as error:
-            raise cannot_write(found, error) from None
-        return found
-    raise AssertionError("numbers do not end")
+            raise cannot_write(folder, error) from None
 
 
 @contextmanager
 def unused_removed(reserved: Path | None) -> Iterator[None]:
-    """Remove a folder that was reserved, where what ends in an error has written nothing to it.
-
-    Args:
-        reserved: the folder; None where none was.
-    """
+    """Remove a reserved folder, if there is one, after an error that left it empty."""
     try:
         yield
     except BaseException:
@@ -291,7 +246,7 @@ def unused_removed(reserved: Path | None) -> Iterator[None]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder with nothing but a lock in it, and what that empties below the results."""
+    """Remove a folder that holds at most a lock, and its empty parents below the results."""
     with suppress(OSError):
         if [path.name for path in folder.iterdir()] == [LOCK]:
             (folder / LOCK).unlink()
@@ -302,11 +257,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace `path` by what `write` writes to the path that it is given; never seen torn.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
+    """Replace `path` in one step by the file that `write` writes to the path it is given."""
     temporary = path.with_name(f".{os.getpid()}.tmp.{path.name}")
     try:
         write(temporary)
@@ -316,7 +267,7 @@ def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or a folder's names, on the disk: whole after a node went down."""
+    """Flush a file, or a folder's names, to the disk, so that they survive a crash of the node."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,12 +1,9 @@
-"""Folders whose files are checked before they are used: written once, mapped by many processes.
+"""Folders of files that are written once, checked before use, and mapped by many processes.
 
-`meta.json` holds a CRC-32 of every MiB of every other file, and a hash of itself. They find what a
-disk, a copy or a stray program did to the files; who also rewrites `meta.json` to fit is found by
-nothing in the folder.
-
-Reading all of it costs 0.4 s a GB and thread (zlib's CRC-32, 2.6 GB/s; SHA-256 1.6 GB/s with the
-processor's instructions for it and 0.4 GB/s without). `checked.json` remembers when that was done,
-so that one process of a node does it for those that start with it.
+`meta.json` holds a CRC-32 of every MiB of every other file, and a hash of itself, which find damage
+by disks, copies and other programs. Checking costs 0.4 s per GB and thread (CRC-32 2.6 GB/s;
+SHA-256 0.4 to 1.6 GB/s). `checked.json` remembers the last check, so that one process of a node
+does it for all that start at the same time.
 """
 
 from __future__ import annotations
@@ -37,21 +34,17 @@ _log = logging.getLogger(__name__)
 
 
 class Damaged(Exception):
-    """A folder does not hold what was written into it; says which file."""
+    """A file of a folder is missing or not as it was written."""
 
 
 def threads() -> int:
-    """How many threads of this process are worth having for work that frees the interpreter."""
+    """Return the number of threads for work that releases the interpreter lock."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(_MOST_THREADS, allowed or 1)
 
 
 def seal(folder: Path, content: dict[str, Any]) -> None:
-    """Write `meta.json`: the content, and the checksums of all other files; nothing may follow.
-
-    Raises:
-        OSError: when it cannot be written.
-    """
+    """Write `meta.json`, with `content` and the checksums of all other files, as the last file."""
     sums = {path.name: _checksums(path) for path in sorted(folder.iterdir())}
     meta = {"content": content, "files": sums}
     with (folder / _META).open("w", encoding="utf-8") as file:
@@ -61,19 +54,19 @@ def seal(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """The content that a sealed folder's `meta.json` holds; the other files are not looked at.
+    """Return the content of a folder's `meta.json` without checking the other files.
 
     Raises:
-        Damaged: when it is not there or not as it was written.
+        Damaged: if `meta.json` is missing or not as it was written.
     """
     return dict(_read(folder)["content"])
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Read every byte of a sealed folder; gives what `read_meta` gives.
+    """Read every byte of a folder, and return the content of its `meta.json`.
 
     Raises:
-        Damaged: when a file is missing or not as it was written.
+        Damaged: if a file is missing or not as it was written.
     """
     meta = _read(folder)
     for name, sums in meta["files"].items():
@@ -87,17 +80,15 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def check_or_make(folder: Path, what: str, make: Callable[[Path], None]) -> None:
-    """Have a sealed folder made by the first process of this node that needs it; check it later.
-
-    One that is damaged is made again, which is said.
+    """Check a folder, or make it if it is missing or damaged, once per node.
 
     Args:
-        folder: where it is wanted.
-        what: is in it, for messages.
-        make: writes the files into the folder that it is given, which then takes its place whole.
+        folder: the folder.
+        what: a word for its content, for messages.
+        make: writes the files into the folder that it is given.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: if it cannot be written.
     """
     if _just_checked(folder):
         return
@@ -116,7 +107,7 @@ def _just_checked(folder: Path) -> bool:
 
 
 def _found_whole(folder: Path, what: str) -> bool:
-    """Check what is there and remember it; say so when it is damaged."""
+    """Check a folder and remember the check; warn if it is damaged."""
     if not folder.exists():
         return False
     try:
@@ -141,11 +132,11 @@ def _replace(folder: Path, make: Callable[[Path], None]) -> None:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What is known of a folder's files as they are now.
+    """The times of a folder's last checks, valid until one of its files changes.
 
     Attributes:
-        checked: when they were last read and found whole, in seconds since the epoch.
-        compared: when they were last compared with what they were made from.
+        checked: when all files were last found undamaged, in seconds since the epoch.
+        compared: when they were last compared with their source.
     """
 
     checked: float
@@ -153,21 +144,21 @@ class Stamp:
 
     @property
     def lasts(self) -> bool:
-        """Whether the files need not be read again yet."""
+        """True while the files need not be read again."""
         return 0 <= time.time() - self.checked < _CHECK_LASTS
 
     def keep(self, folder: Path) -> None:
-        """Remember it, while the files stay as they are; a folder that is read-only stays so."""
+        """Write the stamp into the folder, unless it is read-only."""
         try:
             files = _identities(folder)
             stamp = {"checked": self.checked, "compared": self.compared, "files": files}
             write_json(folder / _STAMP, stamp)
         except OSError:
-            return  # the next process looks for itself
+            return  # the next process checks, too
 
 
 def stamp_of(folder: Path) -> Stamp | None:
-    """What was kept of a folder; None when there is nothing, or a file was touched since."""
+    """Return the stamp of a folder; None without one, or if a file was changed since."""
     try:
         kept = _json(folder / _STAMP)
         if kept["files"] != _identities(folder):
@@ -178,7 +169,7 @@ def stamp_of(folder: Path) -> Stamp | None:
 
 
 def _identities(folder: Path) -> dict[str, list[int]]:
-    """Each file's inode, size and times; the time of change, unlike the others, cannot be set."""
+    """Return each file's inode, size and times, of which programs cannot set the last."""
     found = {}
     for path in folder.iterdir():
         if path.name != _STAMP and not path.name.startswith("."):
@@ -211,9 +202,9 @@ def _hash(meta: dict[str, Any]) -> str:
 
 
 def _checksums(path: Path) -> list[int]:
-    """The CRC-32 of every chunk of a file, and its size.
+    """Return the size of a file and the CRC-32 of every chunk.
 
-    It is read, not mapped, so that a disk's error is an exception and not the end of the process.
+    The file is read, not mapped, so that an error of the disk is an exception.
     """
     size = path.stat().st_size
     chunks = -(-size // _CHUNK)
@@ -224,7 +215,7 @@ def _checksums(path: Path) -> list[int]:
 
 
 def _sums_of(path: Path, first: int, count: int) -> list[int]:
-    """The checksums of `count` chunks from the `first` on, or of those that there are."""
+    """Return the checksums of at most `count` chunks from the `first` on."""
     sums: list[int] = []
     buffer = memoryview(bytearray(_CHUNK))
     with path.open("rb") as file:

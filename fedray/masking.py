@@ -1,7 +1,7 @@
-"""Secrets out of text: every password, key and token that a message or a file must not show.
+"""Remove passwords, keys and tokens from everything that is printed or written to a file.
 
-A server's address may hold them (`http://ada:secret@host:5000`), and libraries repeat an address in
-their errors. What commands print, and what a run's folder keeps of errors, goes through `mask`.
+A server's address may hold them (`http://ada:secret@host:5000`), and libraries repeat addresses in
+their errors.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ _NAME = re.compile(r"(?=.{1,15}$)[A-Z]?[a-z]+(?:[_-][a-z]+)*")
 
 
 def mask(text: str) -> str:
-    """`text` with `***` in the place of every password, key and token that can be told as one.
+    """Return `text` with `***` in place of every password, key and token that can be recognised.
 
-    These are the password in an address, the value of a query's parameter with a telling name, and,
-    wherever they stand, the values of environment variables with such a name
-    (MLFLOW_TRACKING_PASSWORD, AWS_SECRET_ACCESS_KEY) and the passwords in their addresses. The
-    value of a variable that is a plain word is masked in addresses only.
+    These are passwords in addresses, values of query parameters such as `token=`, and, anywhere in
+    the text, the values of environment variables such as MLFLOW_TRACKING_PASSWORD and the passwords
+    in their addresses. The value of a variable that is a plain word is masked in addresses only.
     """
     masked = _USERINFO.sub(_hide_userinfo, text)
     masked = _DATABASE.sub(rf"\1{MASK}@", masked)
@@ -49,7 +48,7 @@ def mask(text: str) -> str:
 
 
 def _hide_userinfo(found: re.Match[str]) -> str:
-    """A user's name stays; what stands without a password may be a token, so it does not."""
+    """Mask the password, or a name without a password, which may be a token."""
     user, colon, _ = found[2].partition(":")
     return f"{found[1]}{user}:{MASK}@" if colon else f"{found[1]}{MASK}@"
 
@@ -67,7 +66,7 @@ def _can_be_masked(secret: str) -> bool:
 
 
 def _in_address(value: str) -> Iterator[str]:
-    """The secrets of a value that is an address."""
+    """Yield the secrets of a value that is an address."""
     _, scheme, rest = value.partition("://")
     if scheme:
         userinfo, _, _ = rest.rpartition("@")

@@ -1,26 +1,26 @@
 """Everything that is chosen by name: one registry for each kind of thing.
 
-An entry is a class or an object with a `name`, typed parameters (`Params`, or `HParams` of a
-method) where it has any, and a docstring whose first line says what it is. A file that registers
-one entry is enough to add it: the command that lists entries, the reference page, validation and
-the nearest-name suggestion follow.
+An entry is a class or an object with a `name`, typed parameters if it has any (`Params`, or
+`HParams` of a method), and a docstring whose first line describes it. One file that registers an
+entry is enough to add it to listings, the reference page, validation and name suggestions.
 
-The file may be one of this package, a plug-in (`fedray.plugins`), whose entries are there while it
-is in use, or one of an installed package with an entry point in the group `fedray.plugins`.
+The file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are available while
+it is used, or to an installed package with an entry point in the group `fedray.plugins`.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedray.errors import PLUGIN_MARK, UserError, named, nearest
 from fedray.files import LONGEST_NAME, check_name
@@ -48,18 +48,10 @@ GROUP = "fedray.plugins"
 """The entry points of installed packages that register something."""
 
 
-class Named(Protocol):
-    """What can be registered."""
-
-    @property
-    def name(self) -> str:
-        """What the experiment calls it."""
-
-
 T = TypeVar("T")
 _registries: dict[str, Registry[Any]] = {}
 _active: tuple[str, ...] = ()
-"""The keys of the plug-ins whose entries are there."""
+"""The keys of the plug-ins whose entries are available."""
 _installed: set[str] = set()
 """The entry points that this process has loaded."""
 
@@ -67,11 +59,11 @@ _installed: set[str] = set()
 class Registry(Generic[T]):
     """The entries of one kind.
 
-    An entry called x is looked for in a module x of the package first; only when it is not there,
-    or all names are asked for, is every module imported.
+    An entry x is looked for in a module x of the package first; all modules are imported if it is
+    not there, or if all names are requested.
 
     Args:
-        kind: what an entry is called in error messages; a key of `HOMES`, or a kind of one's own.
+        kind: the word for an entry in error messages; a key of `HOMES`, or another word.
         package: the dotted name of the package or module whose modules register the entries.
     """
 
@@ -88,7 +80,7 @@ class Registry(Generic[T]):
         """Register an entry under its `name`; also a class decorator.
 
         Raises:
-            ValueError: when it has no name, one that no file can have, or another entry's.
+            ValueError: if it has no name, one that no file can have, or another entry's.
         """
         name = getattr(entry, "name", None)
         if not isinstance(name, str):
@@ -111,7 +103,7 @@ class Registry(Generic[T]):
         """Return the entry called `name`.
 
         Raises:
-            UserError: when there is none; it names the nearest one.
+            UserError: if there is none, with the nearest name.
         """
         for plugin in _active:
             if name in self._plugged.get(plugin, ()):
@@ -127,63 +119,48 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def names(self) -> list[str]:
-        """Every name that is there, sorted."""
+        """Return all names, sorted."""
         return sorted(self._all())
 
     def entries(self) -> list[T]:
-        """Every entry, sorted by name."""
+        """Return all entries, sorted by name."""
         return [entry for _, entry in sorted(self._all().items())]
 
     def home(self, name: str) -> str:
-        """The module that registered an entry; "" of a plug-in's, and where there is none."""
+        """Return the module that registered an entry; "" for a plug-in's or an unknown one."""
         return self._homes.get(name, "")
 
-    def plugged(self, plugin: str) -> Mapping[str, T]:
-        """What a plug-in has registered, by name.
-
-        Args:
-            plugin: its key.
-        """
-        return self._plugged.get(plugin, {})
-
-    def forget(self, plugin: str) -> None:
-        """Drop what a plug-in has registered that did not import."""
-        self._plugged.pop(plugin, None)
-
     def check_taken(self, plugins: Mapping[str, str]) -> None:
-        """Refuse plug-ins that register a name that is there without them, or two the same.
+        """Refuse plug-ins that register a name of this package, or two the same name.
 
         Args:
-            plugins: what messages call them, by their keys.
+            plugins: their labels for messages, by their keys.
 
         Raises:
             UserError: naming the plug-in.
         """
         owner: dict[str, str] = {}
         for plugin, label in plugins.items():
-            for name, entry in self.plugged(plugin).items():
+            for name, entry in self._plugged.get(plugin, {}).items():
                 self._scan()
                 other = self._entries.get(name)
                 if other is not None and not _is_reloaded(other, entry):
-                    whose = self._homes.get(name) or "fedray"
-                elif owner.setdefault(name, label) != label:
-                    whose = owner[name]
+                    home = self._homes.get(name) or "fedray"
                 else:
-                    continue
-                raise UserError(
-                    f"plug-in {label} registers the {self.kind} '{name}', which there is already "
-                    f"(in {whose}); give yours another name"
-                )
+                    home = owner.setdefault(name, label)
+                if home != label:
+                    raise UserError(
+                        f"plug-in {label} registers the {self.kind} '{name}', which there is "
+                        f"already (in {home}); give yours another name"
+                    )
 
     def _all(self) -> dict[str, T]:
         self._scan()
-        found = dict(self._entries)
-        for plugin in _active:
-            found |= self._plugged.get(plugin, {})
-        return found
+        plugged = (self._plugged.get(plugin, {}) for plugin in _active)
+        return reduce(operator.or_, plugged, self._entries)
 
     def _modules(self) -> Iterable[str]:
-        """The package's modules, those of its folders too; none of them is imported."""
+        """Yield the names of all modules below the package, without importing them."""
         package = importlib.import_module(self.package)
         for folder in getattr(package, "__path__", ()):
             yield from _modules_below(Path(folder), self.package)
@@ -198,58 +175,52 @@ class Registry(Generic[T]):
 
 
 def registry(kind: str) -> Registry[Any]:
-    """The registry of a kind, for whoever knows the kind by name alone.
-
-    Raises:
-        KeyError: when there is no such kind.
-    """
+    """Return the registry of a kind, a key of `HOMES`."""
     importlib.import_module(HOMES[kind])
     return _registries[kind]
 
 
 def activate(plugins: Iterable[str]) -> None:
-    """Have the entries of these plug-ins, by their keys, and of no others."""
+    """Make the entries of these plug-ins available, by their keys, and those of no others."""
     global _active
     _active = tuple(plugins)
 
 
 def registered_by(plugin: str) -> dict[str, list[str]]:
-    """The names that a plug-in has registered in this process, by kind.
-
-    Args:
-        plugin: its key.
-    """
-    found = {kind: sorted(each.plugged(plugin)) for kind, each in _registries.items()}
-    return {kind: names for kind, names in found.items() if names}
+    """Return the names that the plug-in with this key has registered in this process, by kind."""
+    names = {kind: sorted(each._plugged.get(plugin, ())) for kind, each in _registries.items()}
+    return {kind: registered for kind, registered in names.items() if registered}
 
 
 def unknown(kind: str, name: str, valid: Collection[str]) -> UserError:
-    """That there is nothing of a name, which name is near, and how one's own is found."""
+    """Return the error for an unknown name: the nearest name, and how to add one's own entry.
+
+    Args:
+        kind: one kind, or several: "model group or architecture".
+        name: the unknown name.
+        valid: the known names.
+    """
     own = "If it is your own, give its file with --plugin."
-    if _active and not any(each.plugged(plugin) for each in _kinds(kind) for plugin in _active):
+    registered = set().union(*map(registered_by, _active))
+    if _active and not registered & set(kind.split(" or ")):
         own = f"The plug-ins that were given register no {kind}."
     return UserError(f"there is no {kind} '{name[:LONGEST_NAME]}'.{nearest(name, valid)} {own}")
 
 
-def _kinds(kinds: str) -> list[Registry[Any]]:
-    """The registries of one kind, or of several, "model group or architecture"."""
-    return [_registries[kind] for kind in kinds.split(" or ") if kind in _registries]
-
-
 def check_taken(plugins: Mapping[str, str]) -> None:
-    """`Registry.check_taken` of every registry."""
+    """Call `Registry.check_taken` of every registry."""
     for each in list(_registries.values()):
         each.check_taken(plugins)
 
 
 def forget(plugin: str) -> None:
-    """`Registry.forget` of every registry."""
+    """Drop everything that the plug-in with this key has registered."""
     for each in _registries.values():
-        each.forget(plugin)
+        each._plugged.pop(plugin, None)
 
 
 def installed_points() -> tuple[EntryPoint, ...]:
-    """The entry points of installed packages, looked for once: it takes a tenth of a second."""
+    """Return the entry points of installed packages; searched once, which takes 0.1 s."""
     return _points(tuple(sys.path))
 
 
@@ -262,7 +233,7 @@ def _load_installed() -> None:
     """Import what installed packages name in `GROUP`, once.
 
     Raises:
-        UserError: when one does not import.
+        UserError: if one does not import.
     """
     for point in installed_points():
         if point.value in _installed:
@@ -280,7 +251,7 @@ def _load_installed() -> None:
 
 
 def _who_registers() -> tuple[str, str | None]:
-    """The module that is being imported, innermost, and the plug-in that it is of."""
+    """Return the innermost module that is being imported, and the key of its plug-in or None."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
@@ -288,12 +259,12 @@ def _who_registers() -> tuple[str, str | None]:
 
 
 def parameters_of(entry: Any) -> Any:
-    """The typed parameters of an entry, a pydantic model; None where it has none."""
+    """Return the pydantic model of an entry's parameters; None if it has none."""
     return getattr(entry, "HParams", None) or getattr(entry, "Params", None)
 
 
 def summary_of(entry: Any) -> str:
-    """The first line of an entry's docstring, or its `summary`, without the full stop."""
+    """Return an entry's `summary`, or the first line of its docstring, without the full stop."""
     own: str | None = getattr(entry, "summary", None)
     text = own or inspect.getdoc(entry if inspect.isclass(entry) else type(entry)) or ""
     return text.split("\n\n")[0].replace("\n", " ").rstrip(".")
@@ -308,12 +279,11 @@ def _modules_below(folder: Path, package: str) -> Iterable[str]:
 
 
 def _is_reloaded(other: Any, entry: Any) -> bool:
-    """Whether two entries are one thing whose module was imported twice."""
-    if inspect.isclass(entry) and inspect.isclass(other):
-        return other.__qualname__ == entry.__qualname__ and _file(other) == _file(entry)
-    return bool(other == entry)
-
-
-def _file(entry: type) -> str:
-    """The file that a class comes from; its module, where that has no file."""
-    return getattr(sys.modules.get(entry.__module__), "__file__", None) or entry.__module__
+    """Return True if two entries are one object whose module was imported twice."""
+    if not (inspect.isclass(entry) and inspect.isclass(other)):
+        return bool(other == entry)
+    files = [
+        getattr(sys.modules.get(each.__module__), "__file__", None) or each.__module__
+        for each in (entry, other)
+    ]
+    return other.__qualname__ == entry.__qualname__ and files[0] == files[1]

@@ -1,10 +1,10 @@
-"""Seconds and bytes as people read them: the one place that writes them."""
+"""Format seconds and bytes."""
 
 from __future__ import annotations
 
 
 def size_of(count: float) -> str:
-    """Bytes: "12 B", "3.4 kB", "5.6 MB", "7.8 GB", in powers of 1,000."""
+    """Format bytes: "12 B", "3.4 kB", "5.6 MB", "7.8 GB", in powers of 1,000."""
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= 0.99995 * one:
             return f"{count / one:.1f} {unit}"
@@ -12,7 +12,7 @@ def size_of(count: float) -> str:
 
 
 def time_of(seconds: float) -> str:
-    """Seconds: "0.4 s", "23 s", "4 min 10 s", "2 h 05 min"."""
+    """Format seconds: "0.4 s", "23 s", "4 min 10 s", "2 h 05 min"."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -1,10 +1,11 @@
-"""What is waited for, with a count of the seconds on a terminal, until something else is said."""
+"""Say what a command waits for; a terminal counts the seconds until the next output."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections.abc import Callable
 from shutil import get_terminal_size
 from typing import Any, TextIO
 
@@ -17,10 +18,9 @@ COUNT = 10
 
 
 def say_next(what: str) -> None:
-    """Say what is being done, or waited for, before there is anything to show.
+    """Print what the command does or waits for next: in a log one plain line.
 
-    On a terminal the seconds are counted behind it until the next output, so that one sees that
-    it lives; in a log it is one plain line.
+    On a terminal the seconds are counted behind the text until the next output.
     """
     end_waiting()
     if sys.stdout.isatty():
@@ -30,76 +30,66 @@ def say_next(what: str) -> None:
 
 
 def end_waiting() -> None:
-    """End the line of what was waited for, if it is still counted."""
+    """End the line of a running count."""
     if isinstance(sys.stdout, _Ending):
-        sys.stdout.counting.end()
+        sys.stdout.end()
 
 
 def seconds_of(seconds: float) -> str:
-    """Whole seconds: they are counted, not measured."""
+    """Format whole seconds."""
     whole = int(seconds)
     return f"{whole} s" if whole < 10 else time_of(whole)
 
 
 class _Counting:
-    """Counts behind a line from a thread; whatever else is printed ends it first.
-
-    Args:
-        line: what is waited for.
-    """
+    """Count seconds behind a line from a thread, until something is written."""
 
     def __init__(self, line: str) -> None:
-        self._out, self._error = sys.stdout, sys.stderr
+        self._streams = sys.stdout, sys.stderr
         fits = len(line) + COUNT < get_terminal_size().columns
         self._line, self._open = (f"{line} ", True) if fits else ("", False)
         self._ended = threading.Event()
-        self._one = threading.RLock()
+        self._lock = threading.RLock()
         self._show(line if fits else f"{line}\n")
-        self._began = time.monotonic()
-        sys.stdout = _Ending(self, self._out)
-        sys.stderr = _Ending(self, self._error)
+        sys.stdout, sys.stderr = (_Ending(self.end, stream) for stream in self._streams)
         threading.Thread(target=self._count, name="waiting", daemon=True).start()
 
     def _count(self) -> None:
+        began = time.monotonic()
         while not self._ended.wait(EVERY):
-            with self._one:
+            with self._lock:
                 if not self._ended.is_set():
                     self._open = True
-                    self._show(f"\r{self._line}{seconds_of(time.monotonic() - self._began)}")
+                    self._show(f"\r{self._line}{seconds_of(time.monotonic() - began)}")
 
     def _show(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        self._streams[0].write(text)
+        self._streams[0].flush()
 
     def end(self) -> None:
-        """Stop counting, end the line, and leave the streams as they were."""
-        with self._one:
+        """Stop counting, end the line, and restore the streams."""
+        with self._lock:
             if self._ended.is_set():
                 return
             self._ended.set()
             if self._open:
                 self._show("\n")
-        if isinstance(sys.stdout, _Ending) and sys.stdout.counting is self:
-            sys.stdout = self._out
-        if isinstance(sys.stderr, _Ending) and sys.stderr.counting is self:
-            sys.stderr = self._error
+        if isinstance(sys.stdout, _Ending):
+            sys.stdout = self._streams[0]
+        if isinstance(sys.stderr, _Ending):
+            sys.stderr = self._streams[1]
 
 
 class _Ending:
-    """A stream that ends a count before it is written to.
+    """A stream that ends a count before it is written to."""
 
-    Args:
-        counting: the count.
-        stream: what is written to.
-    """
-
-    def __init__(self, counting: _Counting, stream: TextIO) -> None:
-        self.counting = counting
+    def __init__(self, end: Callable[[], None], stream: TextIO) -> None:
+        self.end = end
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write behind the line of the count."""
-        self.counting.end()
+        self.end()
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:

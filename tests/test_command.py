@@ -24,11 +24,6 @@ from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
 NOISY = "first\nsecond\r\x1b[31mred\x00 \ud800 " + "x" * 100_000
 
 
-class Unsayable(Exception):
-    def __str__(self):
-        raise KeyError("no message")
-
-
 def ended(action, capsys, argv=()):
     """The exit code and what was said on stderr."""
     cli = CommandLine(prog="prog")
@@ -57,7 +52,6 @@ def deep(args):
         (ValueError(NOISY), 1),
         (CodeError(Failure(NOISY)), 1),
         (ClientError(3, 1, "client_update", Failure(NOISY)), 1),
-        (Unsayable(), 1),
         (MemoryError(), 1),
         (UnicodeDecodeError("utf-8", b"\xff" * 10_000, 0, 1, "bad\nbyte"), 1),
         (OSError(28, "No space left on device", "/x/y\n"), 1),
@@ -78,7 +72,6 @@ def test_one_line_for_whatever_is_raised(error, code, capsys):
 def test_what_has_no_message_is_named(capsys):
     assert "there is not enough memory" in ended(raising(MemoryError()), capsys)[1]
     assert "RecursionError: maximum recursion depth" in ended(deep, capsys)[1]
-    assert "cannot be read (KeyError)" in ended(raising(Unsayable()), capsys)[1]
 
 
 def test_a_failure_is_one_line_too():
@@ -116,31 +109,6 @@ def test_code_that_exits_has_failed(capsys, status):
     assert f"({__file__}, line " in said
     with pytest.raises(CodeError, match="SystemExit"):
         ended(action, capsys, ["--debug"])
-
-
-def test_code_that_ends_the_interpreter_has_failed(tmp_path):
-    """In a process of its own, which the code would end."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os\n"
-        "from fedray.command import CommandLine, run_command\n"
-        "def action(args):\n"
-        "    if os.fork() == 0:\n"
-        "        os._exit(5)\n"
-        "    print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
-        "    os._exit(0)\n"
-        "cli = CommandLine(prog='prog')\n"
-        "cli.add_debug()\n"
-        "code = run_command(cli, action, [])\n"
-        "print('after', code, flush=True)\n"
-        "os._exit(code)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, env=os.environ
-    )
-    assert done.stdout.splitlines() == ["child 5", "after 1"]
-    assert done.returncode == 1
-    assert done.stderr.startswith("failed: SystemExit: os._exit(0)")
 
 
 def test_help_is_no_failure(capsys):

@@ -1,19 +1,16 @@
 """The typed experiment: what can be set, how it is read, and what it resolves to.
 
-typed.py       typed plain data
-messages.py    what is said of data that is invalid
-synonyms.yaml  what other tools call the keys
+typed.py       typed plain data; components and their typed parameters
+messages.py    messages about invalid data
+synonyms.yaml  what other tools call the keys, for suggestions
 experiment.py  every key of an experiment with its unit, bounds and default; its identity
 files.py       YAML files, what they extend, dotted overrides
-listed.py      the plug-ins that a file names
-plugged.py     their texts, in use before an experiment is resolved
-components.py  the typed parameters of what is chosen by name
+plugins.py     an experiment's plug-ins, used before it is resolved
 input_files.py the files that an experiment names: their place and content
 sources.py     where the values of an experiment file come from
 resolution.py  presets, names and defaults: from a tree to a complete experiment
 """
 
-from fedray.config.components import parameters
 from fedray.config.experiment import (
     EXECUTION_KEYS,
     LABELS,
@@ -37,6 +34,7 @@ from fedray.config.files import (
     find_yaml,
     flatten,
     is_key,
+    listed,
     merge,
     merged,
     override,
@@ -48,7 +46,7 @@ from fedray.config.files import (
     read_mapping,
 )
 from fedray.config.input_files import InputFile, content_of, files_of
-from fedray.config.plugged import (
+from fedray.config.plugins import (
     named_plugins,
     read_plugins,
     with_plugins,
@@ -76,6 +74,7 @@ from fedray.config.typed import (
     Tree,
     component_of,
     named,
+    parameters,
     validate,
 )
 from fedray.shipped import EXPERIMENTS

@@ -29,7 +29,7 @@ from fedray.config.typed import (
 from fedray.plugins import Plugin, use
 
 RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
-"""Keys that say what a run asks of the cluster."""
+"""Keys of the resources that a run takes from the cluster."""
 
 EXECUTION_KEYS = (
     *RESOURCE_KEYS,
@@ -45,23 +45,23 @@ EXECUTION_KEYS = (
     "faults.reply_timeout_s",
     "faults.start_timeout_s",
 )
-"""Keys that say where and how fast numbers are made, not which."""
+"""Keys that determine where and how fast a run executes, but not its numbers."""
 
 LABELS = ("name", "scale")
-"""Keys that name an experiment and change no number."""
+"""Names, which change no number."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
 MOST_IMAGES = 1_000_000_000
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors")
-"""Suffixes that tell a file of weights from a name of weights."""
+"""Suffixes of files of weights; other texts are names of weights."""
 
 
 class DataConfig(Frozen):
     """Where the images come from and who owns which."""
 
-    source: Component = Component(name="digits")
+    source: Annotated[Component, named("digits")] = Component(name="digits")
     """A data source: digits, parquet, image_folder, coop, ...; `fedray ls sources` has all."""
     root: PathText | None = None
     """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
@@ -115,16 +115,11 @@ class DataConfig(Frozen):
     """Share of each client's training images that is held out for validation, stratified by class
     (a class keeps at least one image to train on); what is chosen is chosen on them. None: only
     what a few-shot partition gives."""
-    partition: Component = Component(name="fedtsp_dirichlet")
+    partition: Annotated[Component, named("fedtsp_dirichlet")] = Component(name="fedtsp_dirichlet")
     """How images are partitioned among clients: name and parameters (`data.partition.alpha`)."""
-    evolution: Component = Component(name="none")
+    evolution: Annotated[Component, named("repartition")] = Component(name="none")
     """How the clients' data changes while they learn: none, or repartition with phases, each from
     a round on (`data.evolution.phases=[{round: 101, partition: {alpha: 0.5}}]`)."""
-
-    @field_validator("partition", mode="before")
-    @classmethod
-    def _default_partition(cls, value: Any) -> Any:
-        return named(value, "fedtsp_dirichlet")
 
     @field_validator("classes")
     @classmethod
@@ -134,45 +129,20 @@ class DataConfig(Frozen):
             raise ValueError(f"names '{twice}' twice; name every class once")
         return names
 
-    @field_validator("evolution", mode="before")
-    @classmethod
-    def _default_evolution(cls, value: Any) -> Any:
-        return named(value, "repartition")
-
-    @field_validator("source", mode="before")
-    @classmethod
-    def _default_source(cls, value: Any) -> Any:
-        return named(value, "digits")
-
     @model_validator(mode="after")
-    def _resize_has_a_size(self) -> DataConfig:
+    def _keys_agree(self) -> DataConfig:
         if self.resize is not None and self.image_size is None:
             raise ValueError(
                 f"resize={self.resize} says how images become data.image_size pixels wide, which "
                 "is not set; set data.image_size, for example 224, or leave data.resize out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _shared_tests_are_official(self) -> DataConfig:
-        if self.novel and self.test == "local":
-            raise ValueError(
-                "novel=true tests on official test images, but test=local; set data.test=official"
-            )
-        if self.every_domain and self.test == "local":
-            raise ValueError(
-                "every_domain=true tests on official test images, but test=local; set "
-                "data.test=official"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _split_is_read(self) -> DataConfig:
-        if self.split is not None and self.test == "local":
-            raise ValueError(
-                f"split={self.split} names test images, but test=local partitions all images and "
-                "lets clients choose; set data.test=official or leave data.split out"
-            )
+        for key in ("novel", "every_domain", "split"):
+            value = getattr(self, key)
+            if value and self.test == "local":
+                raise ValueError(
+                    f"{key}={str(value).lower() if value is True else value} tests on official "
+                    f"test images, but test=local; set data.test=official or leave data.{key} out"
+                )
         return self
 
 
@@ -186,7 +156,7 @@ class ModelConfig(Frozen):
     projector: int | None = Field(None, ge=1, le=65_536)
     """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
     None: the backbone's output, averaged or repeated to d."""
-    clip: Component = Component(name="small")
+    clip: Annotated[Component, named("openclip")] = Component(name="small")
     """The frozen CLIP of prompt methods, which have no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
@@ -196,22 +166,17 @@ class ModelConfig(Frozen):
     downloaded) or a file of a state dict (.pth, .pt, .safetensors), in every layer that they fit:
     the backbone, and AlexNet's hidden layers where the projector has their widths."""
 
-    @field_validator("clip", mode="before")
-    @classmethod
-    def _default_clip(cls, value: Any) -> Any:
-        return named(value, "openclip")
-
 
 class TextConfig(Frozen):
     """What the server's language model reads."""
 
-    encoder: Component = Component(name="minilm")
+    encoder: Annotated[Component, named("minilm")] = Component(name="minilm")
     """The text encoder: minilm, bert, align, openclip, vectors, random, orthogonal; its
     parameters."""
     descriptions: Annotated[PathText, NamesFile(".json")] | None = None
     """A shipped set of class descriptions, or a JSON file of any source; a relative path is looked
     up below $FEDRAY_DATA, then here."""
-    style: Component = Component(name="fine")
+    style: Annotated[Component, named("fine")] = Component(name="fine")
     """How the texts of a class are made: fine, short or long descriptions, or templates around its
     name (handcrafted, plain, ensemble, name)."""
     names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
@@ -219,16 +184,6 @@ class TextConfig(Frozen):
     the name of a shipped one (imagenet100, domainnet10, office_caltech10), or a JSON file."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Eq. (3) of FedTSP, with the article of the official code."""
-
-    @field_validator("encoder", mode="before")
-    @classmethod
-    def _default_encoder(cls, value: Any) -> Any:
-        return named(value, "minilm")
-
-    @field_validator("style", mode="before")
-    @classmethod
-    def _default_style(cls, value: Any) -> Any:
-        return named(value, "fine")
 
 
 class FaultConfig(Frozen):
@@ -367,9 +322,9 @@ class Experiment(Frozen):
     """Images per local step."""
     lr: LearningRate = 0.01
     """Clients' learning rate; `lr_schedule` says how it changes."""
-    lr_schedule: Component = Component(name="constant")
+    lr_schedule: Annotated[Component, named("constant")] = Component(name="constant")
     """How `lr` changes over rounds: constant, steps or cosine, each with a warm-up if asked for."""
-    optimizer: Component = Component(name="sgd")
+    optimizer: Annotated[Component, named("sgd")] = Component(name="sgd")
     """What takes the clients' steps: sgd, adam or adamw, and its parameters."""
     clip_grad_norm: float | None = Field(None, gt=0, le=1e6)
     """Gradients of a step longer than this, as one vector, are shortened to it; None: never."""
@@ -413,16 +368,6 @@ class Experiment(Frozen):
     """Files (relative to the experiment's file), folders and modules that register methods, models,
     sources and the like of one's own; resolved, with their text, which travels to every worker."""
 
-    @field_validator("optimizer", mode="before")
-    @classmethod
-    def _default_optimizer(cls, value: Any) -> Any:
-        return named(value, "sgd")
-
-    @field_validator("lr_schedule", mode="before")
-    @classmethod
-    def _default_schedule(cls, value: Any) -> Any:
-        return named(value, "constant")
-
     @field_validator("algorithm", mode="before")
     @classmethod
     def _algorithm_is_named(cls, value: Any) -> Any:
@@ -465,14 +410,11 @@ class Experiment(Frozen):
         return self
 
     def tree(self) -> Tree:
-        """The experiment as plain data, as it is written to config.yaml.
-
-        Where there are no plug-ins the key is left out, as in what was written before it was there.
-        """
+        """Return the experiment as plain data; `plugins` is left out if there are none."""
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """As `tree`, for result.json and the tracker: of plug-ins the hashes by their modules."""
+        """Return `tree` for result.json and the tracker: plug-ins as hashes by their modules."""
         tree = self.tree()
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
@@ -481,25 +423,20 @@ class Experiment(Frozen):
     def reproducibility_key(self) -> Tree:
         """Return all that determines the numbers, with the content of files in place of paths."""
         tree = self.record()
-        use(self.plugins)  # which say what their parameters name
+        use(self.plugins)  # their types of parameters say which values name files
         for key, path in files_of(self).items():
             *above, last = key.split(".")
             reduce(getitem, above, tree)[last] = f"sha256:{content_of(path)}"
         for key in (*EXECUTION_KEYS, *LABELS):
             *above, last = key.split(".")
-            owner = tree
-            for part in above:
-                owner = owner[part]
-            owner.pop(last)
-            if not owner:  # no key of it determines numbers: as if there were no such part
-                tree.pop(above[0])
-        return tree
+            reduce(getitem, above, tree).pop(last)
+        return {key: value for key, value in tree.items() if value != {}}
 
     def identity(self, data_sha256: str = "") -> str:
         """Return a hash of all that determines the numbers of a resolved experiment.
 
         Args:
-            data_sha256: the content hash of the images and labels; "" before they have been read.
+            data_sha256: the content hash of images and labels; "" before they are read.
         """
         what = json.dumps([self.reproducibility_key(), data_sha256], sort_keys=True)
         return hashlib.sha256(what.encode()).hexdigest()

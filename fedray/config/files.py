@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from functools import reduce
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedray.config.listed import with_located_plugins
 from fedray.config.typed import Tree
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_path, read_text
+from fedray.plugins import located
 from fedray.shipped import EXPERIMENTS
 
 COMPONENTS: Mapping[str, str] = MappingProxyType(
@@ -43,14 +43,14 @@ LONGEST_KEY = 200
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as everybody expects it.
+    """YAML with few surprises.
 
     1e-3 is a number, a key is a word and stands once. 2026-11-22, 1:30, 010, yes and no are texts:
     YAML 1.1 makes a date, 90, 8, true and false of them, which nobody means.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; its keys are words, and none stands twice."""
+        """Return a mapping; its keys are words, and none stands twice."""
         line, seen = node.start_mark.line + 1, set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
@@ -68,11 +68,11 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what `_Loader` or another reader of YAML would take for something else than a text."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Whether a value that stands twice is written twice: always."""
+        """Write a value that stands twice twice."""
         return True
 
     def represent_lines(self, text: str) -> yaml.ScalarNode:
-        """A text of several lines, such as a plug-in's, as it is read."""
+        """Write a text of several lines, such as a plug-in's, line by line."""
         style = "|" if "\n" in text else None
         return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -99,13 +99,7 @@ for _tag, _pattern, _first in (
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML text; `where` names it in errors.
-
-    Raises:
-        UserError: when the text is not valid YAML, or more of it than can be meant.
-    """
-    if len(text) > MOST_BYTES:
-        raise UserError(f"{where} has {len(text)} characters, expected at most {MOST_BYTES}")
+    """Parse YAML text; raise a UserError that begins with `where` if it is not valid."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -113,14 +107,10 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
-    """Find `name` as a file, or as NAME.yaml in one of `folders`.
-
-    Raises:
-        UserError: when there is none; it names the nearest one.
-    """
+    """Find `name` as a file, or as NAME.yaml in one of `folders`; else raise a UserError."""
     try:
         path = Path(check_path(name))
-    except UserError as error:
+    except ValueError as error:
         raise UserError(f"{kind}: {error}") from None
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         if not path.exists():
@@ -137,11 +127,7 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
 
 
 def read_mapping(path: Path) -> Tree:
-    """Read one YAML file that must hold a mapping.
-
-    Raises:
-        UserError: when it cannot be read or holds something else.
-    """
+    """Read a YAML file; raise a UserError if it cannot be read or holds no mapping."""
     tree = parse_yaml(read_text(path, "the file", MOST_BYTES), str(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, expected a mapping of keys")
@@ -149,10 +135,10 @@ def read_mapping(path: Path) -> Tree:
 
 
 def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
-    """Lay `over` on `base`; a component with another name replaces the one below it whole.
+    """Return `base` updated by `over`; a component with another name replaces the whole component.
 
     Raises:
-        UserError: when one has a plain value where the other has keys.
+        UserError: if one has a plain value where the other has keys.
     """
     result = deepcopy(base)
     _lay(over, result, "")
@@ -160,19 +146,15 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
 
 
 def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
-    """Set dotted keys (`data.partition.alpha`) in a tree; returns a new tree.
-
-    Raises:
-        UserError: as `merge`.
-    """
+    """Return a tree with dotted keys (`data.partition.alpha`) set, as by `merge`."""
     result = deepcopy(tree)
     for key, value in pairs:
-        _lay(_nested(key, value), result, "")
+        _lay(reduce(lambda inner, part: {part: inner}, reversed(key.split(".")), value), result, "")
     return result
 
 
 def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
-    """Lay `over` on `below`, in place; `place` is the dotted key of both, with its dot."""
+    """Update `below` by `over`, in place; `place` is the dotted key of both, with a final dot."""
     for key, value in over.items():
         under = below.get(key)
         if f"{place}{key}" in COMPONENTS:
@@ -181,7 +163,11 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
         if not isinstance(value, Mapping) or under is None:
             below[key] = deepcopy(value)
         elif not isinstance(under, dict):
-            raise _contradiction(f"{place}{key}", under, value)
+            keys = ", ".join(map(str, value)) or "keys"
+            raise UserError(
+                f"{place}{key} is {shown(under)}, and yet {place}{key} has {keys}; leave one of "
+                "them out"
+            )
         elif value.get("name", under.get("name")) != under.get("name"):
             below[key] = deepcopy(value)
         else:
@@ -189,25 +175,22 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
             _lay(value, under, f"{place}{key}.")
 
 
-def _contradiction(key: str, value: Any, inner: Mapping[str, Any]) -> UserError:
-    keys = ", ".join(map(str, inner)) or "keys"
-    return UserError(f"{key} is {shown(value)}, and yet {key} has {keys}; leave one of them out")
-
-
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's tree by dotted key; a component that is only a name has the key `.name`."""
-    return dict(_leaves(tree, ""))
+    """Return a tree by dotted key; a component that is only a name has the key `.name`."""
+    return _leaves(tree, "")
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if path in COMPONENTS and isinstance(value, str):
-            yield f"{path}.name", value
+            leaves[f"{path}.name"] = value
         elif isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{path}.")
+            leaves |= _leaves(value, f"{path}.")
         else:
-            yield path, value
+            leaves[path] = value
+    return leaves
 
 
 def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
@@ -231,30 +214,22 @@ def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text is a dotted key: words with a dot between them."""
+    """Return True if a text is a dotted key: words with a dot between them."""
     return len(text) <= LONGEST_KEY and all(part.isidentifier() for part in text.split("."))
 
 
 def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Pairs of dotted keys and values, shorter keys first: a parent does not undo its children."""
+    """Sort pairs of dotted keys and values, so that a parent does not undo its children."""
     return sorted(pairs, key=lambda pair: pair[0].count("."))
 
 
-def _nested(key: str, value: Any) -> Tree:
-    nested: Any = value
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    tree: Tree = nested
-    return tree
-
-
 class ExperimentFile(NamedTuple):
-    """One file of an experiment, without what it extends.
+    """One file of an experiment, without the files that it extends.
 
     Attributes:
-        path: where it is.
-        tree: what it sets itself.
-        sources: where its values are from, as `fedray.config.sources` reads it.
+        path: its path.
+        tree: the keys that it sets.
+        sources: the sources of its values, for `fedray.config.sources`.
     """
 
     path: Path
@@ -263,24 +238,20 @@ class ExperimentFile(NamedTuple):
 
 
 def read_experiment(name: str) -> Tree:
-    """Read a shipped experiment or a file, with what it `extends`, as a tree.
-
-    Raises:
-        UserError: when it does not exist, is not a mapping, or extends itself.
-    """
+    """Read a shipped experiment or a file, with the files that it `extends`, as a tree."""
     return merged(read_chain(name))
 
 
 def merged(chain: Iterable[ExperimentFile]) -> Tree:
-    """The files of `read_chain`, each laid on those before."""
+    """Merge the files of `read_chain`, each laid on those before."""
     return reduce(merge, (file.tree for file in chain), {})
 
 
 def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
-    """The file of an experiment after all that it extends, the lowest first.
+    """Read an experiment's file and all that it extends, the base first.
 
     Raises:
-        UserError: as `read_experiment`.
+        UserError: if one does not exist, is no mapping, or extends itself.
     """
     path = find_yaml(name, [EXPERIMENTS], "experiment").resolve()
     if path in seen:
@@ -290,7 +261,10 @@ def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
     if base is not None and not isinstance(base, str):
         raise UserError(f"{path}: extends is {shown(base)}, expected an experiment's name")
     tree.setdefault("name", path.stem)
-    tree = with_located_plugins(tree, path.parent)
+    if "plugins" in tree:  # paths are relative to the file
+        tree["plugins"] = [
+            located(each, path.parent) if isinstance(each, str) else each for each in listed(tree)
+        ]
     file = ExperimentFile(path, tree, sources)
     if base is None:
         return [file]
@@ -298,6 +272,23 @@ def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
     return [*read_chain(str(sibling) if sibling.is_file() else base, (*seen, path)), file]
 
 
+def listed(tree: Mapping[str, Any]) -> list[Any]:
+    """Return the plug-ins that a tree names; one may stand without a list.
+
+    Raises:
+        UserError: if they are neither names nor plug-ins as a resolved experiment has them.
+    """
+    given = tree.get("plugins")
+    given = [] if given is None else given
+    given = list(given) if isinstance(given, list | tuple) else [given]
+    for each in given:
+        if not isinstance(each, str | Mapping):
+            raise UserError(
+                f"plugins has {shown(each)}, expected files or modules, for example [mine.py]"
+            )
+    return given
+
+
 def dump_yaml(tree: Any) -> str:
-    """Plain data as YAML, keys in their order."""
+    """Return plain data as YAML, keys in their order."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

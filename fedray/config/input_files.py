@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator
-from pydantic.fields import FieldInfo
 
-from fedray.config.components import parameters
 from fedray.config.files import COMPONENTS
-from fedray.config.typed import Component, Frozen
+from fedray.config.typed import Component, Frozen, parameters
 from fedray.files import check_path
 
 
@@ -55,43 +53,35 @@ def _absolute(value: str | Path) -> str | Path:
     return type(value)((Path(str(base)) / path if there else path).absolute())
 
 
-def files_of(experiment: Frozen) -> dict[str, str]:
+def files_of(params: Frozen, place: str = "") -> dict[str, str]:
     """Return the paths of the files that a resolved experiment names, by dotted key."""
-    return dict(_files(experiment, ""))
-
-
-def _files(params: Frozen, place: str) -> Iterator[tuple[str, str]]:
     fields = type(params).model_fields
-    for name, value in _marked(params):
-        yield place + (fields[name].alias or name), str(value)
+    paths = {place + (fields[name].alias or name): str(value) for name, value in _marked(params)}
     for name, field in fields.items():
         value, key = getattr(params, name), place + (field.alias or name)
         extra = field.json_schema_extra
         kind = extra.get("kind") if isinstance(extra, dict) else COMPONENTS.get(key)
         if isinstance(value, Component) and kind is not None:
-            yield from _files(parameters(value, str(kind), key), f"{key}.")
+            paths |= files_of(parameters(value, str(kind), key), f"{key}.")
         elif isinstance(value, Frozen):
-            yield from _files(value, f"{key}.")
+            paths |= files_of(value, f"{key}.")
+    return paths
 
 
 def _marked(params: Frozen) -> Iterator[tuple[str, str | Path]]:
     """Yield the names and values of the fields that name a file."""
     for name, field in type(params).model_fields.items():
-        mark, value = _mark_of(field), getattr(params, name)
+        value, marks = getattr(params, name), [*field.metadata, *_marks_in(field.annotation)]
+        mark = next((each for each in marks if isinstance(each, NamesFile)), None)
         if mark is not None and mark.matches(value):
             yield name, value
 
 
-def _mark_of(field: FieldInfo) -> NamesFile | None:
-    marks = [each for each in field.metadata if isinstance(each, NamesFile)]
-    return next(iter([*marks, *_marks_in(field.annotation)]), None)
-
-
-def _marks_in(annotation: Any) -> Iterator[NamesFile]:
+def _marks_in(annotation: Any) -> Iterator[Any]:
+    """Yield the metadata of an annotation and of its parts; a `Path` is a file."""
     if annotation is Path:
         yield NamesFile()
-    metadata = getattr(annotation, "__metadata__", ())
-    yield from (each for each in metadata if isinstance(each, NamesFile))
+    yield from getattr(annotation, "__metadata__", ())
     for part in get_args(annotation):
         yield from _marks_in(part)
 

@@ -7,13 +7,26 @@ algorithm. Did you mean 'lambda'?
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedray.config.synonyms import CHOOSES, key_for
 from fedray.errors import nearest, shown
+
+CHOOSES: Mapping[str, str] = MappingProxyType(
+    {
+        "data": "data.source",
+        "model": "model.group",
+        "text": "text.encoder",
+        "report": "report.select",
+    }
+)
+"""Sections, and the key that is probably meant where a section is given a plain value."""
 
 
 def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: str) -> str:
@@ -92,13 +105,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
-    """Return a clause about an unknown key, with the key that was probably meant.
-
-    Args:
-        key: dotted, as it was given.
-        owner: the model that has no such key.
-        root: the model of the whole data.
-    """
+    """Return a clause about an unknown key of `owner`, with the key of `root` probably meant."""
     *above, name = key.split(".")
     valid = [field.alias or field_name for field_name, field in owner.model_fields.items()]
     if not valid and key_for(name) in (None, key):
@@ -108,6 +115,24 @@ def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
     meant = meant.removeprefix(f"{'.'.join(above)}.") if meant and meant != key else None
     near = f" Did you mean '{meant}'?" if meant else nearest(name, valid)
     return f"unknown key '{name}' in {'.'.join(above) or 'the experiment'}.{near}"
+
+
+@cache
+def synonyms() -> Mapping[str, list[str]]:
+    """Return what other tools and papers call the keys (synonyms.yaml)."""
+    text = Path(__file__).with_name("synonyms.yaml").read_text(encoding="utf-8")
+    words: dict[str, list[str]] = yaml.safe_load(text)
+    return words
+
+
+def key_for(word: str) -> str | None:
+    """Return the key that others call `word`, in any case and with dashes or underscores; or None.
+
+    Args:
+        word: the last part of an unknown key.
+    """
+    word = word.lower().replace("-", "_")
+    return next((key for key, words in synonyms().items() if word in words), None)
 
 
 def _elsewhere(name: str, root: type[BaseModel]) -> str | None:

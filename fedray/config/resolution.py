@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any
 
-from fedray.config.components import parameters
 from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, override
 from fedray.config.input_files import with_absolute_files
-from fedray.config.plugged import completed_by_installed, with_plugins
-from fedray.config.typed import Component, Frozen, Tree, validate
+from fedray.config.plugins import completed_by_installed, with_plugins
+from fedray.config.typed import Component, Frozen, Tree, parameters, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
-
-
-@runtime_checkable
-class FollowsExperiment(Protocol):
-    """Parameters of which some, left open, follow from the rest of the experiment."""
-
-    def following(self, experiment: Experiment) -> Self:
-        """The parameters with what was left open filled in."""
 
 
 def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
@@ -40,28 +32,29 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
         pairs: dotted keys and values, as `parse_assignments` gives them.
 
     Raises:
-        UserError: with one sentence about the first thing that is wrong.
+        UserError: naming what is wrong.
     """
     pairs = list(pairs)
     tree = with_plugins(tree, pairs, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     experiment = validate(Experiment, _with_preset(tree, pairs))
     for key, kind in COMPONENTS.items():
-        experiment = _replaced(experiment, key, completed(_at(experiment, key), kind, key))
+        component = completed(attrgetter(key)(experiment), kind, key)
+        experiment = _replaced(experiment, key, component)
     for key, kind in COMPONENTS.items():
-        component = _at(experiment, key)
+        component = attrgetter(key)(experiment)
         params = parameters(component, kind, key)
-        if isinstance(params, FollowsExperiment):
+        if hasattr(params, "following"):  # open parameters follow from the rest of the experiment
             followed = _named(component.name, params.following(experiment))
             experiment = _replaced(experiment, key, followed)
     return completed_by_installed(_with_absolute_paths(experiment))
 
 
 def completed(component: Component, kind: str, key: str) -> Component:
-    """A component with every parameter of its entry's type written out.
+    """Return a component with every parameter of its entry's type written out.
 
     Raises:
-        UserError: when there is no such entry, or a parameter is unknown or out of bounds.
+        UserError: if there is no such entry, or a parameter is unknown or out of bounds.
     """
     return _named(component.name, _with_whole_components(parameters(component, kind, key), key))
 
@@ -71,7 +64,7 @@ def _named(name: str, params: Frozen) -> Component:
 
 
 def _with_whole_components(params: Frozen, key: str) -> Frozen:
-    """Typed parameters with the components among them (`component_of`) completed too."""
+    """Complete the components among typed parameters (`component_of`), too."""
     found: dict[str, Any] = {}
     for name, field in type(params).model_fields.items():
         value, extra = getattr(params, name), field.json_schema_extra
@@ -100,14 +93,6 @@ def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
     return asked
 
 
-def _at(experiment: Experiment, key: str) -> Component:
-    found: Any = experiment
-    for part in key.split("."):
-        found = getattr(found, part)
-    component: Component = found
-    return component
-
-
 def _replaced(experiment: Experiment, key: str, component: Component) -> Experiment:
     part, _, inner = key.partition(".")
     if not inner:
@@ -117,36 +102,31 @@ def _replaced(experiment: Experiment, key: str, component: Component) -> Experim
 
 
 def _with_absolute_paths(experiment: Experiment) -> Experiment:
-    data = experiment.data
-    if data.root is not None:
-        data = data.model_copy(update={"root": str(_root(data.root, data.source.name))})
+    data, root = experiment.data, experiment.data.root
+    if root is not None:
+        try:
+            data = data.model_copy(update={"root": str(resolve_root(root))})
+        except MissingRoot as error:
+            source = registry("data source").get(data.source.name)()
+            raise MissingRoot(f"{error}{source.download_hint(Path(root))}") from None
     model, text = with_absolute_files(experiment.model), with_absolute_files(experiment.text)
     return experiment.model_copy(update={"data": data, "model": model, "text": text})
 
 
-def _root(root: str, source: str) -> Path:
-    """The absolute root; where it is missing, the source says where its data comes from."""
-    try:
-        return resolve_root(root)
-    except MissingRoot as error:
-        hint = registry("data source").get(source)().download_hint(Path(root))
-        raise MissingRoot(f"{error}{hint}") from None
-
-
 class MissingRoot(UserError):
-    """`data.root` is not there; who knows the source may add where its data comes from."""
+    """The folder `data.root` does not exist."""
 
 
 def resolve_root(root: str) -> Path:
     """Make `data.root` absolute: below $FEDRAY_DATA if it is there, else below this folder.
 
     Raises:
-        MissingRoot: when the folder is in neither place.
+        MissingRoot: if the folder is in neither place.
     """
     path = Path(root).expanduser()
     base = os.environ.get("FEDRAY_DATA")
-    candidates = [path] if path.is_absolute() else [Path(base) / path] if base else []
-    candidates += [] if path.is_absolute() else [Path.cwd() / path]
+    folders = [Path(base), Path.cwd()] if base else [Path.cwd()]
+    candidates = list(dict.fromkeys(folder / path for folder in folders))
     for candidate in candidates:
         if candidate.is_dir():
             return candidate.resolve()

@@ -1,12 +1,12 @@
-"""Where the values of an experiment come from: the mapping `sources` of its file.
+"""The sources of an experiment's values: the mapping `sources` of its file.
 
     sources:
       rounds: paper, Sec. 4.1
       lr: official code, main.py
       data.augment: "ours: open in the paper"
 
-A source names a key that the file sets, or that it inherits; one that names what holds several keys
-(`optimizer`) is that of all of them. A key that a file sets anew needs a source anew.
+A source belongs to a key that the file sets or inherits, or to a section (`optimizer`) and all its
+keys. A file that sets a key again states the source again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from fedray.config.files import ExperimentFile, flatten, merged, read_chain
 from fedray.errors import UserError, shown
 
 KINDS = ("paper", "official code", "ours")
-"""What a source begins with."""
+"""The beginnings of a source."""
 
 
 def read_sources(name: str) -> dict[str, str]:
-    """The source of each key that an experiment's files set; "" where none says it.
+    """Return the source of each key that an experiment's files set; "" without one.
 
     Raises:
-        UserError: as `sources_of`, and as `read_chain`.
+        UserError: as `sources_of` and `read_chain`.
     """
     return sources_of(read_chain(name))
 
 
 def sources_of(chain: Sequence[ExperimentFile]) -> dict[str, str]:
-    """As `read_sources`, of files that are read already.
+    """Return the source of each key that files from `read_chain` set; "" without one.
 
     Raises:
-        UserError: when a mapping `sources` is none, names a key that is not set, or says of one
-            something that is no source.
+        UserError: if `sources` is no mapping, names a key that is not set, or has another text.
     """
     for index, file in enumerate(chain):
         _check(file, flatten(merged(chain[: index + 1])))
@@ -67,7 +66,7 @@ def _source_of(key: str, chain: Sequence[ExperimentFile]) -> str:
 
 
 def _with_parents(key: str) -> Iterator[str]:
-    """Of "a.b.c": itself, "a.b" and "a"."""
+    """Yield "a.b.c", "a.b" and "a"."""
     while key:
         yield key
         key = key.rpartition(".")[0]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -18,28 +19,37 @@ from pydantic_core import to_json
 from fedray.config.messages import mistakes
 from fedray.errors import UserError
 from fedray.files import check_name, check_path
+from fedray.registry import parameters_of, registry
 
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
+
+def _as_name(text: str) -> str:
+    try:
+        return check_name(text)
+    except UserError as error:  # pydantic collects ValueErrors alone
+        raise ValueError(str(error)) from None
+
+
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-"""What random streams are derived from."""
+"""A seed of random streams."""
 LearningRate = Annotated[float, Field(gt=0, le=1e6)]
-"""Of gradient descent."""
+"""A learning rate."""
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
-"""What a term of a loss is multiplied with; 0 leaves it out."""
+"""The factor of a term of a loss; 0 leaves it out."""
 Temperature = Annotated[float, Field(ge=1e-4, le=1e4)]
-"""What the logits of a softmax are divided by."""
+"""The divisor of a softmax's logits."""
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
-"""Passes over data, or steps, that are done at least once."""
+"""A number of passes over data, or of steps."""
 PathText = Annotated[str, AfterValidator(check_path)]
-"""A path, or a name that may be one."""
-FileName = Annotated[str, AfterValidator(check_name)]
-"""A name that files and folders are named after."""
+"""A path, or a name that may be a path."""
+FileName = Annotated[str, AfterValidator(_as_name)]
+"""A part of the names of files and folders."""
 
 
 class Frozen(BaseModel):
-    """Base of everything typed: immutable; unknown keys and infinities are errors."""
+    """Base of all typed data: immutable; unknown keys and infinities are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
@@ -47,7 +57,7 @@ class Frozen(BaseModel):
 
 
 class Component(BaseModel):
-    """Something chosen by name, with parameters of its own.
+    """An entry of a registry and its parameters.
 
     `partition: iid` and `partition: {name: dirichlet, alpha: 0.1}` are both valid.
     """
@@ -62,29 +72,31 @@ class Component(BaseModel):
 
     @property
     def params(self) -> Tree:
-        """The component's own parameters, without its name."""
+        """The parameters, without the name."""
         return dict(self.model_extra or {})
 
 
 def component_of(kind: str, default: str, params: Frozen | None = None) -> Any:
-    """A field of typed parameters that is itself something chosen by name.
+    """Declare a field of typed parameters that is itself a component.
 
     Args:
         kind: the kind of thing, a key of `fedray.registry.HOMES`.
-        default: the name that it has where none is given.
-        params: its parameters then.
+        default: the name of the default component.
+        params: the parameters of the default component.
     """
     given = {} if params is None else params.model_dump(mode="json", by_alias=True)
     return Field(Component(name=default, **given), json_schema_extra={"kind": kind})
 
 
 class NoParams(Frozen):
-    """The parameters of what has none."""
+    """The parameters of an entry that has none."""
 
 
-def named(value: Any, default: str) -> Any:
-    """Parameters without a name are the default component's."""
-    return {"name": default, **value} if isinstance(value, Mapping) else value
+def named(default: str) -> BeforeValidator:
+    """Let parameters without a name be those of the component `default`."""
+    return BeforeValidator(
+        lambda value: {"name": default, **value} if isinstance(value, Mapping) else value
+    )
 
 
 def validate(model: type[M], tree: Any, prefix: str = "") -> M:
@@ -93,7 +105,7 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
     Args:
         model: the typed model.
         tree: plain data.
-        prefix: the dotted place of the tree in the experiment, for messages.
+        prefix: the dotted key of the tree in the experiment, for messages.
 
     Raises:
         UserError: with all mistakes, each with its key.
@@ -103,3 +115,22 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
         return model.model_validate_json(to_json(tree, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         raise UserError(mistakes(model, tree, error, prefix)) from None
+
+
+def parameters(component: Component, kind: str, key: str) -> Frozen:
+    """Return the typed parameters of a component.
+
+    Args:
+        component: the name and its parameters.
+        kind: the kind of thing, a key of `fedray.registry.HOMES`.
+        key: the experiment's key, for messages.
+
+    Raises:
+        UserError: if there is no such entry, or a parameter is unknown or out of bounds.
+    """
+    try:
+        entry = registry(kind).get(component.name)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    params: type[Frozen] = parameters_of(entry) or NoParams
+    return validate(params, component.params, key)

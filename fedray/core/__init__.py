@@ -8,9 +8,7 @@ schedules.py  how the learning rate changes over rounds
 server.py     what a server step sees, and a round's exchanges
 state.py      state as nested mappings of tensors
 payload.py    what travels: declarations and checks of its fields
-signals.py    interruptions from outside, told from a step's own
-unchanged.py  a method's attributes, which no step may change
-sums.py       sums over uploads, made where the clients run
+sums.py       sums over uploads
 privacy.py    clipping and noise of what clients upload
 gate.py       the gate that checks, counts and transforms what travels
 """
@@ -40,7 +38,6 @@ from fedray.core.optimizers import (
     PLAIN_SGD,
     SGD,
     Optimizer,
-    build_optimizer,
     optimizers,
 )
 from fedray.core.payload import (
@@ -53,7 +50,7 @@ from fedray.core.payload import (
     payload_field,
 )
 from fedray.core.privacy import Privacy, PrivacyMode
-from fedray.core.schedules import Schedule, build_schedule, schedules
+from fedray.core.schedules import Schedule, schedules
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.sums import Total, mean_of, total_of, weighed

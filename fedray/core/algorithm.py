@@ -78,10 +78,7 @@ class LocalContext:
     """The model, state and download of one client's training or test.
 
     Attributes:
-        client: the client.
-        model: the model of the client's architecture with its initial weights, on the device.
-        state: the client's state.
-        down: the client's download.
+        model: the client's model with its initial weights, on the device.
         extra: further parameters that are trained with the model's, by name, on the device.
         trainable: names of the model's parameters that are trained; None for all.
     """

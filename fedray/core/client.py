@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
-from fedray.core.state import Tensors
+from fedray.core.state import Tensors, described
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier
 from fedray.models.inputs import Inputs, Pixels
@@ -20,10 +20,7 @@ from fedray.streams import Streams
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The local loop; the keys of the experiment of the same names (`data.augment`).
-
-    A client sees `lr` as it is in its round, what is not a client's as the experiment has it.
-    """
+    """The keys of the experiment that define the local loop; `lr` is that of the round."""
 
     epochs: int = 5
     batch_size: int = 100
@@ -38,18 +35,18 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """What both sides know of the federation.
+    """Facts of the federation that server and clients share.
 
     Attributes:
-        class_names: C names of what is trained on; their order is the labels'.
+        class_names: names of the C classes that are trained on, in the order of their labels.
         feature_dim: d, width of features and prototypes.
         rounds: T.
         clients: N.
         training: the local loop.
         seed: the experiment's seed.
-        finetune_epochs: how long heads are fine-tuned after the last round.
-        top_k: tests also count the true class among the k likeliest; None: they do not.
-        phases: the rounds in which clients have other images than before (`data.evolution`).
+        finetune_epochs: epochs of fine-tuning the heads after the last round.
+        top_k: k of the additional top-k accuracy; None: not measured.
+        phases: rounds in which clients get other images (`data.evolution`).
     """
 
     class_names: tuple[str, ...]
@@ -76,8 +73,8 @@ class Setting:
 class Batch(NamedTuple):
     """One batch: inputs of B images, labels [B].
 
-    For dense prediction a pixel is a sample of its own: labels [B·H·W], image by image and row by
-    row, as features and logits come (see `models.backbones.unet.PerPixel`).
+    In dense prediction each pixel is a sample: labels [B·H·W], image by image and row by row, in
+    the order of features and logits (see `models.backbones.unet.PerPixel`).
     """
 
     inputs: Inputs
@@ -86,13 +83,13 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """A client's images of one split, still in the node's mapped arrays.
+    """A client's images of one split, in arrays that all clients of a node map.
 
     Attributes:
-        stored: uint8 [all, channels, H, W], or what a frozen tower made of them, float32.
-        all_labels: int64 [all]; for dense prediction masks, uint8 [all, H, W].
-        index: which of them are in this split [n].
-        kind: what a model is given of them.
+        stored: uint8 [all, channels, H, W], or features of a frozen tower, float32.
+        all_labels: int64 [all]; in dense prediction masks, uint8 [all, H, W].
+        index: indices of this split's images [n].
+        kind: the type of a model's input.
     """
 
     stored: np.ndarray
@@ -101,7 +98,7 @@ class Samples:
     kind: type[Inputs] = Pixels
 
     def __post_init__(self) -> None:
-        """Steps read these arrays; all clients share them."""
+        """Make the arrays read-only, because all clients share them."""
         for name in ("stored", "all_labels", "index"):
             view = getattr(self, name).view()
             view.flags.writeable = False
@@ -117,21 +114,21 @@ class Samples:
 
     @property
     def dense(self) -> bool:
-        """Whether every pixel has a label."""
+        """True if every pixel has a label."""
         return self.all_labels.ndim > 1
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """A copy of this split on a device: what is stored [n, ...], and labels [n] or masks."""
+        """Copy this split to a device: stored images [n, ...], and labels [n] or masks."""
         stored = torch.from_numpy(self.stored[self.index])
         return stored.to(device), self.labels.to(device)
 
     def batch(self, stored: Tensor, labels: Tensor) -> Batch:
-        """A batch of stored images [B, ...] and their labels [B] or masks [B, H, W]."""
+        """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W]."""
         return Batch(self.kind.of(stored), labels.flatten().long())
 
 
 class EvalSet(NamedTuple):
-    """Images that every client's model is tested on, and the classes it answers among."""
+    """Images that every client's model is tested on, and the range of its answers."""
 
     samples: Samples
     classes: range
@@ -139,13 +136,13 @@ class EvalSet(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The images that a client's model is measured on; only evaluation holds them.
+    """The images that evaluate a client's model; steps never see them.
 
     Attributes:
         test: the client's own test images.
         eval_sets: test images that all clients share, by name.
-        validation: the client's own validation images; None where nobody has any.
-        validation_sets: all clients' validation images that stand for `eval_sets`, by name.
+        validation: the client's own validation images; None if no client has any.
+        validation_sets: all clients' validation images in place of `eval_sets`, by name.
     """
 
     test: Samples
@@ -155,11 +152,7 @@ class HeldOut:
 
 
 class Skeleton:
-    """An empty model of one architecture that weights are loaded into, client after client.
-
-    Args:
-        model: the module, on its device; never kept by a client.
-    """
+    """A model of one architecture on its device, into which clients' weights are loaded."""
 
     def __init__(self, model: Classifier) -> None:
         self.model = model
@@ -168,20 +161,15 @@ class Skeleton:
         self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
-        """The optimiser of the model's parameters, without memory of earlier clients or rounds."""
+        """Return the optimiser of the model's parameters, without earlier running means."""
         if self._optimizer is None or self._optimizer[0] != config:
             self._optimizer = (config, config.optimizer.make(self.parameters, config.lr))
         self._optimizer[1].state.clear()
         return self._optimizer[1]
 
 
-def _kind(tensor: Tensor) -> str:
-    """A tensor's type and shape, "float32 [10, 16]"."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
 def named_tensors(model: nn.Module) -> Tensors:
-    """A model's parameters and buffers by name, not copied."""
+    """Return a model's parameters and buffers by name, not copied."""
     return {
         name: tensor.detach()
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -195,18 +183,17 @@ class Client:
     Attributes:
         id: the client's number, 0 <= id < N.
         round: the round, from 1; 0 is before the first.
-        setting: what both sides know.
-        train: the images it learns from.
+        setting: facts that server and clients share.
+        train: the training images.
         architecture: the name of its model.
-        skeleton: an empty model of that architecture; shared, never kept.
-        initial: makes the initial weights.
-        device: where steps run.
-        reports: numbers that the method reports; they arrive as "client/<name>", as means.
-        validation: the client's validation images, for methods whose `requires.validation` is
-            set; None for all other methods. Test images are never here: see `HeldOut`.
+        skeleton: an empty model of that architecture, shared with other clients.
+        initial: returns the initial weights.
+        device: the device of the steps.
+        reports: numbers that the method reports; their means appear as "client/<name>".
+        validation: the validation images, if the method's `requires.validation` is set; else None.
         train_losses: mean loss of the last epoch of each local training of this step.
-        optimizer_state: what the optimiser has kept, by the parameter's name; stays empty unless
-            `optimizer.keep` is set.
+        optimizer_state: the optimiser's running means by the parameter's name, with
+            `optimizer.keep`; else empty.
         method: the method's name, for messages.
     """
 
@@ -225,16 +212,16 @@ class Client:
     method: str = "the method"
 
     def with_schedule(self, later: int = 0, **config: Any) -> Client:
-        """This client with the batches of `later` rounds on, and another `TrainingConfig`."""
+        """Return this client with the batches of `later` rounds on, and changes of its `config`."""
         training = replace(self.setting.training, **config)
         setting = replace(self.setting, training=training)
         return replace(self, round=self.round + later, setting=setting)
 
     def load(self, weights: Mapping[str, Tensor]) -> Classifier:
-        """Put `weights` into this architecture's skeleton and return it, on the device.
+        """Load `weights` into the skeleton's model and return the model, on the device.
 
         Raises:
-            ValueError: when they are not the model's, by name, shape or dtype.
+            ValueError: if names, shapes or dtypes are not the model's.
         """
         placed = self.skeleton.tensors
         if placed.keys() != weights.keys():
@@ -244,26 +231,26 @@ class Client:
             )
         for name, tensor in placed.items():
             given = weights[name]
-            if given.shape != tensor.shape or given.dtype != tensor.dtype:  # `copy_` makes it fit
+            if given.shape != tensor.shape or given.dtype != tensor.dtype:  # `copy_` would cast
                 raise ValueError(
                     f"the weights that {self.method} loads do not fit {self.architecture}: {name} "
-                    f"is {_kind(given)}, expected {_kind(tensor)}"
+                    f"is {described(given)}, expected {described(tensor)}"
                 )
             tensor.copy_(given)
         return self.skeleton.model
 
     def weights(self, model: nn.Module) -> Tensors:
-        """A model's parameters and buffers, not copied: for uploads, which the gate copies."""
+        """Return a model's parameters and buffers, not copied: the gate copies uploads."""
         return self.skeleton.tensors if model is self.skeleton.model else named_tensors(model)
 
     def save(self, model: nn.Module) -> Tensors:
-        """A copy of a model's parameters and buffers, on the CPU: for the client's state."""
+        """Return a copy of a model's parameters and buffers on the CPU: for the client's state."""
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.weights(model).items()}
 
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
-        """Yield `samples` in their order, for passes that do not train."""
-        if samples.dense:  # the features of every pixel are kept: no more than training holds
+        """Yield `samples` in their order, for passes without training."""
+        if samples.dense:  # every pixel has features: no more memory than in training
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
         for start in range(0, len(labels), batch_size):
@@ -272,7 +259,7 @@ class Client:
 
     @torch.no_grad()
     def features(self, model: Classifier, samples: Samples) -> Tensor:
-        """Features [n, d] of a split, in evaluation mode; n may be 0."""
+        """Return the features [n, d] of a split, in evaluation mode; n may be 0."""
         model.eval()
         none = torch.zeros(0, self.setting.feature_dim, device=self.device)
         parts = [model(batch.inputs).features.float() for batch in self.batches(samples)]
@@ -280,7 +267,7 @@ class Client:
 
     @torch.no_grad()
     def class_means(self, model: Classifier) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean feature of every local class, by one pass in evaluation mode (FedTSP Eq. (5)).
+        """Return the mean feature of every local class, in evaluation mode (FedTSP Eq. (5)).
 
         Returns:
             Classes [c] that the client holds, their mean features [c, d] and their counts [c].
@@ -297,5 +284,5 @@ class Client:
         return held, sums[held] / counts[held].unsqueeze(1), counts[held]
 
     def class_counts(self) -> Tensor:
-        """n_{i,c}: how many training images of each class the client has [C], int64."""
+        """Return n_{i,c}, the client's number of training images of each class [C], int64."""
         return torch.bincount(self.train.labels, minlength=self.setting.num_classes)

@@ -154,7 +154,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 def _rows(tensor: Tensor) -> Tensor:
     """Return a view as vectors [rows, width]: matrices by row, other tensors as one vector."""
-    return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() == 2 else tensor.reshape(1, -1)
+    return tensor if tensor.dim() == 2 else tensor.reshape(1, -1)
 
 
 def wire_bytes(kind: Kind, tensor: Tensor, bits: int) -> int:
@@ -176,8 +176,6 @@ def quantise(tensor: Tensor, bits: int) -> Tensor:
     Returns:
         The dequantised values, same shape and type; |v^ - v| <= s/2.
     """
-    if bits < 2:
-        raise ValueError(f"bits={bits}: at least 2 bits are needed")
     levels = 2 ** (bits - 1) - 1
     rows = _rows(tensor).double()
     step = rows.abs().amax(dim=1, keepdim=True) / levels

@@ -1,9 +1,16 @@
-"""What takes the steps of local training: SGD, Adam, AdamW; and what it keeps between rounds."""
+"""The optimisers of local training: SGD, Adam, AdamW; and what they keep between rounds.
+
+Torch wraps methods of its optimisers so that `torch.compile` leaves them alone, and each wrapper
+imports `torch._dynamo` when it is called: 1.5 s and 100 MB in every process. Nothing here is
+compiled, so the subclasses below call the wrapped functions (`inspect.unwrap`), with gradients off
+as in torch. Steps and numbers are torch's; `differentiable=True` is not supported.
+"""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -11,12 +18,9 @@ from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from fedray.config import Component, Frozen
+from fedray.config import Frozen
 from fedray.core.state import StateTree
-from fedray.core.without_compiler import SGD as TorchSGD
-from fedray.core.without_compiler import Adam as TorchAdam
-from fedray.core.without_compiler import AdamW as TorchAdamW
-from fedray.data.configurable import Configurable, build
+from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
 Decay = Annotated[float, Field(ge=0, le=1000)]
@@ -37,29 +41,52 @@ class OptimizerParams(Frozen):
 
 
 class Optimizer(Configurable, ABC):
-    """Makes the optimiser of a client's local training; its learning rate is the key `lr`."""
+    """Makes the optimiser of a client's local training; the learning rate is the key `lr`."""
 
     paper: ClassVar[str] = "-"
-    """Where it is from."""
+    """Authors, venue and arXiv number."""
     Params: ClassVar[type[Frozen]] = OptimizerParams
     params: OptimizerParams
 
     @abstractmethod
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """The optimiser of `parameters`, without memory."""
+        """Return an optimiser of `parameters`, without memory."""
 
 
 optimizers: Registry[type[Optimizer]] = Registry("optimizer", "fedray.core.optimizers")
 
 
-def build_optimizer(component: Component) -> Optimizer:
-    """Make what the key `optimizer` names.
+class _NotCompiled(torch.optim.Optimizer):
+    """Methods of torch's optimisers without the wrappers for its compiler."""
 
-    Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
-    """
-    optimizer: Optimizer = build(component, "optimizer", "optimizer")
-    return optimizer
+    add_param_group: Any = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class TorchSGD(_NotCompiled, torch.optim.SGD):
+    """`torch.optim.SGD`."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take torch's step."""
+        return _SGD_STEP(self, closure)
+
+
+class TorchAdam(_NotCompiled, torch.optim.Adam):
+    """`torch.optim.Adam`."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take torch's step."""
+        return _ADAM_STEP(self, closure)
+
+
+class TorchAdamW(TorchAdam, torch.optim.AdamW):
+    """`torch.optim.AdamW`, whose step is Adam's."""
+
+
+_SGD_STEP: Any = inspect.unwrap(torch.optim.SGD.step)
+_ADAM_STEP: Any = inspect.unwrap(torch.optim.Adam.step)
 
 
 class SGDParams(OptimizerParams):
@@ -94,7 +121,7 @@ class SGD(Optimizer):
     params: SGDParams
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Torch's SGD, without dampening."""
+        """Return torch's SGD, without dampening."""
         momentum, decay = self.params.momentum, self.params.weight_decay
         parameters = list(parameters)
         if not momentum and not decay and all(p.device.type == "cpu" for p in parameters):
@@ -105,29 +132,29 @@ class SGD(Optimizer):
 
 
 class PlainSGD(TorchSGD):
-    """w <- w - lr * gradient on a CPU, bit for bit as torch's SGD does it.
+    """w <- w - lr * gradient on a CPU, bit for bit as torch's SGD.
 
-    Without the profiler's marks and the choice among kernels around it, which take several times as
-    long as the step of a small model.
+    The profiler's marks and the choice among kernels in torch's SGD take several times as long as
+    the step of a small model.
     """
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Let the gradients go."""
+        """Set all gradients to None."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step."""
-        for hook in _global_optimizer_pre_hooks.values():  # who counts what is trained
+        """Take one step."""
+        for hook in _global_optimizer_pre_hooks.values():  # tests count the trained parameters
             hook(self, (), {})
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.add_(parameter.grad, alpha=-group["lr"])
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch leaves a step that says so as it is
+    step.hooked = True  # type: ignore[attr-defined]  # torch does not wrap a step with this mark
 
 
 PLAIN_SGD = SGD()
@@ -156,7 +183,7 @@ class Adam(Optimizer):
     kind: ClassVar[type[torch.optim.Adam]] = TorchAdam
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Torch's Adam, or AdamW."""
+        """Return torch's Adam, or AdamW."""
         betas, eps, decay = self.params.betas, self.params.eps, self.params.weight_decay
         return self.kind(parameters, lr, betas=betas, eps=eps, weight_decay=decay)
 
@@ -183,26 +210,25 @@ class AdamW(Adam):
 
 
 def remembered(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Any]:
-    """An optimiser's running means by the parameter's name, not copied.
+    """Return an optimiser's running means by the name of the parameter, not copied.
 
     Args:
         optimizer: after its steps.
         names: the name of each parameter.
     """
-    found: dict[str, Any] = {}
-    for tensor, name in names.items():
-        kept = optimizer.state.get(tensor, {})
-        if means := {key: value for key, value in kept.items() if isinstance(value, Tensor)}:
-            found[name] = means
-    return found
+    means = {
+        name: {k: v for k, v in optimizer.state.get(tensor, {}).items() if isinstance(v, Tensor)}
+        for tensor, name in names.items()
+    }
+    return {name: kept for name, kept in means.items() if kept}
 
 
 def remember(
     optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], kept: StateTree
 ) -> None:
-    """Give an optimiser the running means that `remembered` gave; it changes them in place.
+    """Give an optimiser the running means from `remembered`; the optimiser changes them in place.
 
-    A tensor of another shape than the running mean's is another parameter, and begins without.
+    A tensor with a shape unlike its running mean's is another parameter, and starts without one.
     """
     for tensor, name in names.items():
         means = kept.get(name, {})

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from functools import reduce
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ COVERS = {
 
 
 def is_covered(kind: Kind, tensor: Tensor) -> bool:
-    """Whether codecs and privacy apply: real numbers that are neither pixels nor statistics."""
+    """Return True for real numbers that are neither pixels nor statistics."""
     return tensor.is_floating_point() and kind not in EXEMPT_KINDS and tensor.numel() > 0
 
 
@@ -69,23 +70,25 @@ class Privacy:
     def uploaded(
         self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
     ) -> Payload:
-        """The upload as it leaves the client: clipped, with local privacy noisy too."""
+        """Return the upload as it leaves the client: clipped, with local privacy noisy too."""
         payload = clipped(payload, down, self.clip_norm)
         if self.mode == "central":
             return payload
         random = self._random(f"local/{step}", round_, client)
-        return with_noise(payload, self.noise_multiplier * self.clip_norm, random)
+        noisy = _noisy(_covered(payload), self.noise_multiplier * self.clip_norm, random)
+        return _replaced(payload, noisy)
 
     def released(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> Mapping[int, Payload]:
-        """What the server's step is given, the uploads themselves if privacy is local.
+        """Return the uploads for the server's step: the same ones if privacy is local.
 
-        Else every upload has the noisy mean of what is covered: nothing that is computed from it
-        can tell more. With m uploads of norm S its noise has deviation sigma * S / m.
+        Else the covered tensors of every upload are replaced by their noisy mean, so that nothing
+        computed from them reveals more. With m uploads of norm S the noise has deviation
+        sigma * S / m.
 
         Raises:
-            ValueError: when the uploads do not have the same names and shapes.
+            ValueError: if the uploads do not have the same names and shapes.
         """
         if self.mode == "local" or not any(map(has_covered, uploads.values())):
             return uploads
@@ -95,7 +98,7 @@ class Privacy:
         return {client: _replaced(upload, mean) for client, upload in uploads.items()}
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
-        """The noise of one upload or mean: of the system's entropy, or of the seed asked for."""
+        """Return the generator of one upload's or mean's noise."""
         if self.noise_seed is None:
             return np.random.default_rng(secrets.randbits(256))
         streams = Streams(self.noise_seed)
@@ -103,15 +106,14 @@ class Privacy:
 
 
 def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
-    """R + (x - r) * min(1, S / ||x - r||), over all covered tensors together (FlatClip).
+    """Return r + (x - r) * min(1, S / ||x - r||), over all covered tensors together (FlatClip).
 
-    r is what was downloaded at the same place, declared with the same kind and axes, so that which
-    tensors have one never depends on data; 0 where there is none. An update within the bound stays
-    as it is, bit for bit.
+    r is the download's tensor with the same place, kind and axes, so that which tensors have one
+    never depends on data; else 0. An update within the bound is returned unchanged, bit for bit.
 
     Args:
         payload: x, the upload.
-        down: r, what the client was sent.
+        down: r, the client's download.
         norm: S.
 
     Raises:
@@ -140,18 +142,13 @@ def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
 
 
 def update_norm(tensors: Iterable[Tensor]) -> float:
-    """The L2 norm of all tensors as one vector, in double precision."""
+    """Return the L2 norm of all tensors as one vector, in double precision."""
     norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
     return float(torch.stack(norms).norm()) if norms else 0.0
 
 
-def with_noise(payload: Payload, deviation: float, random: np.random.Generator) -> Payload:
-    """The payload with independent Gaussian noise on every number that is covered."""
-    return _replaced(payload, _noisy(_covered(payload), deviation, random))
-
-
 def has_covered(payload: Payload) -> bool:
-    """Whether a payload holds anything that is clipped and noised."""
+    """Return True if any tensor of a payload is clipped and noised."""
     return any(map(_is_covered, payload.tensors()))
 
 
@@ -160,12 +157,12 @@ def _is_covered(item: Placed) -> bool:
 
 
 def _covered(payload: Payload) -> list[Tensor]:
-    """What is clipped and noised, in the payload's order, on the CPU."""
+    """Return the tensors that are clipped and noised, in the payload's order, on the CPU."""
     return [item.value.detach().cpu() for item in payload.tensors() if _is_covered(item)]
 
 
 def _replaced(payload: Payload, values: Iterable[Tensor]) -> Payload:
-    """The payload with these in place of its covered tensors, in its order."""
+    """Return the payload with `values` in place of its covered tensors, in its order."""
     remaining: Iterator[Tensor] = iter(values)
     return payload.map(lambda kind, old: next(remaining) if is_covered(kind, old) else old)
 
@@ -182,11 +179,7 @@ def _noisy(
 
 
 def _mean(uploads: list[Payload]) -> list[Tensor]:
-    """The mean of what is covered with equal weights, summed in the order of the uploads.
-
-    Raises:
-        ValueError: when the uploads do not have the same names and shapes.
-    """
+    """Return the mean of the covered tensors, summed in double in the order of the uploads."""
     layouts = [
         [(item.place, item.value.shape) for item in upload.tensors() if _is_covered(item)]
         for upload in uploads
@@ -194,28 +187,16 @@ def _mean(uploads: list[Payload]) -> list[Tensor]:
     if any(layout != layouts[0] for layout in layouts):
         raise ValueError("uploads differ in names or shapes, so central noise has no mean to go on")
     columns = zip(*map(_covered, uploads), strict=True)
-    return [_sum(column).div(len(uploads)).to(column[0].dtype) for column in columns]
-
-
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum in double precision."""
-    total = torch.zeros(tensors[0].shape, dtype=torch.float64)
-    for tensor in tensors:
-        total += tensor
-    return total
-
-
-class Exempt(NamedTuple):
-    """A field of an upload that privacy does not cover."""
-
-    place: str
-    kind: Kind
-
-
-def exempt_fields(uploads: Iterable[type[Payload]]) -> list[Exempt]:
-    """The declared fields of these payloads that travel as they are."""
     return [
-        Exempt(f"{payload.__name__}.{field.name}", field.kind)
+        reduce(torch.add, (each.double() for each in column)).div(len(uploads)).to(column[0].dtype)
+        for column in columns
+    ]
+
+
+def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:
+    """Return place and kind of the payloads' declared fields that privacy does not cover."""
+    return [
+        (f"{payload.__name__}.{field.name}", field.kind)
         for payload in uploads
         for field in payload.declared()
         if field.kind in EXEMPT_KINDS

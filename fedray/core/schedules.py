@@ -1,22 +1,16 @@
-"""How clients' learning rate changes over rounds: pure functions of the round.
-
-before W rounds are over -> warmed_up
-cosine                   -> cosine
-steps                    -> stepped
-"""
+"""How clients' learning rate changes over rounds: pure functions of the round."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedray.config import Component, Frozen, LearningRate
-from fedray.data.configurable import Configurable, build
+from fedray.config import Frozen, LearningRate
+from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
 Rounds = Annotated[int, Field(ge=1, le=100_000)]
@@ -44,45 +38,30 @@ class Schedule(Configurable, ABC):
 
     @property
     def changes(self) -> bool:
-        """Whether rounds may have different learning rates."""
+        """True if rounds may have different learning rates."""
         return True
 
     def __call__(self, lr: float, round_: int, rounds: int) -> float:
-        """The learning rate of a round.
-
-        Args:
-            lr: the key `lr`.
-            round_: the round, from 1.
-            rounds: T.
-        """
+        """Return the learning rate of round `round_`, from 1, of `rounds` (T)."""
         warmup, done = self.params.warmup_rounds, round_ - 1
         if done < warmup:
             start = self.params.warmup_lr
-            return start if self.params.warmup == "constant" else warmed_up(start, lr, done, warmup)
+            constant = self.params.warmup == "constant"
+            return start if constant else start + (lr - start) * done / warmup
         return self.rate(lr, done - warmup, rounds - warmup)
 
     @abstractmethod
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """The learning rate after the warm-up.
+        """Return the learning rate after the warm-up.
 
         Args:
             lr: the key `lr`.
-            done: rounds that are over since the warm-up, from 0.
-            rounds: rounds from the end of the warm-up to the end.
+            done: completed rounds since the warm-up, from 0.
+            rounds: rounds after the warm-up.
         """
 
 
 schedules: Registry[type[Schedule]] = Registry("learning rate schedule", "fedray.core.schedules")
-
-
-def build_schedule(component: Component) -> Schedule:
-    """Make what the key `lr_schedule` names.
-
-    Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
-    """
-    schedule: Schedule = build(component, "learning rate schedule", "lr_schedule")
-    return schedule
 
 
 @schedules.add
@@ -93,11 +72,11 @@ class Constant(Schedule):
 
     @property
     def changes(self) -> bool:
-        """With a warm-up."""
+        """True with a warm-up."""
         return self.params.warmup_rounds > 0
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """`lr`."""
+        """Return `lr`."""
         return lr
 
 
@@ -133,12 +112,11 @@ class Steps(Schedule):
     params: StepParams
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """`lr` times the factor, as often as it is due."""
+        """Return `lr` times the factor, as often as it is due."""
         if self.params.every is not None:
             return lr * self.params.factor ** (done // self.params.every)
-        return lr * self.params.factor ** stepped(
-            self.params.milestones, done + self.params.warmup_rounds
-        )
+        reached = done + self.params.warmup_rounds
+        return lr * self.params.factor ** sum(each <= reached for each in self.params.milestones)
 
 
 class CosineParams(ScheduleParams):
@@ -161,20 +139,6 @@ class Cosine(Schedule):
     params: CosineParams
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """On half a cosine from `lr` to `final_lr`."""
-        return cosine(lr, self.params.final_lr, done, self.params.period or rounds)
-
-
-def warmed_up(start: float, lr: float, done: int, warmup: int) -> float:
-    """Start + (lr - start) * done / W, for done < W."""
-    return start + (lr - start) * done / warmup
-
-
-def cosine(lr: float, final: float, done: int, period: int) -> float:
-    """Final + (lr - final) * (1 + cos(pi * done / period)) / 2; `final` from the period on."""
-    return final + (lr - final) * (1 + math.cos(math.pi * min(done / period, 1))) / 2
-
-
-def stepped(milestones: Sequence[int], done: int) -> int:
-    """How many milestones are reached when so many rounds are over."""
-    return sum(milestone <= done for milestone in milestones)
+        """Return final + (lr - final) * (1 + cos(pi * done / period)) / 2, then `final`."""
+        final, share = self.params.final_lr, min(done / (self.params.period or rounds), 1)
+        return final + (lr - final) * (1 + math.cos(math.pi * share)) / 2

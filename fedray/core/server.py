@@ -1,4 +1,4 @@
-"""What a server step sees, and how a round talks to clients."""
+"""The server's side of a step, and the exchanges of a round with clients."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from fedray.language.tower import TextTower
 
 Downlinks: TypeAlias = Mapping[int, Payload | None]
-"""What each client is sent, by client id; one object for many is sent as one."""
+"""The payload of each client by id; clients that share an object share one transfer."""
 Uplinks: TypeAlias = Mapping[int, Any]
-"""What clients uploaded, sorted by client id."""
+"""The uploads of clients, sorted by client id."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """What a server step sees.
+    """The server's side of a step.
 
     Attributes:
         round: the round, from 1; 0 is before the first.
-        setting: what both sides know.
+        setting: facts that server and clients share.
         text: the text encoder with the classes' texts, for methods that require text.
-        device: where the server computes.
-        initial: the initial weights of an architecture.
+        device: the device of the server's steps.
+        initial: returns the initial weights of an architecture.
         architectures: each client's architecture.
-        empty: an empty model of an architecture, to ask about its structure.
-        joined: ids of the clients that are part of the federation by this round, sorted.
+        empty: returns an empty model of an architecture.
+        joined: ids of the clients that have joined by this round, sorted.
     """
 
     round: int
@@ -56,7 +56,7 @@ class Server:
 
     @property
     def newcomers(self) -> Sequence[int]:
-        """Ids of the clients that are not part of the federation yet."""
+        """Ids of the clients that have not joined yet."""
         return range(len(self.joined), self.setting.clients)
 
     @property
@@ -67,20 +67,12 @@ class Server:
         return self.text
 
     def check_width(self, vectors: Tensor) -> None:
-        """Check that text vectors [C, V] are as wide as the features that align with them.
-
-        Raises:
-            UserError: with the key to set.
-        """
+        """Raise a UserError unless text vectors [C, V] are as wide as the features."""
         self.tower.check_width(vectors.shape[1], self.setting.feature_dim)
 
     @property
     def architecture(self) -> str:
-        """The architecture of a method whose clients all have the same.
-
-        Raises:
-            UserError: when they have several.
-        """
+        """The architecture of all clients; a UserError if they have several."""
         distinct = sorted(set(self.architectures))
         if len(distinct) > 1:
             raise UserError(
@@ -92,16 +84,12 @@ class Server:
 
     @property
     def model(self) -> Classifier:
-        """An empty model of the one architecture.
-
-        Raises:
-            UserError: when there are several.
-        """
+        """An empty model of the clients' one architecture; a UserError if they have several."""
         return self.empty(self.architecture)
 
 
 class Exchange(Protocol):
-    """One round as a method sees it: who takes part, and a way to call their steps."""
+    """The interface of one round for a method: its participants, and calls of their steps."""
 
     @property
     def server(self) -> Server:
@@ -120,12 +108,12 @@ class Exchange(Protocol):
         """Ids of the clients whose step succeeded in the last call, with or without an upload."""
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
-        """Send each client its payload, run the method's client step, return the replies.
+        """Send each client its payload, run the method's client step, and return the uploads.
 
         Args:
-            step: name of a method `(client, state, down) -> (uplink, next state)`.
-            down: what each client gets; its keys are the clients that are called.
+            step: name of a method `(client, state, down) -> (upload, next state)`.
+            down: the payload of each client that is called, by id.
 
         Returns:
-            Uplinks sorted by client id; a client that did not reply is not in it.
+            Uploads sorted by client id, without clients that did not reply.
         """

@@ -16,13 +16,13 @@ ServerState: TypeAlias = StateTree
 
 @dataclass(frozen=True)
 class ClientState:
-    """What a client keeps between rounds; it belongs to the caller, never to a worker.
+    """The state of a client between rounds.
 
     Attributes:
         model: the model's parameters and buffers by name.
-        memory: whatever else the method keeps (control variates, previous weights), nested.
+        memory: other tensors of the method (control variates, previous weights), nested.
         optimizer: the optimiser's running means by the parameter's name, if they are kept; a step
-            need not pass them on.
+            need not return them.
     """
 
     model: Mapping[str, Tensor]
@@ -31,7 +31,7 @@ class ClientState:
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str, Any]:
-    """The tree with `function` applied to every tensor, in its order."""
+    """Return the tree with `function` applied to every tensor, in its order."""
     return {
         name: map_tensors(function, value) if is_tree(value) else function(value)
         for name, value in tree.items()
@@ -48,15 +48,20 @@ def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def is_tree(value: Any) -> bool:
-    """Whether it is a mapping; an abstract class is slow to ask, and most are tensors."""
+    """Return True for a mapping; tensors first, because `isinstance` of a protocol is slow."""
     return not isinstance(value, Tensor) and isinstance(value, Mapping)
 
 
+def described(tensor: Tensor) -> str:
+    """Return a tensor's type and shape, "float32 [10, 16]"."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
 def contiguous(tree: StateTree) -> dict[str, Any]:
-    """The tree of contiguous tensors: a stored one is, and another layout rounds differently.
+    """Return the tree with contiguous tensors, as stored ones are; layouts change rounding.
 
     Raises:
-        TypeError: when the tree holds anything but tensors and mappings.
+        TypeError: if the tree holds anything but tensors and mappings.
     """
     for path, value in leaves(tree):
         if not all(isinstance(name, str) for name in path):

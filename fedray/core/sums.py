@@ -38,18 +38,13 @@ class Total:
 
 
 def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) -> Total:
-    """Return the sums over uploads.
-
-    Args:
-        summand: returns what one upload adds to each sum, nested mappings of tensors.
-        uploads: by client.
+    """Return the sums over uploads, whose summands are nested mappings of tensors.
 
     Raises:
         ValueError: if the summands do not have the same names.
     """
-    clients = sorted(uploads)
-    sums = _sum(summand, [uploads[client] for client in clients]) if clients else {}
-    return Total(tuple(clients), sums)
+    clients = tuple(sorted(uploads))
+    return Total(clients, _sum(summand, [uploads[each] for each in clients]) if clients else {})
 
 
 def _sum(summand: Callable[[Any], StateTree], uploads: Sequence[Any]) -> StateTree:

@@ -23,7 +23,7 @@ from fedray.models import Classifier, ClassifierOutput, is_normalisation
 
 @dataclass(frozen=True)
 class Trained:
-    """What local training gave.
+    """The result of local training.
 
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
@@ -40,28 +40,28 @@ class LocalTraining(Algorithm):
     """Clients that train their model on one loss; as it stands, without communication."""
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The loss of one batch, a scalar; no side effects.
+        """Return the loss of one batch, a scalar, without side effects.
 
         Args:
-            output: what the client's model gives for the batch.
+            output: the output of the client's model for the batch.
             batch: inputs and labels.
-            local: the client, its model, its state and what it was sent.
+            local: the client, its model, its state and its download.
         """
         return F.cross_entropy(output.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Payload | None, ClientState]:
-        """What is uploaded, and the client's next state; by default it keeps its model."""
+        """Return the upload and the client's next state; by default the client keeps its model."""
         return None, ClientState(local.client.save(local.model), local.state.memory)
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[Payload | None, ClientState]:
-        """Begin, train, finish."""
+        """Begin, train and finish."""
         local = self.begin(client, state, down)
         return self.finish(local, self.train(local))
 
     def train(self, local: LocalContext) -> Trained:
-        """The local epochs under `loss`; of the parameters, those that are trainable."""
+        """Train the trainable parameters on `loss` for the local epochs."""
         return fit(local, lambda batch: self.loss(local.model(batch.inputs), batch, local))
 
 
@@ -75,18 +75,18 @@ def fit(
 ) -> Trained:
     """Train the context's model in place: E_c epochs on the client's images.
 
-    Its trainable and its extra parameters are trained, by one optimiser. Whatever else there is
-    stays as it is, running statistics included.
+    One optimiser trains the trainable and the extra parameters. Everything else is unchanged,
+    running statistics included.
 
     Args:
         local: the client and its loaded model.
         loss: the loss of one batch.
         repeat: steps on every batch.
-        before_step: called before every step, with the gradients there.
+        before_step: called before every step, after the gradients are computed.
         after_batch: called after the steps on a batch.
 
     Raises:
-        FloatingPointError: when the loss is no longer finite.
+        FloatingPointError: if the loss is no longer finite.
     """
     with _only_trainable(local.model, local.trainable), _with_gradients(local.extra):
         optimizer = _optimizer(local)
@@ -126,7 +126,7 @@ class _Epochs:
         before_step: Callable[[], None],
         after_batch: Callable[[], None],
     ) -> None:
-        """One epoch."""
+        """Train one epoch."""
         total, steps = torch.zeros((), device=self._device), 0
         for batch in self._batches():
             for _ in range(repeat):
@@ -145,10 +145,10 @@ class _Epochs:
         self._totals.append((total, steps))
 
     def losses(self) -> list[float]:
-        """The mean loss of every epoch.
+        """Return the mean loss of every epoch.
 
         Raises:
-            FloatingPointError: when the last one is not finite.
+            FloatingPointError: if the last one is not finite.
         """
         means = [float(total) / max(steps, 1) for total, steps in self._totals]
         if not np.isfinite(means[-1]):
@@ -169,7 +169,7 @@ class _Epochs:
 def batch_indices(
     count: int, config: TrainingConfig, random: torch.Generator, device: torch.device
 ) -> Sequence[Tensor]:
-    """The indices of one epoch's batches, int64."""
+    """Return the indices of one epoch's batches, int64."""
     order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
     order = order.to(device)
     if count <= config.batch_size and not config.drop_last:
@@ -178,7 +178,7 @@ def batch_indices(
     if config.drop_last:
         order = order[: whole * config.batch_size]
     elif rest == 1 and whole > 0:
-        # Batch normalisation cannot train on one image: it joins the batch before.
+        # Batch normalisation cannot train on one image, so it joins the batch before.
         sizes = [config.batch_size] * (whole - 1) + [config.batch_size + 1]
         return torch.split(order, sizes)
     return torch.split(order, config.batch_size)
@@ -193,7 +193,7 @@ def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
 
 @contextmanager
 def _kept_between_rounds(local: LocalContext, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """With `optimizer.keep`, go on with the client's running means, and keep them afterwards."""
+    """With `optimizer.keep`, continue with the client's running means and keep the new ones."""
     if not local.client.setting.training.optimizer.params.keep:
         yield
         return
@@ -207,7 +207,7 @@ def _kept_between_rounds(local: LocalContext, optimizer: torch.optim.Optimizer) 
 
 @contextmanager
 def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
-    """Extra parameters have gradients while they are trained."""
+    """Give extra parameters gradients while they are trained."""
     for tensor in extra.values():
         tensor.requires_grad_()
     try:
@@ -220,7 +220,7 @@ def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
-    """Put a model into training mode, with all parameters frozen but those named.
+    """Put a model into training mode, with all parameters frozen except those in `trainable`.
 
     Normalisation layers without a trainable parameter stay in evaluation mode.
     """
@@ -243,7 +243,7 @@ def _only_trainable(model: Classifier, trainable: Collection[str] | None) -> Ite
 
 
 def with_extra(local: LocalContext, extra: Mapping[str, Tensor]) -> LocalContext:
-    """The context with copies of further parameters, on the client's device."""
+    """Return the context with copies of further parameters, on the client's device."""
     device = local.client.device
     copies = {name: tensor.to(device, copy=True) for name, tensor in extra.items()}
     return replace(local, extra={**local.extra, **copies})

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedray.config import Component, Frozen, component_of, named
 from fedray.data.configurable import Configurable, build
@@ -77,13 +77,10 @@ class PhaseParams(Frozen):
 
     round: int = Field(ge=2, le=100_000)
     """The first round of the phase; training and tests of this round are on its images."""
-    partition: Component = component_of("partition", "fedtsp_dirichlet")
+    partition: Annotated[Component, named("fedtsp_dirichlet")] = component_of(
+        "partition", "fedtsp_dirichlet"
+    )
     """How the images are partitioned then: name and parameters, as `data.partition`."""
-
-    @field_validator("partition", mode="before")
-    @classmethod
-    def _default_partition(cls, value: Any) -> Any:
-        return named(value, "fedtsp_dirichlet")
 
 
 class RepartitionParams(Frozen):

@@ -1,10 +1,10 @@
-"""Plug-ins: files and modules of a user's own that register what can be chosen by name.
+"""Plug-ins: files and modules of users that register entries that can be chosen by name.
 
-plugin.py     what a plug-in is
+plugin.py     the data of a plug-in
 reading.py    from `--plugin FILE_OR_MODULE` to texts that can travel
-loading.py    these texts as modules of this process, under names that are the same everywhere
+loading.py    import these texts as modules of this process
 trust.py      texts that may run without a question
-installed.py  modules that are installed, on every node by whoever installs there
+installed.py  modules that are installed on every node
 """
 
 from fedray.plugins.installed import installed_plugin, is_installed
@@ -13,7 +13,6 @@ from fedray.plugins.plugin import Plugin
 from fedray.plugins.reading import (
     changed_file,
     check_module_name,
-    check_names,
     located,
     needed,
     read_plugin,

@@ -1,8 +1,7 @@
 """Import the texts of plug-ins as modules, under the same names in every process of a run.
 
-Objects that a plug-in defines can thus be pickled in one process and unpickled in another. A
-process holds one version of a module at a time: another text, or the same text from another
-folder, replaces it.
+So objects of a plug-in can be pickled in one process and unpickled in another. A process has one
+version of a module at a time: another text, or the same text from another folder, replaces it.
 """
 
 from __future__ import annotations
@@ -70,19 +69,18 @@ class _TextLoader(ExecutionLoader):
 
 
 def use(plugins: Iterable[Plugin], *, check: bool = False) -> bool:
-    """Import plug-ins, and let their entries, and those of no other plug-in, be registered.
+    """Import plug-ins, and make available what they register, and no other plug-in's entries.
 
     Args:
-        plugins: of the experiment that is worked on next.
+        plugins: the plug-ins of the next experiment.
         check: also refuse names that fedray has, which imports all modules of that kind.
 
     Returns:
-        True if another version of a module was replaced: objects that were made of its classes
-        must be made again.
+        True if another version of a module was replaced, whose objects must be made again.
 
     Raises:
-        UserError: when a plug-in does not import, is not installed here as it should be, registers
-            a name that is taken, or is not trusted; then no plug-in is used.
+        UserError: if a plug-in does not import, has another installed version, registers a name
+            that is taken, or is not trusted; then no plug-in is used.
     """
     global _used
     wanted = tuple(plugins)
@@ -120,11 +118,7 @@ def plugin_of(defined: type) -> str | None:
 
 
 def _prepare(plugin: Plugin) -> None:
-    """Let the finder find a plug-in's modules.
-
-    Raises:
-        UserError: when an installed plug-in is missing here, or has another version.
-    """
+    """Let the finder find a plug-in's modules; check the version of an installed plug-in."""
     if not plugin.is_shipped:
         check_installed(plugin)
     elif all(other.name != plugin.name for other in _loaded.values()):
@@ -135,11 +129,7 @@ def _prepare(plugin: Plugin) -> None:
 
 
 def _import(plugin: Plugin) -> None:
-    """Import a plug-in's module.
-
-    Raises:
-        UserError: when it does not import, with the line.
-    """
+    """Import a plug-in's module; raise a UserError with the line if that fails."""
     try:
         importlib.import_module(plugin.module)
     except (Exception, SystemExit) as error:  # a script may end in sys.exit()

@@ -1,4 +1,4 @@
-"""What a plug-in is: a module's name, and the texts that it is made of."""
+"""A plug-in: the name of a module and the texts of its files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Plugin:
-    """A module of a user's own.
+    """A module of a user.
 
     Attributes:
-        module: what is imported, "mine" or "mine.method".
+        module: the module to import, "mine" or "mine.method".
         folder: where its files were read: for messages, tracebacks and `__file__`.
         files: the text of each file by its path below `folder`, such as "mine/method.py": the
-            file, or all of the package; none of an installed module, which does not travel.
-        version: of an installed module's distribution; "" of others.
-        sha256: hash of module and files; whoever makes one leaves it "", unless it is installed.
+            file, or all of the package; empty for an installed module, which does not travel.
+        version: the version of an installed module's distribution; else "".
+        sha256: hash of module and files; computed if "", except for an installed module.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -51,27 +51,27 @@ class Plugin:
 
     @property
     def name(self) -> str:
-        """The top-level module."""
+        """The name of the top-level module."""
         return self.module.partition(".")[0]
 
     @property
     def is_shipped(self) -> bool:
-        """Whether its text travels with the experiment."""
+        """True if the text travels with the experiment."""
         return bool(self.files)
 
     @property
     def key(self) -> str:
-        """What a process calls it: hash and folder, which tracebacks name."""
+        """The hash and the folder, which tracebacks name."""
         return f"{self.sha256} {self.folder}"
 
     @property
     def label(self) -> str:
-        """What messages call it: its file, or its module."""
+        """The name for messages: the file or the module."""
         return f"{self.name}.py" if f"{self.name}.py" in self.files else self.module
 
     @property
     def given(self) -> str:
-        """What `--plugin` would be given for it: a file, or the name of an installed module."""
+        """The value of `--plugin` for it: a file, or the name of an installed module."""
         file = self.file_of(self.module)
         return self.module if file is None else self.path_of(file)
 
@@ -81,11 +81,11 @@ class Plugin:
         return next((f for f in (f"{inner}.py", f"{inner}/__init__.py") if f in self.files), None)
 
     def path_of(self, file: str) -> str:
-        """Where a file was read, as tracebacks name it."""
+        """Return the path that a file was read from."""
         return str(Path(self.folder) / file)
 
 
 def hash_of(module: str, files: Mapping[str, str]) -> str:
-    """SHA-256 of what a plug-in is made of."""
+    """Return the SHA-256 of a plug-in's module name and files."""
     what = json.dumps([module, sorted(files.items())])
     return hashlib.sha256(what.encode()).hexdigest()

@@ -1,7 +1,7 @@
 """From `--plugin FILE_OR_MODULE` to a plug-in whose text can travel.
 
-A file that lies in a package is read with the whole package. What a plug-in imports from beside it
-is a plug-in too, so that it travels as well.
+A file in a package is read with the whole package. Modules in the same folder that a plug-in
+imports are plug-ins, too, so that they travel with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from fedray.errors import UserError, one_line, shown
@@ -24,19 +24,15 @@ MOST_CHARACTERS = 300_000
 INIT = "__init__.py"
 
 
-def is_path(given: str) -> bool:
-    """Whether a word names a file or folder, not a module."""
-    return given.endswith(".py") or os.sep in given or (Path(given) / INIT).is_file()
+def is_path(given: str, folder: Path = Path()) -> bool:
+    """Return True if a word names a file or folder, not a module."""
+    return given.endswith(".py") or os.sep in given or (folder / given / INIT).is_file()
 
 
 def located(given: str, folder: Path) -> str:
-    """A file's or folder's path made absolute from `folder`, if it is there; else as it is."""
+    """Return the absolute path of a file or folder below `folder`; anything else unchanged."""
     path = folder / Path(given).expanduser()
-    return str(path.absolute()) if path.exists() and not _is_module_name(given, path) else given
-
-
-def _is_module_name(given: str, path: Path) -> bool:
-    return not given.endswith(".py") and os.sep not in given and not (path / INIT).is_file()
+    return str(path.absolute()) if path.exists() and is_path(given, folder) else given
 
 
 def read_plugin(given: str) -> Plugin:
@@ -46,11 +42,11 @@ def read_plugin(given: str) -> Plugin:
         given: a file, a folder with an __init__.py, or a module that Python finds from here.
 
     Raises:
-        UserError: when it is not there, cannot be read, or is called as something else is.
+        UserError: if it is missing, cannot be read, or has the name of another module.
     """
     try:
         check_path(given)
-    except UserError as error:
+    except ValueError as error:
         raise UserError(f"plug-in: {error}") from None
     if is_path(given):
         return _of_path(given)
@@ -87,7 +83,7 @@ def _of_path(given: str) -> Plugin:
 
 def _of_module(given: str) -> Plugin:
     top = given.partition(".")[0]
-    spec = _spec(top, [str(Path.cwd()), *sys.path])
+    spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     if spec is None:
         raise UserError(
             f"plug-in {given}: there is neither a file nor a module of this name; give a path, "
@@ -110,30 +106,20 @@ def _of_module(given: str) -> Plugin:
     return plugin
 
 
-def _spec(top: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Where Python finds a module, which is not imported for it."""
-    return PathFinder.find_spec(top, list(path))
-
-
 def _plugin(module: str, root: Path) -> Plugin:
     top = module.partition(".")[0]
     single = root / f"{top}.py"
     paths = [single] if single.is_file() else sorted((root / top).rglob("*.py"))
-    paths = [path for path in paths if not _is_hidden(path.relative_to(root))]
-    files = {path.relative_to(root).as_posix(): read_source(path) for path in paths}
+    names = {path.relative_to(root): path for path in paths}
+    hidden = {
+        name for name in names if any(part.startswith((".", "__pycache__")) for part in name.parts)
+    }
+    files = {name.as_posix(): _read(path) for name, path in names.items() if name not in hidden}
     return Plugin(module, str(root), files)
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
-
-
-def read_source(path: Path) -> str:
-    """A file of Python in the encoding that it names, lines ended alike.
-
-    Raises:
-        UserError: when it cannot be read.
-    """
+def _read(path: Path) -> str:
+    """Read a file of Python in its declared encoding."""
     try:
         with tokenize.open(path) as file:
             return file.read(MOST_CHARACTERS + 1)
@@ -142,28 +128,20 @@ def read_source(path: Path) -> str:
 
 
 def changed_file(plugin: Plugin) -> str | None:
-    """A file of a plug-in that is there with another text than the plug-in's; None of none.
+    """Return the path of the first file of a plug-in whose text has changed; None without any.
 
-    Files that are not there, as on another machine, have not changed.
+    Files that are missing, as on another machine, have not changed.
     """
     for file, text in plugin.files.items():
         path = Path(plugin.path_of(file))
-        if path.is_file() and read_source(path) != text:
+        if path.is_file() and _read(path) != text:
             return str(path)
     return None
 
 
 def check_module_name(name: str, root: Path) -> None:
-    """Refuse a plug-in that is called as another module is.
-
-    Args:
-        name: of the module.
-        root: the folder that it lies in.
-
-    Raises:
-        UserError: naming that module.
-    """
-    spec = _spec(name, site_folders())
+    """Raise a UserError if the module `name` in the folder `root` has the name of another one."""
+    spec = PathFinder.find_spec(name, site_folders())
     if name in sys.stdlib_module_names:
         other = "Python's own"
     elif name == "fedray":
@@ -176,14 +154,14 @@ def check_module_name(name: str, root: Path) -> None:
 
 
 def with_siblings(read: Iterable[Plugin], given: Iterable[Plugin] = ()) -> list[Plugin]:
-    """Plug-ins, with what those that were just read import from beside them.
+    """Return plug-ins together with the modules in their folders that they import.
 
     Args:
-        read: were read here.
-        given: came with their texts, and with whatever they need.
+        read: plug-ins that were read on this machine.
+        given: plug-ins that came with their texts; what they import is among them.
 
     Raises:
-        UserError: when one cannot be read, two are called alike, or all are too large to travel.
+        UserError: if one cannot be read, two have the same name, or all are too large to travel.
     """
     found = {plugin.module: plugin for plugin in given}
     waiting = list(read)
@@ -198,12 +176,12 @@ def with_siblings(read: Iterable[Plugin], given: Iterable[Plugin] = ()) -> list[
         found.setdefault(plugin.module, plugin)
         there = {name.name for name in [*found.values(), *waiting]}
         waiting += [read_plugin(path) for path in dict.fromkeys(_siblings(plugin, there))]
-    check_names(found.values())
+    _check_files(found.values())
     return list(found.values())
 
 
 def needed(roots: Iterable[Plugin], plugins: Sequence[Plugin]) -> list[Plugin]:
-    """Those of the plug-ins that are among the roots, or that one of these imports, in order."""
+    """Return the plug-ins that are among the roots, or that one of these imports, in order."""
     found = list(roots)
     for plugin in found:  # which grows
         names = {name for text in plugin.files.values() for name in _imported(text)}
@@ -222,8 +200,8 @@ def unshipped(plugins: Iterable[Plugin]) -> str:
     elsewhere = [
         f"{name} ({spec.origin or next(iter(spec.submodule_search_locations or ['?']))})"
         for name in sorted(imported - known)
-        if _spec(name, site_folders()) is None
-        and (spec := _spec(name, [str(Path.cwd()), *sys.path])) is not None
+        if PathFinder.find_spec(name, site_folders()) is None
+        and (spec := PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])) is not None
     ]
     if not elsewhere:
         return ""
@@ -233,12 +211,8 @@ def unshipped(plugins: Iterable[Plugin]) -> str:
     )
 
 
-def check_names(plugins: Iterable[Plugin]) -> None:
-    """Refuse plug-ins of which two have a file in common that differs, or that are too large.
-
-    Raises:
-        UserError: naming them.
-    """
+def _check_files(plugins: Iterable[Plugin]) -> None:
+    """Raise a UserError if two plug-ins have different files of one name, or all are too large."""
     size, owner = 0, dict[str, Plugin]()
     for plugin in plugins:
         size += sum(map(len, plugin.files.values()))
@@ -257,7 +231,7 @@ def check_names(plugins: Iterable[Plugin]) -> None:
 
 
 def _siblings(plugin: Plugin, there: set[str]) -> Iterator[str]:
-    """Files and packages beside a plug-in that it imports."""
+    """Yield the files and packages in a plug-in's folder that it imports."""
     for text in plugin.files.values():
         for name in _imported(text):
             if name in there or name in sys.stdlib_module_names or name == "fedray":
@@ -270,10 +244,10 @@ def _siblings(plugin: Plugin, there: set[str]) -> Iterator[str]:
 
 
 def _imported(text: str) -> list[str]:
-    """The top-level modules that a text imports, wherever it does, sorted."""
+    """Return the top-level modules that a text imports, also inside functions, sorted."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # said when it is executed
+    except (SyntaxError, ValueError):  # reported when it is executed
         return []
     found = set()
     for node in ast.walk(tree):

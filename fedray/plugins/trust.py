@@ -23,10 +23,11 @@ _trusted: set[str] = set()
 _trusts_all = False
 
 
-def config_folder() -> Path:
-    """Return the folder of this user's settings: $FEDRAY_CONFIG, else ~/.config/fedray."""
-    chosen = os.environ.get("FEDRAY_CONFIG")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".config" / "fedray"
+def _file() -> Path:
+    """Return the file of hashes, in $FEDRAY_CONFIG or ~/.config/fedray."""
+    return Path(os.environ.get("FEDRAY_CONFIG") or "~/.config/fedray").expanduser() / (
+        "trusted_plugins"
+    )
 
 
 def trust(plugins: Iterable[Plugin]) -> None:
@@ -35,20 +36,20 @@ def trust(plugins: Iterable[Plugin]) -> None:
 
 
 def trust_all(trusts: bool = True) -> None:
-    """Let this process run every plug-in, as `--trust` does, or ask again from now on."""
+    """Let this process run every plug-in, as `--trust` does; False: ask again from now on."""
     global _trusts_all
     _trusts_all = trusts
 
 
 def check_trusted(plugins: Iterable[Plugin], path_of: Callable[[Plugin], str]) -> None:
-    """Ask the user about texts that are to run here and that this user has never run.
+    """Ask the user about texts that this user has never run.
 
     Args:
         plugins: the plug-ins that are about to run; installed ones are not asked about.
         path_of: returns a file with a plug-in's text, for the user to read.
 
     Raises:
-        UserError: when the user says no, or cannot be asked.
+        UserError: if the user says no, or cannot be asked.
     """
     unknown = [each for each in plugins if each.is_shipped and each.sha256 not in _trusted]
     if not unknown or _is_ray_actor():
@@ -65,7 +66,7 @@ def record(plugin: Plugin) -> None:
     if not plugin.is_shipped or _is_ray_actor() or plugin.sha256 in _recorded():
         return
     with suppress(OSError):  # without the record the next command asks
-        config_folder().mkdir(parents=True, exist_ok=True)
+        _file().parent.mkdir(parents=True, exist_ok=True)
         with _file().open("a", encoding="utf-8") as file:
             file.write(f"{plugin.sha256}\n")
 
@@ -83,10 +84,6 @@ def _ask(plugin: Plugin, path: str) -> None:
     raise UserError(
         f"{what}; read it, then pass --trust, or call fedray.plugins.trust_all() in Python"
     )
-
-
-def _file() -> Path:
-    return config_folder() / "trusted_plugins"
 
 
 def _recorded() -> set[str]:

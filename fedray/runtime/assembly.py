@@ -20,11 +20,10 @@ from fedray.core import (
     Setting,
     TrainingConfig,
     algorithms,
-    build_optimizer,
-    build_schedule,
 )
 from fedray.data import FederatedData, ImageSet, build_partition, federate, load_images
 from fedray.data.augment import build_augmentation
+from fedray.data.configurable import build
 from fedray.data.evolution import build_evolution, with_phases
 from fedray.data.federated import StreamFor, with_global_test
 from fedray.data.partitions import AnyPartition
@@ -102,7 +101,7 @@ class Assembly:
             epochs=e.local_epochs,
             batch_size=e.batch_size,
             lr=e.lr,
-            optimizer=build_optimizer(e.optimizer),
+            optimizer=build(e.optimizer, "optimizer", "optimizer"),
             clip_grad_norm=e.clip_grad_norm,
             shuffle=e.shuffle,
             drop_last=e.drop_last,
@@ -124,7 +123,9 @@ class Assembly:
     @cached_property
     def schedule(self) -> Schedule:
         """The clients' learning rate over rounds."""
-        return build_schedule(self.experiment.lr_schedule)
+        component = self.experiment.lr_schedule
+        schedule: Schedule = build(component, "learning rate schedule", "lr_schedule")
+        return schedule
 
     def lr(self, round_: int) -> float:
         """The clients' learning rate in a round; before the first that of the first."""

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from fedray.config import Experiment
-from fedray.core import SGD, Algorithm, algorithms, build_optimizer, build_schedule
+from fedray.core import SGD, Algorithm, algorithms
+from fedray.data.configurable import build
 from fedray.data.inspect import check_sizes
 from fedray.errors import UserError
 from fedray.models import assign_architectures, check_pretrained, is_dense
@@ -52,7 +53,9 @@ def _sizes_agree(root: str, source: str) -> None:
 
 
 def _check_schedule(experiment: Experiment) -> None:
-    warmup = build_schedule(experiment.lr_schedule).params.warmup_rounds
+    warmup = build(
+        experiment.lr_schedule, "learning rate schedule", "lr_schedule"
+    ).params.warmup_rounds
     if warmup >= experiment.rounds:
         raise UserError(
             f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={experiment.lr:g}; lower it "
@@ -68,7 +71,7 @@ def _check_schedule(experiment: Experiment) -> None:
 
 def _check_sgd(experiment: Experiment, method: type[Algorithm]) -> None:
     """A method that counts the steps of SGD: nothing else may be in an update."""
-    optimizer = build_optimizer(experiment.optimizer)
+    optimizer = build(experiment.optimizer, "optimizer", "optimizer")
     if not isinstance(optimizer, SGD):
         raise UserError(
             f"{method.name} takes an update for a sum of gradients, which optimizer="

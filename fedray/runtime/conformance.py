@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.checkpoint import CheckpointStore
-from fedray.config import Experiment, Tree
-from fedray.config.plugged import with_plugins
+from fedray.config import Experiment, Tree, with_plugins
 from fedray.core import (
     Algorithm,
     Client,

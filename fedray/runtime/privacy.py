@@ -50,7 +50,7 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
             f"privacy.mode={mode} covers uploads, but algorithm={method.name} declares none "
             "(`uploads`); set privacy.mode=none"
         )
-    images = [e.place for e in exempt_fields(method.uploads) if e.kind == "images"]
+    images = [place for place, kind in exempt_fields(method.uploads) if kind == "images"]
     if images:
         raise UserError(
             f"algorithm={method.name} uploads clients' images ({', '.join(images)}), so no epsilon "

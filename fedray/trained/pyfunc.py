@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedray.config import read_mapping, read_plugins
-from fedray.config.listed import listed
+from fedray.config import listed, read_mapping, read_plugins
 from fedray.plugins import trust
 from fedray.records import RunFolder
 from fedray.trained.model import TrainedModel

@@ -6,7 +6,7 @@ import pytest
 
 from fedray.config import Experiment, load_experiment, read_experiment
 from fedray.config.files import COMPONENTS
-from fedray.config.synonyms import CHOOSES, key_for, synonyms
+from fedray.config.messages import CHOOSES, key_for, synonyms
 from fedray.errors import UserError
 from fedray.registry import parameters_of, registry
 

@@ -212,11 +212,6 @@ def test_traffic_adds_up_by_kind():
     assert total.bytes == {"prototypes": 20, "weights": 12}
 
 
-def test_at_least_2_bits():
-    with pytest.raises(ValueError, match="at least 2 bits"):
-        quantise(torch.ones(3), 1)
-
-
 def test_a_zero_vector_is_quantised_to_itself():
     assert torch.equal(quantise(torch.zeros(2, 3), 4), torch.zeros(2, 3))
 

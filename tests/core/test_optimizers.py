@@ -10,8 +10,8 @@ from torch import nn
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Component
-from fedray.core import build_optimizer, build_schedule
 from fedray.core.optimizers import remember, remembered
+from fedray.data.configurable import build
 from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.models import Pixels
@@ -29,7 +29,7 @@ SGD_OF_ALL_KINDS = {
 
 
 def rates(rounds: int, lr: float = 0.1, **schedule) -> list[float]:
-    found = build_schedule(Component(**schedule))
+    found = build(Component(**schedule), "learning rate schedule", "lr_schedule")
     return [found(lr, round_, rounds) for round_ in range(1, rounds + 1)]
 
 
@@ -190,7 +190,9 @@ def test_kept_means_go_on_where_they_were():
         names = {p: n for n, p in model.named_parameters()}
         kept = {}
         for _ in range(halves):
-            optimizer = build_optimizer(Component(name="adamw")).make(model.parameters(), 0.1)
+            optimizer = build(Component(name="adamw"), "optimizer", "optimizer").make(
+                model.parameters(), 0.1
+            )
             remember(optimizer, names, kept)
             for _ in range(count // halves):
                 optimizer.zero_grad()

@@ -125,24 +125,12 @@ def entry(value: float) -> Any:
     return changed
 
 
-def smuggled(upload: Payload) -> Payload:
-    object.__setattr__(upload, "luggage", [1.0])
-    return upload
-
-
-def stripped(upload: Payload) -> Payload:
-    object.__delattr__(upload, "samples")
-    return upload
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda up: up, None),
         (lambda up: vars(up), "a dict cannot travel, expected a TrainedModel"),
         (lambda up: GlobalModel(up.weights, up.buffers), "a GlobalModel cannot travel"),
-        (smuggled, "TrainedModel has other fields than declared: 'luggage'"),
-        (stripped, "TrainedModel has other fields than declared: 'samples'"),
         (field("weights", first(lambda t: t[:1])), "TrainedModel.weights."),
         (field("weights", first(Tensor.double)), "is float64 ["),
         (field("weights", first(Tensor.to_sparse)), "is a tensor of another kind"),
@@ -150,7 +138,6 @@ def stripped(upload: Payload) -> Payload:
         (field("weights", first(lambda t: {"inner": t})), "is a dict, expected a tensor"),
         (field("weights", lambda m: {**m, "w": CPU}), "weights.w is a device, expected a tensor"),
         (field("weights", lambda m: {**m, "w": torch.ones(1)}), "weights has 'w', which does not"),
-        (field("weights", lambda m: {**m, 1: torch.ones(1)}), "has the name 1, expected a str"),
         (field("weights", lambda m: dict(list(m.items())[1:])), "TrainedModel.weights lacks '"),
         (field("weights", lambda m: torch.ones(1)), "is a Tensor, expected a mapping of tensors"),
         (field("buffers", lambda m: {"w": torch.zeros(1)}), "buffers has 'w', which does not"),

@@ -8,19 +8,23 @@ import sys
 import pytest
 import torch
 
-from fedray.core import without_compiler
+from fedray.core.optimizers import TorchAdam, TorchAdamW, TorchSGD
 
 CASES = [
-    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
-    ("AdamW", {"lr": 0.01, "betas": (0.8, 0.9)}),
+    (
+        TorchSGD,
+        torch.optim.SGD,
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    ),
+    (TorchAdam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
+    (TorchAdamW, torch.optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.9)}),
 ]
 IN_A_NEW_PROCESS = """
 import sys, torch
-from fedray.core import without_compiler
-for name in ("SGD", "Adam", "AdamW"):
+from fedray.core.optimizers import TorchAdam, TorchAdamW, TorchSGD
+for kind in (TorchSGD, TorchAdam, TorchAdamW):
     weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = getattr(without_compiler, name)([weight], lr=0.1)
+    optimizer = kind([weight], lr=0.1)
     optimizer.zero_grad()
     weight.square().sum().backward()
     optimizer.step()
@@ -41,11 +45,9 @@ def steps(kind: type[torch.optim.Optimizer], **options: object) -> tuple[torch.T
     return weight.detach(), len(calls)
 
 
-@pytest.mark.parametrize(("name", "options"), CASES)
-def test_the_numbers_and_hooks_are_torchs(name, options):
-    (mine, called), (theirs, expected) = (
-        steps(getattr(module, name), **options) for module in (without_compiler, torch.optim)
-    )
+@pytest.mark.parametrize(("ours", "torchs", "options"), CASES)
+def test_the_numbers_and_hooks_are_torchs(ours, torchs, options):
+    (mine, called), (theirs, expected) = (steps(kind, **options) for kind in (ours, torchs))
     assert torch.equal(mine, theirs)
     assert called == expected == 3
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedray.errors import UserError
 from fedray.models import Classifier, build, initialise, skeleton
 
 SHAPE = {"channels": 3, "image_size": 32, "num_classes": 10, "feature_dim": 512}
@@ -116,7 +117,7 @@ def test_initialise_refuses_extra_tensors():
 def test_image_too_small(name, size, least, make):
     shape = SHAPE | {"image_size": size}
     with pytest.raises(
-        ValueError,
+        UserError,
         match=rf"{name}: images of {size}x{size} pixels are too small, it needs at least "
         rf"{least}x{least}; raise data.image_size or choose another model.group",
     ):
@@ -124,5 +125,5 @@ def test_image_too_small(name, size, least, make):
 
 
 def test_unknown_architecture_names_the_nearest():
-    with pytest.raises(ValueError, match=r"no architecture 'ResNet-18'. Did you mean 'resnet"):
+    with pytest.raises(UserError, match=r"no architecture 'ResNet-18'. Did you mean 'resnet"):
         skeleton("ResNet-18", **SHAPE)

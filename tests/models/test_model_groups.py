@@ -1,5 +1,6 @@
 import pytest
 
+from fedray.errors import UserError
 from fedray.models import assign_architectures, group_of, is_dense
 from fedray.models.architectures import architectures
 from fedray.models.groups import groups
@@ -36,12 +37,12 @@ def test_each_architecture_is_a_group_of_one(name):
 )
 def test_unknown_group_names_the_nearest(given, nearest):
     match = rf"model.group: there is no .* '{given}'. Did you mean '{nearest}"
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(UserError, match=match):
         assign_architectures(given, 4)
 
 
 def test_a_name_that_is_near_nothing_lists_groups_and_architectures():
-    with pytest.raises(ValueError, match=r"Valid: alexnet, .*htfe2, .*vgg11\."):
+    with pytest.raises(UserError, match=r"Valid: alexnet, .*htfe2, .*vgg11\."):
         assign_architectures("?", 4)
 
 
@@ -57,5 +58,5 @@ def test_unets_are_dense_and_nothing_else():
 
 
 def test_no_client():
-    with pytest.raises(ValueError, match=r"data.clients: found 0 clients, need at least 1"):
+    with pytest.raises(UserError, match=r"data.clients: found 0 clients, need at least 1"):
         assign_architectures("htfe2", 0)

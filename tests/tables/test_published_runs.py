@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pretended_runs import end, pretend
 
+from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import sealed
 from fedray.report.section import markdown
@@ -231,7 +232,7 @@ def test_a_resumed_table_keeps_what_it_took(published, here, write):
     (published / "table.json").unlink()
     again = begun("--out", "second", "--resume")
     assert {run.place.row for run in pretend(again, curve)} == {"base"}
-    with pytest.raises(ValueError, match=r"--from: .* has begun"):
+    with pytest.raises(UserError, match=r"--from: .* has begun"):
         begun("--out", "second", "--resume", "--from", "out")
 
 

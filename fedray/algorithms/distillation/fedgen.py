@@ -62,7 +62,7 @@ from fedray.core import (
     fit,
     payload_field,
 )
-from fedray.core.without_compiler import Adam
+from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 
 
@@ -219,7 +219,7 @@ class FedGen(HeadAveraging):
             name: tensor.detach().clone().to(device).requires_grad_()
             for name, tensor in state["generator"].items()
         }
-        optimizer = Adam(generator.values(), self.hp.server_lr)
+        optimizer = TorchAdam(generator.values(), self.hp.server_lr)
         random = server.streams.torch("fedgen_server", round_=server.round)
         counts = self._pooled(state)
         for _ in range(self.hp.server_epochs):

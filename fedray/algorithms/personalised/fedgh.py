@@ -46,7 +46,7 @@ from fedray.core import (
     algorithms,
     payload_field,
 )
-from fedray.core.without_compiler import SGD
+from fedray.core.optimizers import TorchSGD
 from fedray.models import Classifier
 
 
@@ -92,7 +92,7 @@ class FedGH(HeadSharing):
             name: tensor.detach().clone().to(server.device).requires_grad_()
             for name, tensor in state["head"].items()
         }
-        optimizer = SGD(head.values(), self.hp.server_lr)
+        optimizer = TorchSGD(head.values(), self.hp.server_lr)
         for vectors, labels in uploaded_batches(
             uplinks,
             server,

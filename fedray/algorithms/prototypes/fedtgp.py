@@ -55,7 +55,7 @@ from fedray.core import (
     Uplinks,
     algorithms,
 )
-from fedray.core.without_compiler import SGD
+from fedray.core.optimizers import TorchSGD
 from fedray.models import ClassifierOutput
 
 Margin = Literal["nearest", "all_pairs"]
@@ -139,7 +139,7 @@ class FedTGP(PrototypeSharing):
             name: tensor.detach().clone().to(server.device).requires_grad_()
             for name, tensor in generator.items()
         }
-        optimizer = SGD(weights.values(), self.hp.server_lr)
+        optimizer = TorchSGD(weights.values(), self.hp.server_lr)
         for vectors, labels in uploaded_batches(
             uplinks,
             server,

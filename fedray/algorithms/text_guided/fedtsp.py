@@ -66,7 +66,7 @@ from fedray.core import (
     payload_field,
     total_of,
 )
-from fedray.core.without_compiler import SGD
+from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
@@ -211,7 +211,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
             return seen
         prompts = state["prompts"].clone().to(server.device).requires_grad_()
         log_scale = state["log_scale"].clone().to(server.device).requires_grad_(self.hp.learn_tau)
-        optimizer = SGD([prompts, log_scale], self.hp.prompt_lr)
+        optimizer = TorchSGD([prompts, log_scale], self.hp.prompt_lr)
         rows, targets = present.to(server.device), image.to(server.device)
         for _ in range(self.hp.server_epochs):
             text = self._under(prompts, rows, server)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedray.config import Component, Frozen, component_of, named
 from fedray.data.imageset import Domains
@@ -27,13 +27,10 @@ class ClassGroupsParams(Frozen):
     """How many classes each group has, in the order of the labels."""
     clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
     """How many clients each group has, in the order of their numbers."""
-    within: Component = component_of("partition", "fedtsp_dirichlet", FedTSPDirichletParams())
+    within: Annotated[Component, named("fedtsp_dirichlet")] = component_of(
+        "partition", "fedtsp_dirichlet", FedTSPDirichletParams()
+    )
     """How the images of a group are partitioned among its clients: name and parameters."""
-
-    @field_validator("within", mode="before")
-    @classmethod
-    def _default_within(cls, value: Any) -> Any:
-        return named(value, "fedtsp_dirichlet")
 
     @model_validator(mode="after")
     def _as_many_of_both(self) -> ClassGroupsParams:

@@ -161,7 +161,7 @@ def _layout(lines: TextIO, path: Path) -> tuple[int, int]:
         _vector(fields[1:], path, 1)
         lines.seek(start)
         return len(fields) - 1, 0
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, UserError):
         raise UserError(
             f"text.encoder.path={path} is not in GloVe's or word2vec's text format: expected lines "
             "of a word and its numbers"

@@ -1,30 +1,30 @@
-"""The plug-ins of an experiment: read, in use before anything else of it is looked at, recorded."""
+"""The plug-ins of an experiment: read and used before its other keys are resolved, recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from fedray.config.experiment import Experiment
-from fedray.config.files import COMPONENTS
-from fedray.config.listed import KEY, listed
+from fedray.config.files import COMPONENTS, listed
 from fedray.config.typed import Frozen, Tree, validate
 from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
 from fedray.registry import installed_points, registered_by, registry
 
+KEY = "plugins"
+
 
 class _Plugins(Frozen):
-    """The key of an experiment."""
-
     plugins: tuple[Plugin, ...] = ()
     """With their texts."""
 
 
 def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
-    """Read those plug-ins that are named, and take those that are there with their text.
+    """Read the plug-ins that are named, and validate those that are given with their text.
 
     Raises:
-        UserError: when one cannot be read, or two are called alike.
+        UserError: if one cannot be read, or two have the same name.
     """
     given = list(given)
     named = [read_plugin(each) for each in given if isinstance(each, str)]
@@ -33,7 +33,7 @@ def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
 
 
 def named_plugins(given: Iterable[str]) -> tuple[Plugin, ...]:
-    """Read plug-ins that the user has named, which may run without a question.
+    """Read plug-ins that the user has named, and let them run without a question.
 
     Raises:
         UserError: as `read_plugins`.
@@ -52,8 +52,8 @@ def with_read_plugins(
 
     Args:
         tree: plain data; its own plug-ins may be names.
-        pairs: those with the key `plugins`, unless None, replace the tree's.
-        more: further ones, which take the places of those called alike.
+        pairs: overrides; those of the key `plugins` replace the tree's, unless None.
+        more: further plug-ins, which replace those of the same name.
         trusted: whether the files that the tree names may run without a question, too. Texts that
             are part of the tree are never trusted by this.
 
@@ -73,19 +73,10 @@ def with_read_plugins(
 def with_plugins(
     tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, trusted: bool = True
 ) -> Tree:
-    """Read an experiment's plug-ins, and have this process use them and no others.
-
-    Args:
-        tree: as of `with_read_plugins`.
-        pairs: likewise.
-        more: likewise.
-        trusted: likewise.
-
-    Returns:
-        As `with_read_plugins`.
+    """Read an experiment's plug-ins as `with_read_plugins`, and let this process use only these.
 
     Raises:
-        UserError: as `read_plugins`, and when one does not import or takes a name that is taken.
+        UserError: as `read_plugins`, and if one does not import or registers a name that is taken.
     """
     tree = with_read_plugins(tree, pairs, more, trusted=trusted)
     use(read_plugins(tree.get(KEY, ())), check=True)
@@ -93,17 +84,17 @@ def with_plugins(
 
 
 def with_used_plugins(experiment: Experiment) -> Experiment:
-    """An experiment without the plug-ins that its numbers do not depend on.
+    """Return an experiment without the plug-ins that its numbers do not depend on.
 
     Used is a plug-in that registers something that the experiment names, or a metric, which every
-    run measures; or that registers nothing, and which no other imports: it is there for its
-    effects. So is what these import.
+    run measures; or one that registers nothing and that no other imports: it acts by being
+    imported. What these import is used, too.
 
     Args:
-        experiment: resolved; its plug-ins are in use.
+        experiment: resolved; this process uses its plug-ins.
     """
     plugins = experiment.plugins
-    named = set(_texts(experiment.model_dump(mode="json", exclude={KEY, "name"})))
+    named = _texts(experiment.model_dump(mode="json", exclude={KEY, "name"}))
     roots = [plugin for plugin in plugins if _is_used(plugin, named, plugins)]
     return experiment.model_copy(update={KEY: tuple(needed(roots, plugins))})
 
@@ -115,21 +106,16 @@ def _is_used(plugin: Plugin, named: Collection[str], plugins: Sequence[Plugin]) 
     return "metric" in registered or any(set(names) & set(named) for names in registered.values())
 
 
-def _texts(tree: Any) -> Iterator[str]:
-    """The texts among the values of a tree."""
+def _texts(tree: Any) -> set[str]:
+    """Return the texts among the values of a tree."""
     if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, Mapping | list):
-        for each in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _texts(each)
+        return {tree}
+    values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    return set().union(*map(_texts, values))
 
 
 def completed_by_installed(experiment: Experiment) -> Experiment:
-    """An experiment with the installed plug-ins that register what it names.
-
-    Raises:
-        UserError: when the architectures of its models are not there.
-    """
+    """Return an experiment with the installed plug-ins that register what it names."""
     tops = {point.module.partition(".")[0] for point in installed_points()}
     if not tops:
         return experiment
@@ -142,12 +128,9 @@ def completed_by_installed(experiment: Experiment) -> Experiment:
 
 
 def _homes(experiment: Experiment) -> Iterable[str]:
-    """The modules that register what an experiment names."""
+    """Yield the modules that register what an experiment names."""
     for key, kind in COMPONENTS.items():
-        found: Any = experiment
-        for part in key.split("."):
-            found = getattr(found, part)
-        yield registry(kind).home(found.name)
+        yield registry(kind).home(attrgetter(key)(experiment).name)
     groups, architectures = registry("model group"), registry("architecture")
     name = experiment.model.group
     members = groups.get(name).members if name in groups.names() else (name,)
