@@ -162,19 +162,37 @@ def _acted(action: Callable[[argparse.Namespace], int], args: argparse.Namespace
     """Run a command's action, with plug-ins trusted after `--trust`.
 
     Raises:
-        CodeError: if code called `sys.exit`, whose 0 would stand for success.
+        CodeError: if code called `sys.exit` or `os._exit`, whose 0 would stand for success.
     """
     if trusts := getattr(args, "trust", False):
         from fedray.plugins import trust_all
 
         trust_all()
     try:
-        return action(args)
+        with _exits_raised():
+            return action(args)
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
     finally:
         if trusts:
             trust_all(False)
+
+
+@contextmanager
+def _exits_raised() -> Iterator[None]:
+    """Raise SystemExit in place of `os._exit`, but in forked children and other threads."""
+    leave, process, thread = os._exit, os.getpid(), threading.get_ident()
+
+    def raise_exit(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) != (process, thread):
+            leave(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = raise_exit
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 @contextmanager
