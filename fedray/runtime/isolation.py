@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedray.core.state import StateTree, map_tensors
-from fedray.runtime.devices import random_state, seed_device, set_random_state
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
@@ -51,7 +50,8 @@ class Isolation:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        on_cpu = device.type == "cpu"
+        self._module: Any = None if on_cpu else torch.get_device_module(device)
         self._flags = [read() for read, _ in FLAGS]
 
     @contextmanager
@@ -62,10 +62,11 @@ class Isolation:
             seed: of the global generators. No method of the package draws from them, but layers
                 such as dropout do.
         """
-        cpu, device = torch.get_rng_state(), random_state(self._device)
+        cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
         python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
-        seed_device(self._device, seed)
+        if self._module is not None:
+            self._module.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         try:
@@ -75,7 +76,8 @@ class Isolation:
                 if read() != value:
                     restore(value)
             torch.set_rng_state(cpu)
-            set_random_state(self._device, device)
+            if self._module is not None:
+                self._module.set_rng_state(device)
             random.setstate(python)
             np.random.set_state(legacy)  # noqa: NPY002
 
