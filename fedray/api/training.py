@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
-from itertools import chain
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.files import full_disk_said, reserve, results_home, stamp
 from fedray.records import Round, RunFolder, Status
+from fedray.records.observer import Observer, closing_all
 from fedray.remote_results import check_owner, copying
 from fedray.tracking import Tracker
 
@@ -110,40 +110,74 @@ def follow(
     Raises:
         RunFailed: when a callback raises an error, which is named.
     """
-    with full_disk_said(out), copying(out), closing(rounds):
-        first = next(rounds, None)  # an experiment that cannot begin leaves no run in the tracker
-        status: Status = "FAILED"
+    watch = Tracking(tracker, out)
+    observers = (watch, Callbacks(callbacks))
+    with full_disk_said(out), copying(out), closing_all(observers), closing(rounds):
         try:
-            for done in _tracked(_each_once(chain([first] if first else [], rounds)), out, tracker):
-                _call(callbacks, done)
+            for done in _each_once(rounds):
+                for observer in observers:
+                    observer.after_round(done)
                 yield done
-            status = "FINISHED"
+            watch.status = "FINISHED"
         except (KeyboardInterrupt, GeneratorExit) as stop:
             if isinstance(stop, KeyboardInterrupt):
                 stopped(stop)
-            status = "KILLED"
+            watch.status = "KILLED"
             raise
-        finally:
-            _end(out, rounds, tracker, status)
 
 
-def _tracked(rounds: Iterable[Round], out: Path, tracker: Tracker | None) -> Iterator[Round]:
-    for done in rounds:
-        if tracker is not None:
-            tracker.follow(out, "RUNNING")
-        yield done
+class Tracking(Observer):
+    """Brings MLflow up to date after each round; a run that cannot begin is not tracked.
+
+    Args:
+        tracker: None: the run is not tracked.
+        out: the run's folder, which is whole when this is closed.
+
+    Attributes:
+        status: of the run, once it has ended.
+    """
+
+    def __init__(self, tracker: Tracker | None, out: Path) -> None:
+        self.status: Status = "FAILED"
+        self._tracker, self._out = tracker, out
+        self._has_begun = False
+
+    def after_round(self, done: Round) -> None:
+        """Let MLflow have the round soon."""
+        self._has_begun = True
+        if self._tracker is not None:
+            self._tracker.follow(self._out, "RUNNING")
+
+    def close(self) -> None:
+        """Let MLflow have all of the run, and wait for it some time."""
+        if self._tracker is not None:
+            if self._has_begun or self.status == "FINISHED":
+                self._tracker.follow(self._out, self.status)
+            self._tracker.close()
 
 
-def _end(
-    out: Path, rounds: Generator[Round, None, None], tracker: Tracker | None, status: Status
-) -> None:
-    """End a run, so that its folder is whole, and then its tracker."""
-    try:
-        rounds.close()
-    finally:
-        if tracker is not None:
-            tracker.follow(out, status)
-            tracker.close()
+class Callbacks(Observer):
+    """Calls functions of the user with each round, a copy each, so that none changes the record."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+
+    def after_round(self, done: Round) -> None:
+        """Call each.
+
+        Raises:
+            RunFailed: when one raises an error.
+        """
+        for callback in self._callbacks:
+            try:
+                callback(deepcopy(done))
+            except Exception as error:
+                where = extract_tb(error.__traceback__)[-1]
+                name = getattr(callback, "__qualname__", type(callback).__qualname__)
+                raise RunFailed(
+                    f"the callback {name} failed after round {done.round}: {named(error)} "
+                    f"({where.filename}, line {where.lineno}); the rounds until then are kept"
+                ) from error
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
@@ -153,24 +187,3 @@ def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
         if done.round > last:
             last = done.round
             yield done
-
-
-def _call(callbacks: Sequence[Callback], done: Round) -> None:
-    """Call each with a copy of its own, so that none can change what is recorded.
-
-    Raises:
-        RunFailed: when one raises an error.
-    """
-    for callback in callbacks:
-        try:
-            callback(deepcopy(done))
-        except Exception as error:
-            where = extract_tb(error.__traceback__)[-1]
-            raise RunFailed(
-                f"the callback {_name(callback)} failed after round {done.round}: {named(error)} "
-                f"({where.filename}, line {where.lineno}); the rounds until then are kept"
-            ) from error
-
-
-def _name(callback: Any) -> str:
-    return getattr(callback, "__qualname__", type(callback).__qualname__)

@@ -57,7 +57,7 @@ config.yaml or result.json has `epsilon_known_participants`.
 
 **local** covers {local}.
 
-Every round of result.json has `epsilon` (of the run so far), `epsilon_round` (of this round alone)
+Every line of rounds.jsonl has `epsilon` (of the run so far), `epsilon_round` (of this round alone)
 and `epsilon_known_participants`; `privacy` says what they cover. All uploads of a round count,
 those before round 1 too. releases.jsonl in the run's folder is written before clients are asked: a
 step that is done again after a kill, with new noise, has released twice, and ε says so. So two runs

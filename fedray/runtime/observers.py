@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +13,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
 from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
-from fedray.errors import ClientError, ServerError, UserError, nearest
+from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.federation import Federation, Plan
@@ -30,39 +29,13 @@ from fedray.records import (
     RunWriter,
     environment,
 )
+from fedray.records.observer import Observer
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import statement
 from fedray.runtime.resume import resumed_info
 from fedray.saved_models import ModelSaver
-
-
-class Observer:
-    """Sees every round of a run once it is over, and the run's end."""
-
-    def after_round(self, done: Round) -> None:
-        """See a round."""
-
-    def after_failure(self) -> None:
-        """See that a client's or the server's step failed in the round after the last one."""
-
-    def close(self) -> None:
-        """See that no round follows in this process."""
-
-
-@contextmanager
-def closing_all(observers: Sequence[Observer]) -> Iterator[None]:
-    """Close observers at the end, the last one first, each even if another raises an error."""
-    with ExitStack() as stack:
-        for observer in observers:
-            stack.callback(observer.close)
-        try:
-            yield
-        except (ClientError, ServerError):
-            for observer in observers:
-                observer.after_failure()
-            raise
 
 
 class EarlyStop(Observer):

@@ -28,7 +28,9 @@ from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.worker import Share, StepResult
 from fedray.states import LARGE, Place, StateStore, state_size
 
-CLIENTS_PER_CALL = 32
+CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
+"""Most clients of a call, since a worker holds their results until it answers; of clients with
+large downloads, whose uploads are large too."""
 
 
 class Call(NamedTuple):
@@ -150,7 +152,9 @@ class RayExecutor:
             shares = [(worker, [client]) for worker, share in shares for client in share]
             self._warm_up(workers)  # the time is for steps, not for a worker that starts
         calls = []
-        for worker, share in _cut_to_calls(shares):
+        is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
+        most = LARGE_CLIENTS_PER_CALL if is_large else CLIENTS_PER_CALL
+        for worker, share in _cut_to_calls(shares, most):
             argument = self._share(worker, round_, share, *downloads)
             calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
@@ -253,12 +257,12 @@ def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]
     return shares
 
 
-def _cut_to_calls(shares: list[tuple[Any, list[int]]]) -> list[tuple[Any, list[int]]]:
-    """Cut large shares: a worker holds the new states of one call until it answers."""
-    most = max((len(share) for _, share in shares), default=0)
+def _cut_to_calls(shares: list[tuple[Any, list[int]]], most: int) -> list[tuple[Any, list[int]]]:
+    """Cut shares into calls of at most `most` clients, in turns between the workers."""
+    longest = max((len(share) for _, share in shares), default=0)
     return [
-        (worker, share[start : start + CLIENTS_PER_CALL])
-        for start in range(0, most, CLIENTS_PER_CALL)
+        (worker, share[start : start + most])
+        for start in range(0, longest, most)
         for worker, share in shares
         if start < len(share)
     ]

@@ -17,6 +17,7 @@ from fedray.federation import Executor, Federation, Snapshot
 from fedray.files import full_disk_said
 from fedray.plugins import use
 from fedray.records import FolderClaim, Round, Run, RunFolder
+from fedray.records.observer import closing_all
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device, servers_memory
 from fedray.runtime.observers import (
@@ -26,7 +27,6 @@ from fedray.runtime.observers import (
     PartitionPlot,
     Records,
     Tracebacks,
-    closing_all,
     run_info,
 )
 from fedray.runtime.privacy import accountant_of
