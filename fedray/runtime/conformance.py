@@ -344,29 +344,34 @@ class Conformance:
 
     def check(self, experiment: Experiment) -> Iterator[Verdict]:
         """Yield a verdict for every law; stop after the first if the experiment does not run."""
-        watch, first = Watch(), list[Trace]()
-        way = f"{experiment.rounds} rounds in one process, payloads as declared"
-        ran = _verdict("runs", way, lambda: first.extend(watch.trace(Assembly(experiment))))
-        yield ran
-        if not ran.difference:
-            for law, way, check in self._laws(experiment, watch, first):
-                yield _verdict(law, way, check)
+        first: list[Trace] = []
+        for law, way, check in self._laws(experiment, first):
+            difference = ""
+            try:
+                check()
+            except FedrayError as error:
+                difference = one_line(error)
+            yield Verdict(law, way, difference)
+            if not first:
+                return
 
     def _laws(
-        self, experiment: Experiment, watch: Watch, first: Sequence[Trace]
+        self, experiment: Experiment, first: list[Trace]
     ) -> Iterator[tuple[str, str, Callable[[], None]]]:
         """Yield each law with its name, how it is checked, and the check.
 
         Args:
             experiment: the experiment.
-            watch: the changes that its steps made in the first run.
-            first: the numbers of the first run.
+            first: gets the traces of the first run, with which the others are compared.
         """
+        watch = Watch()
 
         def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:
             with _global_seed(seed):
                 compare(first, trace(Assembly(experiment), make_executor))
 
+        way = f"{experiment.rounds} rounds in one process, payloads as declared"
+        yield "runs", way, lambda: first.extend(watch.trace(Assembly(experiment)))
         yield "self", "no step changes the method", lambda: _check_none(watch.changed_self)
         unchanged = partial(_check_none, watch.changed_arguments)
         yield "arguments", "no step changes what it is given", unchanged
@@ -395,14 +400,6 @@ class Conformance:
 def _global_seed(seed: int) -> AbstractContextManager[None]:
     """Seed the global random generators; put them back afterwards."""
     return Isolation(CPU).step(seed)
-
-
-def _verdict(law: str, way: str, check: Callable[[], None]) -> Verdict:
-    try:
-        check()
-    except FedrayError as error:
-        return Verdict(law, way, one_line(error))
-    return Verdict(law, way)
 
 
 def _check_none(changes: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """Isolation of client steps: each starts with the same torch flags and with its own random draws.
 
-A torch flag that a step leaves changed, or what it draws from a global generator, would change the
-numbers of the next step in this process, and so depend on which steps a worker runs. Nothing else
-is put back: `fedray check` shows whether a method keeps what it knows in its states.
+A changed torch flag, or a draw from a global generator, would change the numbers of the next step
+in this process, so that they depend on which steps a worker runs. Nothing else is restored:
+`fedray check` finds methods that keep information outside their states.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ FLAGS: tuple[_Flag, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (_cudnn, _set_cudnn),
 )
-"""The flags of torch that change numbers: how each is read and set."""
+"""Getter and setter of each torch flag that changes numbers."""
 
 
 class Isolation:
-    """Runs steps of this process with the torch flags that were set when this was made.
+    """Runs each step with the torch flags that were set when this object was created.
 
     Args:
         device: where steps run.
@@ -56,12 +56,7 @@ class Isolation:
 
     @contextmanager
     def step(self, seed: int) -> Iterator[None]:
-        """Seed the global generators for one step; put them and the flags back afterwards.
-
-        Args:
-            seed: of the global generators. No method of the package draws from them, but layers
-                such as dropout do.
-        """
+        """Seed the global generators, which layers such as dropout use; restore them afterwards."""
         cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
         python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
@@ -83,7 +78,7 @@ class Isolation:
 
 
 class PrivateCopies:
-    """Copies of what a step is given, so that it may change them in place.
+    """Copies of a step's state and download, which the step may change in place.
 
     A failed step leaves the client's state as it was, and clients share their download.
     """
