@@ -304,10 +304,11 @@ class Federation:
         for name, value in _means(exchange.reports).items():
             add_metric(metrics, name, value)
         scores = {**evaluated.scores, **evaluated.newcomers}
+        seconds = exchange.seconds.values()
         done = Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,
-            client_seconds=exchange.client_seconds,
+            client_seconds=sum(seconds) / len(seconds) if seconds else None,
             metrics=metrics,
             per_client={c: score.accuracy for c, score in sorted(scores.items()) if score.total},
             up=exchange.up,
@@ -435,14 +436,9 @@ class RoundExchange:
         self.events: list[Event] = []
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
-        self._spent: dict[int, float] = {}
+        self.seconds: dict[int, float] = {}
         self._noised: dict[str, set[int]] = {}
         self._federation = federation
-
-    @property
-    def client_seconds(self) -> float | None:
-        """Return a client's mean wall time in steps; None if no client ran one."""
-        return sum(self._spent.values()) / len(self._spent) if self._spent else None
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send, run, collect; see `core.Exchange.call`."""
@@ -515,7 +511,7 @@ class RoundExchange:
                 continue
             self.replied.add(client)
             self._federation.scores.forget(client)
-            self._spent[client] = self._spent.get(client, 0.0) + reply.seconds
+            self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
             sizes.append(reply.traffic)
             self.reports.append(reply.reports)
             if reply.train_loss is not None:
