@@ -22,32 +22,26 @@ def check(experiment: Experiment) -> None:
     """Check that a method can do what an experiment asks of it.
 
     Raises:
-        UserError: with one sentence about the first thing that it cannot.
+        UserError: with one sentence about the first obstacle.
     """
-    method = algorithms.get(experiment.algorithm.name)
+    keys, method = experiment.data, algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.requires.head:
         raise UserError(
             f"finetune_epochs={experiment.finetune_epochs} trains heads, but {method.name}'s "
             "models have none; set finetune_epochs=0"
         )
-    if experiment.data.novel and not method.requires.prompts:
+    if keys.novel and not method.requires.prompts:
         raise UserError(
             f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
             "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
     _check_models(experiment, method)
-    _check_images(experiment)
+    if keys.root is not None and keys.image_size is None and not keys.source.params:
+        _check_sizes_once(Path(keys.root), keys.source.name)
     _check_schedule(experiment)
     if method.requires.sgd:
         _check_sgd(experiment, method)
     check_privacy(experiment, method)
-
-
-def _check_images(experiment: Experiment) -> None:
-    """Check the images' sizes before they are decoded."""
-    keys = experiment.data
-    if keys.root is not None and keys.image_size is None and not keys.source.params:
-        _check_sizes_once(Path(keys.root), keys.source.name)
 
 
 _check_sizes_once = cache(check_sizes)
