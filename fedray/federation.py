@@ -1,6 +1,6 @@
-"""The round loop: who takes part, what goes wrong; rounds as a generator.
+"""The round loop: draw participants, exchange payloads, test, and yield a record per round.
 
-Knows no method by name and nothing about where steps run: that is the executor's.
+It knows no method by name, and an executor runs the steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from traceback import extract_tb
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -42,22 +42,21 @@ from fedray.records import REPORTED, Event, Release, Round, Select, Traffic
 from fedray.states import StateStore
 from fedray.streams import Streams
 
-_T = TypeVar("_T")
 WAVE = 256
-"""Clients that are tested at a time: their downloads, and the states on their way, are held."""
+"""Clients that are tested at a time; bounds the memory for downloads and states in transit."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back from one client's step.
+    """The result of one client's step.
 
     Attributes:
-        uplink: what the client uploaded, past the gate; None when the step uploads nothing.
+        uplink: the upload, past the gate; None when the step uploads nothing.
         traffic: its size.
-        train_loss: mean loss of its last local epoch; None when the step did not train.
+        train_loss: mean loss of the last local epoch; None when the step did not train.
         reports: numbers that the method's client reports.
-        seconds: wall time of the step, where it ran.
-        failure: why there is no reply, or None.
+        failure: the error of a failed step, or None.
+        seconds: wall time of the step.
     """
 
     uplink: Payload | None = None
@@ -70,11 +69,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class ScoreReply:
-    """What came back from one client's test.
+    """The result of one client's test.
 
     Attributes:
-        scores: of its model, of several models where the test has several.
-        failure: why there are none, or None.
+        scores: one per tested model.
+        failure: the error of a failed test, or None.
     """
 
     scores: Sequence[Score] = ()
@@ -82,10 +81,10 @@ class ScoreReply:
 
 
 class Executor(Protocol):
-    """Where client steps run.
+    """Runs client steps and tests.
 
     Attributes:
-        states: the clients'; whoever runs may give another store before the first step.
+        states: the clients'; the caller may set another store before the first step.
     """
 
     states: StateStore
@@ -97,12 +96,12 @@ class Executor(Protocol):
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
 
     def close(self) -> None:
-        """Free whatever the executor holds."""
+        """Free the states."""
 
 
 @dataclass(frozen=True, eq=False)
 class LateReply:
-    """An upload on its way: it counts in round `due`."""
+    """A delayed upload, which arrives in round `due`."""
 
     client: int
     step: str
@@ -112,12 +111,12 @@ class LateReply:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that a federation is after a round, besides the clients' states.
+    """A federation after a round, without the clients' states.
 
     Attributes:
         round: the last finished round.
         server: the method's server state.
-        late: uploads still on their way.
+        late: delayed uploads that have not arrived.
     """
 
     round: int
@@ -127,13 +126,13 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop needs of the experiment; the keys of the same names.
+    """The loop's settings; most are keys of the experiment.
 
-    `facts` of the data hold from a round on, the first from the beginning.
-    `lr` is the learning rate of a round, where it changes.
-    `revertible` says whether a round that the server fails in can be undone: rounds without a
-    checkpoint of their own are.
-    `select` is on which images is chosen.
+    Attributes:
+        facts: the data's facts and the round from which they hold, in the order of rounds.
+        revertible: a round in which the server fails can be undone, because not every round has
+            a checkpoint.
+        lr: gives the learning rate of a round; None if it never changes.
     """
 
     rounds: int
@@ -150,73 +149,61 @@ class Plan:
 
     @property
     def newcomers(self) -> Sequence[int]:
-        """Ids of the clients that come later."""
+        """Return the ids of the clients that join later."""
         return range(self.clients - self.join.clients, self.clients)
 
     def joined(self, round_: int) -> Sequence[int]:
-        """Ids of the clients that are part of the federation in a round."""
+        """Return the ids of the clients that are part of the federation in a round."""
         return range(self.clients - (self.join.clients if round_ < self.join.round else 0))
 
     def phase_at(self, round_: int) -> int:
-        """The round from which on the data is as it is in a round."""
+        """Return the first round of the data's phase to which a round belongs."""
         return max(first for first, _ in self.facts if first <= round_)
 
     def facts_at(self, round_: int) -> DataFacts:
-        """What holds of the data in a round."""
+        """Return the data's facts in a round."""
         return dict(self.facts)[self.phase_at(round_)]
 
     def is_evaluated(self, round_: int) -> bool:
-        """Whether all clients are tested after a round."""
-        if round_ == self.rounds:
-            return True
-        return self.eval_every > 0 and round_ % self.eval_every == 0
+        """Return True if all clients are tested after a round."""
+        return round_ == self.rounds or (self.eval_every > 0 and round_ % self.eval_every == 0)
 
 
+@dataclass(eq=False)
 class Federation:
     """One federated run.
 
-    Args:
-        algorithm: the method.
-        executor: where client steps run.
-        gate: what every payload passes.
-        plan: the loop's keys.
-        server: the server's side, with the text tower where the method needs one.
-        streams: the experiment's random streams.
-        accountant: counts what clients release, where privacy with noise was asked for.
-
     Attributes:
-        snapshot: what the federation is after the last round that was yielded.
-        tracebacks: of the failures that a run survived; whoever keeps them clears it.
+        algorithm: the method.
+        executor: runs client steps.
+        gate: checks and counts every payload.
+        plan: the loop's settings.
+        server: the server, with the text tower if the method needs one.
+        streams: the experiment's random streams.
+        accountant: counts the clients' releases under privacy with noise.
+        snapshot: the federation after the last round that was yielded.
+        tracebacks: of failures that the run survived; the reader clears the list.
+        scores: the clients' last scores that are still valid.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        executor: Executor,
-        gate: Gate,
-        plan: Plan,
-        server: Server,
-        streams: Streams,
-        accountant: Accountant | None = None,
-    ) -> None:
-        self.algorithm = algorithm
-        self.executor = executor
-        self.gate = gate
-        self.plan = plan
-        self.server = server
-        self.streams = streams
-        self.accountant = accountant
-        self.snapshot = Snapshot(0, {})
-        self.tracebacks: list[str] = []
-        self._scores = KeptScores()
+    algorithm: Algorithm
+    executor: Executor
+    gate: Gate
+    plan: Plan
+    server: Server
+    streams: Streams
+    accountant: Accountant | None = None
+    snapshot: Snapshot = field(default=Snapshot(0, {}), init=False)
+    tracebacks: list[str] = field(default_factory=list, init=False)
+    scores: KeptScores = field(default_factory=KeptScores, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
-        """Yield a record per round, round 0 first; after each, `snapshot` is that round's.
+        """Yield a record per round, round 0 first, and set `snapshot` before.
 
         Args:
             resume: go on after this snapshot; the executor already holds the clients' states.
         """
-        self._scores.clear()  # whoever calls has given the executor other states
+        self.scores.clear()  # the executor has other states now
         if resume is None:
             yield self._round(0, self.plan.joined(0), self._begin)
         else:
@@ -227,9 +214,7 @@ class Federation:
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:
-        """Test a federation again as it is after a round; nobody trains, nothing is counted.
-
-        The metrics are those that the round had under the same settings of evaluation.
+        """Test a federation again after a round, without training or counting traffic.
 
         Args:
             snapshot: the federation; the executor already holds the clients' states.
@@ -238,19 +223,15 @@ class Federation:
             ServerError: when the method's code on the server raises anything.
         """
         self.snapshot = snapshot
-        self._scores.clear()
+        self.scores.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
         return self._round(snapshot.round, participants, lambda _: snapshot.server)
 
     def sent(self) -> Iterator[Downlinks]:
-        """What all clients are tested with after the last round, so many at a time as are held."""
+        """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
         number = self.snapshot.round
         server = replace(self.server, round=number, joined=self.plan.joined(number))
         return self._downloads(server, self.snapshot.server)
-
-    def changed(self, client: int) -> None:
-        """Note that a client's state may be another now."""
-        self._scores.forget(client)
 
     def _begin(self, exchange: RoundExchange) -> ServerState:
         return self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
@@ -267,7 +248,7 @@ class Federation:
         participants: Sequence[int],
         steps: Callable[[RoundExchange], ServerState],
     ) -> Round:
-        """One round.
+        """Run one round.
 
         Raises:
             ServerError: when the method's code on the server raises anything.
@@ -286,13 +267,13 @@ class Federation:
         return done
 
     def _step_of(self, error: BaseException) -> str:
-        """The innermost of the method's steps on the server that an error passed."""
+        """Return the innermost server step of the method in an error's traceback."""
         names = [frame.name for frame in extract_tb(error.__traceback__)]
         steps = [n for n in names if hasattr(self.algorithm, n) and not n.startswith("_")]
         return steps[-1] if steps else "round"
 
     def _cohort(self, round_: int) -> Sequence[int]:
-        """The sorted ids of a round's participants, uniform without replacement."""
+        """Draw a round's participants uniformly without replacement; return their sorted ids."""
         joined = len(self.plan.joined(round_))
         count = max(1, round(self.plan.participation * joined))
         if count == joined:
@@ -304,7 +285,7 @@ class Federation:
     def _finish(
         self, exchange: RoundExchange, state: ServerState, started: float
     ) -> tuple[Round, Snapshot]:
-        """Test, measure; returns the round's record and what the federation is after it."""
+        """Test and measure; return the round's record and the federation after it."""
         snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
@@ -323,10 +304,11 @@ class Federation:
         for name, value in _means(exchange.reports).items():
             add_metric(metrics, name, value)
         scores = {**evaluated.scores, **evaluated.newcomers}
+        seconds = exchange.seconds.values()
         done = Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,
-            client_seconds=exchange.client_seconds,
+            client_seconds=sum(seconds) / len(seconds) if seconds else None,
             metrics=metrics,
             per_client={c: score.accuracy for c, score in sorted(scores.items()) if score.total},
             up=exchange.up,
@@ -340,7 +322,7 @@ class Federation:
     def _evaluate(
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
     ) -> Evaluated:
-        """Test everybody, and whatever else the method offers."""
+        """Test every client and the method's further models."""
         algorithm = self.algorithm
         scores = {
             client: score
@@ -359,26 +341,24 @@ class Federation:
         )
 
     def _own_tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
-        """Every client's own test; only those are asked of whom something has changed."""
+        """Test every client on its own split, unless its last score is still valid."""
         phase = self.plan.phase_at(round_)
-        scores = self._scores.found(phase, sent)
+        scores = self.scores.found(phase, sent)
         asked = {client: payload for client, payload in sent.items() if client not in scores}
         tested = {client: reply.scores[0] for client, reply in self._tests(round_, asked).items()}
-        self._scores.keep(phase, sent, tested)
+        self.scores.keep(phase, sent, tested)
         return {**scores, **tested}
 
     def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
-        """Yield what all clients are tested with, so many at a time as may be held at once."""
-        for first in range(0, self.plan.clients, WAVE):
-            some = range(first, min(first + WAVE, self.plan.clients))
-            down = self.algorithm.downlink(state, some, server)
-            yield _once(self.gate.down, down)[0]
+        """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
+        for some in _waves(range(self.plan.clients)):
+            yield _once(self.gate.down, self.algorithm.downlink(state, some, server))[0]
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
-        """Clients' tests on their own splits.
+        """Test clients on their own splits.
 
         Raises:
-            ClientError: when one fails: a round without it would be another number.
+            ClientError: when a test fails, because metrics without that client would differ.
         """
         tested = self.executor.test("evaluate", round_, sent) if sent else {}
         for client, reply in tested.items():
@@ -387,21 +367,21 @@ class Federation:
         return tested
 
     def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> list[Sequence[Score]]:
-        """The scores of those clients whose fine-tuning went well, in client order."""
-        found = []
+        """Return the scores of the clients whose fine-tuning succeeded, in client order."""
+        scores = []
         for sent in self._downloads(exchange.server, state):
             replies = self.executor.test("finetune", exchange.round, sent)
             for client, tested in sorted(replies.items()):
                 if tested.failure is not None:
                     exchange.fail(client, "finetune", tested.failure)
                 else:
-                    found.append(tested.scores)
-        return found
+                    scores.append(tested.scores)
+        return scores
 
     def _cross_evaluations(
         self, exchange: RoundExchange, state: ServerState
     ) -> dict[str, list[list[Score]]]:
-        """Test further models, as many clients at a time as are asked for different ones."""
+        """Test further models; a client that gets several is tested once in each wave."""
         if not isinstance(self.algorithm, CrossEvaluated):
             return {}
         asked = self.algorithm.cross_evaluations(state, exchange.server)
@@ -410,37 +390,33 @@ class Federation:
         }
         queues: dict[int, list[tuple[list[Score], Payload | None]]] = {}
         for name, models in asked.items():
-            for found, model in zip(scores[name], models, strict=True):
+            for of_model, model in zip(scores[name], models, strict=True):
                 for client, payload in model.items():
-                    queues.setdefault(client, []).append((found, payload))
-        while queues:
-            wave = {client: queue.pop(0) for client, queue in sorted(queues.items())}
-            for some in _cut(wave):
-                sent = _once(self.gate.down, {c: payload for c, (_, payload) in some.items()})[0]
+                    queues.setdefault(client, []).append((of_model, payload))
+        while wave := {client: queue.pop(0) for client, queue in sorted(queues.items()) if queue}:
+            for some in _waves([*wave]):
+                sent = _once(self.gate.down, {client: wave[client][1] for client in some})[0]
                 for client, reply in self._tests(exchange.round, sent).items():
                     wave[client][0].append(reply.scores[0])
-            queues = {client: queue for client, queue in queues.items() if queue}
         return scores
 
 
-def _cut(wave: Mapping[int, _T]) -> Iterator[dict[int, _T]]:
-    """A mapping in pieces of as many clients as may be tested at a time."""
-    clients = list(wave)
+def _waves(clients: Sequence[int]) -> Iterator[Sequence[int]]:
     for first in range(0, len(clients), WAVE):
-        yield {client: wave[client] for client in clients[first : first + WAVE]}
+        yield clients[first : first + WAVE]
 
 
 def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each number that clients reported, as the mean over those that did."""
-    found: dict[str, list[float]] = {}
+    """Return the mean of each reported number over the clients that report it."""
+    values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.items():
-            found.setdefault(f"{REPORTED}{name}", []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            values.setdefault(f"{REPORTED}{name}", []).append(value)
+    return {name: sum(reported) / len(reported) for name, reported in values.items()}
 
 
 class RoundExchange:
-    """One round's calls, with the scenario's faults and the ledger (`core.Exchange`)."""
+    """The calls of one round, with the scenario's faults and the traffic (`core.Exchange`)."""
 
     def __init__(
         self,
@@ -460,14 +436,9 @@ class RoundExchange:
         self.events: list[Event] = []
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
-        self._spent: dict[int, float] = {}
+        self.seconds: dict[int, float] = {}
         self._noised: dict[str, set[int]] = {}
         self._federation = federation
-
-    @property
-    def client_seconds(self) -> float | None:
-        """Wall time of the steps of a client, in the mean; None where no client was asked."""
-        return sum(self._spent.values()) / len(self._spent) if self._spent else None
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send, run, collect; see `core.Exchange.call`."""
@@ -476,20 +447,21 @@ class RoundExchange:
         release = self._ask(step, reached)
         replies = executor.step(step, self.round, reached) if reached else {}
         if release is not None:
-            if any(_tells(reply) for reply in replies.values()):
+            uploads = [reply.uplink for reply in replies.values() if reply.uplink is not None]
+            if any(map(has_covered, uploads)):
                 self._noised.setdefault(step, set()).update(reached)
             else:
-                self._release(replace(release, void=True))
+                self._count(replace(release, void=True))
         arrived = self._due(step)
         uplinks = self._collect(step, replies)
         for client, uplink in arrived.items():
-            fresh = client in uplinks
-            self.events.append(Event(client, "late reply " + ("replaced" if fresh else "arrived")))
+            fate = "replaced" if client in uplinks else "arrived"
+            self.events.append(Event(client, f"late reply {fate}"))
             uplinks.setdefault(client, uplink)
         return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
-        """Send downloads; returns what arrived where, sorted by client."""
+        """Send downloads; return those that arrive, sorted by client."""
         self.replied = set()
         passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
         self.down = Traffic.total([self.down, *traffic.values()])
@@ -499,14 +471,14 @@ class RoundExchange:
         return {client: payload for client, payload in passed.items() if client not in absent}
 
     def _ask(self, step: str, down: Downlinks) -> Release | None:
-        """Note what clients are about to release, where somebody counts it."""
+        """Count the release of a call before it runs; return None without an accountant."""
         if self._federation.accountant is None or not down:
             return None
         self._check_noise(step, down)
         drawn = len(self.participants) if down.keys() <= set(self.participants) else None
         everyone = len(self.everyone)
         release = Release(self.round, step, tuple(down), drawn or everyone, everyone)
-        self._release(release)
+        self._count(release)
         return release
 
     def _check_noise(self, step: str, down: Downlinks) -> None:
@@ -525,12 +497,12 @@ class RoundExchange:
                 "privacy.noise_seed out, or give the second call a step of its own"
             )
 
-    def _release(self, release: Release) -> None:
+    def _count(self, release: Release) -> None:
         assert self._federation.accountant is not None
         self._federation.accountant.add(release)
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
-        """Take in what came back; uploads that the scenario delays are left for a later round."""
+        """Record replies and return the uploads that the scenario does not delay."""
         uplinks: dict[int, Payload] = {}
         sizes: list[Traffic] = []
         for client, reply in sorted(replies.items()):
@@ -538,8 +510,8 @@ class RoundExchange:
                 self.fail(client, step, reply.failure)
                 continue
             self.replied.add(client)
-            self._federation.changed(client)
-            self._spent[client] = self._spent.get(client, 0.0) + reply.seconds
+            self._federation.scores.forget(client)
+            self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
             sizes.append(reply.traffic)
             self.reports.append(reply.reports)
             if reply.train_loss is not None:
@@ -556,7 +528,7 @@ class RoundExchange:
         return uplinks
 
     def _strikes(self, fault: str, client: int) -> bool:
-        """Whether the scenario's fault hits this client; what precedes round 1 is spared."""
+        """Return True if the scenario's fault hits this client; it never does in round 0."""
         probability: float = getattr(self._federation.plan.faults, fault)
         if probability == 0 or self.round == 0:
             return False
@@ -564,18 +536,15 @@ class RoundExchange:
         return bool(random.random() < probability)
 
     def _due(self, step: str) -> dict[int, Payload]:
-        due: dict[int, Payload] = {}
-        later: list[LateReply] = []
-        for item in self.late:
-            if item.step == step and item.due <= self.round:
-                due[item.client] = item.uplink
-            else:
-                later.append(item)
+        """Remove and return the delayed uploads of a step that arrive now."""
+        due, later = list[LateReply](), list[LateReply]()
+        for late in self.late:
+            (due if late.step == step and late.due <= self.round else later).append(late)
         self.late = later
-        return due
+        return {late.client: late.uplink for late in due}
 
     def fail(self, client: int, step: str, failure: Failure) -> None:
-        """Note that a client did not reply, or end the run, as the experiment asks.
+        """Record a client's failure.
 
         Raises:
             ClientError: with faults.on_client_error=stop.
@@ -588,15 +557,10 @@ class RoundExchange:
             self._federation.tracebacks.append(f"{error}\n{failure.traceback}")
 
 
-def _tells(reply: Reply) -> bool:
-    """Whether a reply holds anything that privacy covers."""
-    return reply.uplink is not None and has_covered(reply.uplink)
-
-
 def _once(
     gate: Callable[[Payload], tuple[Payload, Traffic]], down: Downlinks
 ) -> tuple[dict[int, Payload | None], dict[int, Traffic]]:
-    """Pass every distinct payload through the gate once, however many clients get it."""
+    """Pass every distinct payload through the gate once; return payloads and sizes by client."""
     passed: dict[int, tuple[Payload, Traffic]] = {}
     payloads: dict[int, Payload | None] = {}
     traffic: dict[int, Traffic] = {}

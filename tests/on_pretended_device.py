@@ -14,7 +14,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.errors import ClientError, ServerError, UserError
 from fedray.runtime import devices
-from fedray.runtime.cache import shared
 from fedray.runtime.pretended_device import MixedDevicesError, device
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -29,7 +28,6 @@ def pretended(monkeypatch):
     monkeypatch.setattr(devices, "KINDS", (device().type,))
     with sdpa_kernel(SDPBackend.MATH):  # the one way to attend that both devices have
         yield devices.pick_device(1)
-    shared.clear()  # its tensors have no memory of their own to be counted
 
 
 def rounds(experiment, out, where):

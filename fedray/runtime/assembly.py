@@ -1,4 +1,4 @@
-"""From a resolved experiment to the objects of a run, the same in every process that takes part."""
+"""Make the objects of a run from an experiment, the same in every process that takes part."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from fedray.data.partitions import AnyPartition
 from fedray.data.validation import hold_out
 from fedray.errors import UserError
 from fedray.evaluation.measures.class_sizes import majority_classes
-from fedray.evaluation.metrics import DataFacts, check_domains
+from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
-from fedray.models import is_dense
 from fedray.plugins import use
 from fedray.runtime.cache import shared
+from fedray.runtime.compatibility import check_data, check_masks
 from fedray.runtime.models import ModelProvider, model_provider
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
@@ -48,8 +48,8 @@ class Assembly:
     """The parts of one run.
 
     Attributes:
-        experiment: what was asked for, resolved.
-        given: who owns which images, where it is not what the experiment says.
+        experiment: the resolved experiment.
+        given: the clients' images, if they are not those that the experiment describes.
     """
 
     experiment: Experiment
@@ -60,21 +60,21 @@ class Assembly:
 
     @cached_property
     def streams(self) -> Streams:
-        """Random streams under the experiment's seed."""
+        """Return the random streams of the experiment's seed."""
         return Streams(self.experiment.seed)
 
     @cached_property
     def data(self) -> FederatedData:
-        """Images, mapped from this node's cache, and who owns which.
+        """Return the clients' images, mapped from this node's cache.
 
         Raises:
-            UserError: when the data is not there or cannot serve so many clients.
+            UserError: when the data is missing or cannot serve so many clients.
         """
         return self.given or load_data(self.experiment)
 
     @cached_property
     def identity(self) -> str:
-        """Hash of all that determines the numbers, the data's content included."""
+        """Return the hash of all that determines the numbers, the data's content included."""
         return self.experiment.identity(self.data.images.sha256)
 
     @cached_property
@@ -84,18 +84,18 @@ class Assembly:
 
     @cached_property
     def pinned(self) -> Experiment:
-        """The experiment for processes on other nodes, which must find the same images there."""
+        """Return the experiment for other nodes, whose images must have the same content hash."""
         data = self.experiment.data.model_copy(update={"sha256": self.data.images.sha256})
         return self.experiment.model_copy(update={"data": data})
 
     @cached_property
     def models(self) -> ModelProvider:
-        """Where the clients' models come from."""
+        """Return the clients' models."""
         return model_provider(self.experiment, self.algorithm, self.data, self.streams)
 
     @cached_property
     def setting(self) -> Setting:
-        """What both sides know."""
+        """Return what server and clients know."""
         e = self.experiment
         training = TrainingConfig(
             epochs=e.local_epochs,
@@ -122,18 +122,18 @@ class Assembly:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The clients' learning rate over rounds."""
+        """Return the clients' learning rate over rounds."""
         component = self.experiment.lr_schedule
         schedule: Schedule = build(component, "learning rate schedule", "lr_schedule")
         return schedule
 
     def lr(self, round_: int) -> float:
-        """The clients' learning rate in a round; before the first that of the first."""
+        """Return the clients' learning rate in a round; in round 0 that of round 1."""
         return self.schedule(self.setting.training.lr, max(round_, 1), self.setting.rounds)
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The method, ready to step."""
+        """Return the method."""
         component = self.experiment.algorithm
         hparams = parameters(component, "algorithm", "algorithm")
         assert isinstance(hparams, HyperParameters)
@@ -141,7 +141,7 @@ class Assembly:
 
     @cached_property
     def gate(self) -> Gate:
-        """What every payload passes."""
+        """Return the gate that checks and counts payloads."""
         wire = self.experiment.wire
         _, channels, height, width = self.data.images.images.shape
         axes = {
@@ -163,7 +163,7 @@ class Assembly:
 
     @cached_property
     def plan(self) -> Plan:
-        """The round loop's keys."""
+        """Return the round loop's settings."""
         e = self.experiment
         return Plan(
             rounds=e.rounds,
@@ -187,9 +187,9 @@ class Assembly:
         )
 
     def server(self, device: torch.device) -> Server:
-        """The server's side before the first round, with the text tower if the method needs it."""
-        models = self.models
-        tower = text_tower(self.experiment, self.setting, device) if self._reads_text else None
+        """Return the server before round 1, with the text tower if the method needs one."""
+        models, reads_text = self.models, self.algorithm.requires.text
+        tower = text_tower(self.experiment, self.setting, device) if reads_text else None
         return Server(
             round=0,
             setting=self.setting,
@@ -200,47 +200,50 @@ class Assembly:
             empty=cache(models.empty),
         )
 
-    @property
-    def _reads_text(self) -> bool:
-        return self.algorithm.requires.text
-
 
 def load_data(experiment: Experiment) -> FederatedData:
-    """Read an experiment's images and partition them; what this process has dealt it deals once.
+    """Read an experiment's images and partition them; runs of this process share the result.
 
     Raises:
-        UserError: when the data is not there, or cannot serve the clients or the method.
+        UserError: when the data is missing, or cannot serve the clients or the method.
     """
-    images = _images(experiment)
-    keys = experiment.data.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
+    keys = experiment.data
+    images = read_images(keys)
+    if keys.sha256 is not None and images.sha256 != keys.sha256:
+        raise UserError(
+            f"data.root={keys.root} on {node()} holds images or labels with the content hash "
+            f"{images.sha256[:12]}, expected {keys.sha256[:12]} (data.sha256): another copy of the "
+            "data, or one that was changed; make it the same"
+        )
+    check_masks(experiment, images)
+    text = keys.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
     also = experiment.seed, experiment.evaluation.global_test, _plugins(experiment)
-    key = ("data", images.sha256, keys, *also)
-    data = shared.get(key, lambda: _dealt(experiment, images))
-    _check_enough(experiment, data)
+    data = shared.get("data", (images.sha256, text, *also), lambda: _partition(experiment, images))
+    check_data(experiment, data)
     return data
 
 
 def deal(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Like `load_data`, with images that are there already; of pixels nothing is asked.
+    """Partition images that are already read; masks are not asked for.
 
     Raises:
         UserError: when the images cannot serve the clients or the method.
     """
-    data = _dealt(experiment, images)
-    _check_enough(experiment, data)
+    data = _partition(experiment, images)
+    check_data(experiment, data)
     return data
 
 
 def _plugins(experiment: Experiment) -> tuple[str, ...]:
-    """What names in an experiment may mean besides fedray's own, by their hashes."""
+    """Return the hashes of the plug-ins, on which the meaning of names depends."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)
 
 
 def read_images(keys: DataConfig) -> ImageSet:
-    """The images that an experiment's `data` names, whatever they hold.
+    """Read the images that an experiment's `data` names.
 
     Raises:
-        UserError: when they are not there, or not as they should be.
+        UserError: when they are missing or damaged.
     """
     return load_images(
         keys.source,
@@ -255,27 +258,8 @@ def read_images(keys: DataConfig) -> ImageSet:
     )
 
 
-def _images(experiment: Experiment) -> ImageSet:
-    """An experiment's images: those that it was pinned to, with masks if the models need some."""
-    keys = experiment.data
-    images = read_images(keys)
-    if keys.sha256 is not None and images.sha256 != keys.sha256:
-        raise UserError(
-            f"data.root={keys.root} on {node()} holds images or labels with the content hash "
-            f"{images.sha256[:12]}, expected {keys.sha256[:12]} (data.sha256): another copy of the "
-            "data, or one that was changed; make it the same"
-        )
-    if _predicts_pixels(experiment) and images.masks is None:
-        raise UserError(
-            f"model.group={experiment.model.group} predicts every pixel, but "
-            f"data.source={keys.source.name} has no masks; set data.source to shapes or "
-            "mask_folder, or model.group to a model for whole images"
-        )
-    return images
-
-
-def _dealt(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Who owns which images, in every phase, and what everybody is tested on."""
+def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
+    """Give every client its images, in every phase, and its test images."""
     keys, rng_for = experiment.data, Streams(experiment.seed).numpy
 
     def dealt(partition: AnyPartition, streams: StreamFor, validated: bool) -> FederatedData:
@@ -302,70 +286,11 @@ def _dealt(experiment: Experiment, images: ImageSet) -> FederatedData:
     return with_global_test(data) if experiment.evaluation.global_test else data
 
 
-def _predicts_pixels(experiment: Experiment) -> bool:
-    method = algorithms.get(experiment.algorithm.name)
-    return not method.requires.prompts and is_dense(experiment.model.group)
-
-
-def _check_enough(experiment: Experiment, data: FederatedData) -> None:
-    method = algorithms.get(experiment.algorithm.name)
-    if data.images.domains is not None:
-        check_domains(data.images.domains.names)
-    if len(data.class_names) < 2:
-        raise UserError(
-            f"data.source={experiment.data.source.name}: there is one class, "
-            f"{', '.join(data.class_names)}; a classifier needs two"
-        )
-    if method.requires.validation and data.validation is None:
-        raise UserError(
-            f"{method.name}'s clients need validation images, and data.partition="
-            f"{experiment.data.partition.name} gives them none; set data.validation_fraction, for "
-            "example 0.2, or data.partition=dominant_class"
-        )
-    if method.requires.validation:
-        _check_everybody_validates(method.name, data)
-    if experiment.early_stopping.patience is not None and not _may_choose(experiment, data):
-        raise UserError(
-            f"early_stopping.patience={experiment.early_stopping.patience} looks at validation "
-            "images, and nobody has any; set data.validation_fraction, for example 0.1, or "
-            "report.select=test, which looks at the test"
-        )
-    k, classes = experiment.evaluation.top_k, len(data.class_names)
-    if k is not None and k >= classes:
-        raise UserError(
-            f"evaluation.top_k={k} of {classes} classes is always right; lower it to "
-            f"{classes - 1} or less, or leave it out"
-        )
-    smallest = min(len(indices) for _, phase in data.phases for indices in phase.train)
-    if experiment.drop_last and smallest < experiment.batch_size:
-        raise UserError(
-            f"drop_last=true leaves a client with {smallest} training images no batch of "
-            f"batch_size={experiment.batch_size}; lower batch_size to {smallest} or set "
-            "drop_last=false"
-        )
-
-
-def _may_choose(experiment: Experiment, data: FederatedData) -> bool:
-    """Whether there are images that may choose: as `report.select` says."""
-    return experiment.report.select == "test" or data.validation is not None
-
-
-def _check_everybody_validates(method: str, data: FederatedData) -> None:
-    for _, phase in data.phases:
-        for client, part in enumerate(phase.validation or ()):
-            if not len(part):
-                raise UserError(
-                    f"client {client} has no validation image, and {method}'s clients each need "
-                    "one; raise data.validation_fraction, lower data.clients or raise "
-                    "data.partition.min_samples"
-                )
-
-
 def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -> TextTower:
-    """The text encoder of an experiment with its classes' texts; frozen, so that runs share it.
+    """Return the frozen text encoder with the classes' texts; runs of this process share it.
 
     Raises:
-        UserError: when names or descriptions do not fit the classes, or the weights are not there.
+        UserError: when names or descriptions do not fit the classes, or the weights are missing.
     """
     from fedray.language.encoders import encoder_choice
     from fedray.language.names import names_for
@@ -379,6 +304,5 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     choice = encoder_choice(keys.encoder)
     written = tuple(text for texts_of_class in texts for text in texts_of_class)
     made_of = (choice.name, repr(choice.params), choice.identity(), len(texts), written)
-    where = str(device), torch.get_num_threads()
-    key = ("text", *made_of, *where, _plugins(experiment))
-    return shared.get(key, lambda: TextTower(choice, texts, device))
+    where = str(device), torch.get_num_threads(), _plugins(experiment)
+    return shared.get("text", (*made_of, *where), lambda: TextTower(choice, texts, device), most=2)

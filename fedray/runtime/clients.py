@@ -1,4 +1,4 @@
-"""Runs client steps of one experiment in this process; what every executor does in the end."""
+"""Run client steps and tests of one experiment in this process, for every executor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -47,9 +46,9 @@ log = logging.getLogger(__name__)
 
 
 class ClientRuntime:
-    """Client steps as pure functions of (state, downlink), for the clients of one experiment.
+    """Client steps of one experiment as pure functions of (state, download).
 
-    Holds data and empty models per architecture, never a client's state.
+    Holds the data and an empty model per architecture, never a client's state.
 
     Args:
         assembly: the parts of the run.
@@ -78,35 +77,31 @@ class ClientRuntime:
             name: a method of the algorithm, `(client, state, down) -> (uplink, next state)`.
             round_: the round.
             client: the client's id.
-            state: what it kept; None is the beginning.
-            down: what it was sent.
+            state: its state; None before its first step.
+            down: its download.
 
         Returns:
             The reply and the next state; after a failure, the state as it was.
 
         Raises:
-            UserError: what the user can mend is not a client's failure.
-            OSError: nor is a disk without room.
+            UserError: if the user can correct the cause, for example if memory runs out.
+            OSError: if the disk is full.
         """
+        seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         try:
-            with self._isolated(name, round_, client) as context:
+            context = self.client(client, round_)
+            with self._isolation.step(seed):
                 given, started = self._given(context, state), time.perf_counter()
                 reply, after = self._step(name, context, given, down)
                 seconds = time.perf_counter() - started
-        except UserError:
-            raise
         except (Exception, SystemExit) as error:
-            if is_full(error):
-                raise
-            log.debug("client %d, round %d, step %s", client, round_, name, exc_info=True)
-            self._check_memory(error, name, round_, client)
-            return Reply(failure=failure_of(error)), state
+            return Reply(failure=self._failure(error, name, round_, client)), state
         return replace(reply, seconds=seconds), after
 
     def _step(
         self, name: str, context: Client, state: ClientState, down: Payload | None
     ) -> tuple[Reply, ClientState]:
-        """Run a step on copies of what it is given; check all that it gives."""
+        """Run a step on copies of its arguments; check its results."""
         algorithm, private = self.assembly.algorithm, PrivateCopies()
         context.optimizer_state.update(private.of(state.optimizer))
         uplink, after = self.call(
@@ -133,45 +128,43 @@ class ClientRuntime:
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
     ) -> ScoreReply:
-        """Run a test of `evaluation.testing` for one client; arguments as of `step`.
-
-        Raises:
-            UserError: what the user can mend is not a client's failure.
-            OSError: nor is a disk without room.
-        """
-        private, context = PrivateCopies(), self.client(client, round_)
+        """Run a test of `evaluation.testing` for one client; arguments and errors as of `step`."""
+        private = PrivateCopies()
         try:
+            context = self.client(client, round_)
             given = self._given(context, state)
             copied = ClientState(private.of(given.model), private.of(given.memory))
             sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
             held_out = self.held_out(client, round_)
             return ScoreReply(TESTS[name](self.assembly.algorithm, context, copied, sent, held_out))
-        except UserError:
-            raise
         except (Exception, SystemExit) as error:
-            if is_full(error):
-                raise
-            self._skeletons.pop(context.architecture, None)
-            log.debug("client %d, round %d, test %s", client, round_, name, exc_info=True)
-            self._check_memory(error, name, round_, client)
-            return ScoreReply(failure=failure_of(error))
+            return ScoreReply(failure=self._failure(error, name, round_, client))
 
-    def _check_memory(self, error: BaseException, step: str, round_: int, client: int) -> None:
-        """What does not fit is not a client's failure, and every client after it would fail.
+    def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
+        """Return a client's failure, after which no later client gets its half-changed model.
 
         Raises:
-            UserError: when the error says that memory is used up.
+            UserError: if the user can correct the cause, for example if memory runs out.
+            OSError: if the disk is full.
         """
-        if is_out_of_memory(error):
+        self._skeletons.clear()
+        if isinstance(error, UserError) or is_full(error):
+            raise error
+        where = f"client {client}, round {round_}, step {step}"
+        log.debug(where, exc_info=True)
+        if is_out_of_memory(error):  # every later client would fail, too
             free_memory(self.device)
-            where = f"client {client}, round {round_}, step {step}"
             raise out_of_memory(self.assembly.experiment, self.device, where) from error
+        try:
+            return Failure.of(error)
+        except Exception:  # its text cannot be had
+            return Failure(type(error).__name__)
 
     def _given(self, context: Client, state: ClientState | None) -> ClientState:
         return state if state is not None else self.assembly.algorithm.init_client(context)
 
     def client(self, client: int, round_: int) -> Client:
-        """Return the client as a step sees it: without the images that it is measured on."""
+        """Return the client as a step sees it, without its test images."""
         models, data = self.assembly.models, self.assembly.data.at(round_)
         architecture = models.architectures[client]
         validation = data.validation if self.assembly.algorithm.requires.validation else None
@@ -189,7 +182,7 @@ class ClientRuntime:
         )
 
     def held_out(self, client: int, round_: int) -> HeldOut:
-        """Return the images that a client's model is measured on."""
+        """Return the images on which a client's model is tested."""
         data = self.assembly.data.at(round_)
         return HeldOut(
             test=self._samples(data.test[client]),
@@ -205,7 +198,7 @@ class ClientRuntime:
         }
 
     def _setting(self, round_: int) -> Setting:
-        """What both sides know, with the learning rate of the round."""
+        """Return what server and clients know, with the round's learning rate."""
         if self._settings[0] != round_:
             setting, lr = self.assembly.setting, self.assembly.lr(round_)
             if lr != setting.training.lr:
@@ -229,30 +222,9 @@ class ClientRuntime:
             self._skeletons[architecture] = Skeleton(empty)
         return self._skeletons[architecture]
 
-    @contextmanager
-    def _isolated(self, step: str, round_: int, client: int) -> Iterator[Client]:
-        """Give the client to its step, which runs isolated from all other steps."""
-        context = self.client(client, round_)
-        seed = self.assembly.streams.entropy(f"layers/{step}", round_=round_, client=client)
-        try:
-            with self._isolation.step(seed):
-                yield context
-        except BaseException:
-            # The next client of this architecture gets a new model: this one may be half changed.
-            self._skeletons.pop(context.architecture, None)
-            raise
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What an exception says, also of one that cannot say it."""
-    try:
-        return Failure.of(error)
-    except Exception:
-        return Failure(type(error).__name__)
-
 
 def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
-    """A step's next state as it is kept: of the client alone, on the CPU.
+    """Return a step's next state on the CPU, sharing no memory with the model of other clients.
 
     Raises:
         TypeError: when it is no state, or holds anything but tensors.
@@ -272,32 +244,27 @@ def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
 
 
 UNKEPT = (torch.bfloat16, torch.complex32)
-"""Types that NumPy has not, in which states travel."""
+"""Types that NumPy, as which states travel, does not have."""
 REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
-"""What a report may be called; trackers take no other names."""
+"""Names that trackers accept for a report."""
 
 
 def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
-    """Refuse reports and training losses that cannot be averaged and written down.
+    """Refuse reports and training losses that are no finite numbers.
 
     Raises:
         ValueError: naming the report.
     """
     for loss in train_losses:
-        if not _is_number(loss):
-            raise _no_number(loss)(f"client.train_losses holds {loss!r}, expected a finite number")
+        _check_number("client.train_losses holds", loss)
     for name, value in reports.items():
         if not isinstance(name, str) or not REPORT.fullmatch(name):
             raise ValueError(f"client.reports has the name {name!r}, expected letters and digits")
-        if not _is_number(value):
-            message = f"client.reports[{name!r}] is {value!r}, expected a finite number"
-            raise _no_number(value)(message)
+        _check_number(f"client.reports[{name!r}] is", value)
 
 
-def _no_number(value: object) -> type[Exception]:
-    return NotFinite if isinstance(value, float) else ValueError
-
-
-def _is_number(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)  # type: ignore[arg-type]
+def _check_number(subject: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+        kind = NotFinite if isinstance(value, float) else ValueError
+        raise kind(f"{subject} {value!r}, expected a finite number")

@@ -1,4 +1,4 @@
-"""Joins the Ray cluster that is there, or starts a local one."""
+"""Connect to a Ray cluster or start a local Ray, and decide where the server runs."""
 
 from __future__ import annotations
 
@@ -35,22 +35,18 @@ QUIET = {
 }
 
 FEW_CPUS = 8
-"""Ray starts as many processes as there are CPUs, before anybody asks for one."""
+"""Up to so many CPUs, Ray's idle processes, one per CPU, may import what steps need."""
 
 
 def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
-    """Connect to Ray: $RAY_ADDRESS or the job's cluster when there is one, else a local Ray.
+    """Connect to the cluster at $RAY_ADDRESS, or start a local Ray; return each node's resources.
 
     A cluster that RAY_ADDRESS does not name is mentioned, never joined. A local Ray listens on the
-    loopback address alone and, unless RAY_AUTH_MODE says otherwise, answers only who has the token.
+    loopback address alone and, unless RAY_AUTH_MODE says otherwise, requires the token.
 
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
-        num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them, those
-            too that torch knows and Ray does not look for.
-
-    Returns:
-        Each alive node's resources.
+        num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them.
 
     Raises:
         UserError: when $RAY_ADDRESS is set and no cluster answers there, or when the token or the
@@ -64,31 +60,20 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         if not address and (found := other_cluster()) is not None:
             print(f"a Ray cluster answers at {found}: set RAY_ADDRESS=auto to use it")
         if address in ("", "local"):
-            _start(num_cpus, _apple_or_intel() if num_gpus is None else num_gpus)
+            _start(num_cpus, num_gpus)
         else:
             _join(address)
     return nodes()
 
 
-def _preload() -> None:
-    """Have the processes that a local Ray starts anyway import what steps need, while they wait.
-
-    Only where there are few: each takes some hundred megabytes.
-    """
-    if (os.cpu_count() or 1) <= FEW_CPUS:
-        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.server")
-
-
-def _apple_or_intel() -> int | None:
-    """How many devices to tell Ray of; None lets it count NVIDIA's and AMD's itself."""
-    return count() if accelerator() in ("xpu", "mps") else None
-
-
 def _start(num_cpus: int | None, num_gpus: int | None) -> None:
-    """A Ray of our own, for this process."""
+    """Start a Ray for this process; see `connect`."""
+    if num_gpus is None and accelerator() in ("xpu", "mps"):
+        num_gpus = count()  # Ray itself counts NVIDIA's and AMD's
     guard_token()
     folder = private_folder()
-    _preload()
+    if (os.cpu_count() or 1) <= FEW_CPUS:  # its idle processes import what steps need
+        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.server")
     try:
         with sigterm_kept(), loopback_kept(), few_processes():
             ray.init(
@@ -112,7 +97,7 @@ def _start(num_cpus: int | None, num_gpus: int | None) -> None:
 
 
 def _join(address: str) -> None:
-    """The cluster at an address; 127.0.0.1 is this machine's loopback address there, too."""
+    """Join the cluster at an address."""
     try:
         with sigterm_kept(), loopback_kept() if is_loopback(address) else nullcontext():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
@@ -124,7 +109,7 @@ def _join(address: str) -> None:
 
 
 def nodes() -> list[dict[str, float]]:
-    """Each alive node's CPU and GPU."""
+    """Return the CPUs and GPUs of each node that is alive."""
     return [
         {kind: float(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU")}
         for node in ray.nodes()
@@ -133,15 +118,9 @@ def nodes() -> list[dict[str, float]]:
 
 
 def with_driver(bundle: Mapping[str, float]) -> Any:
-    """Where to place the server: on the driver's node, so that results are where the user is.
+    """Return the scheduling strategy that places the server on the driver's node.
 
-    Elsewhere only where that node never has what the server asks for, as a head without GPUs.
-
-    Args:
-        bundle: what it asks for.
-
-    Returns:
-        A scheduling strategy of Ray's.
+    If that node lacks what the server's bundle asks for, such as a GPU, Ray chooses another.
     """
     if not _fits_here(bundle):
         return "DEFAULT"
@@ -150,39 +129,38 @@ def with_driver(bundle: Mapping[str, float]) -> Any:
 
 
 def _fits_here(bundle: Mapping[str, float]) -> bool:
-    has = _here()
-    return all(has.get(kind, 0.0) >= share for kind, share in bundle.items())
+    resources = _resources_here()
+    return all(resources.get(kind, 0.0) >= share for kind, share in bundle.items())
 
 
-def _here() -> dict[str, float]:
-    """The resources of this node."""
+def _resources_here() -> dict[str, float]:
     here = ray.get_runtime_context().get_node_id()
     return next(dict(node["Resources"]) for node in ray.nodes() if node["NodeID"] == here)
 
 
 def is_shared() -> bool:
-    """Whether FEDRAY_RESULTS names a folder, which all nodes then share."""
+    """Return True if FEDRAY_RESULTS names a folder, which all nodes then share."""
     return bool(os.environ.get("FEDRAY_RESULTS")) and results_uri() is None
 
 
 def drivers_node() -> str | None:
-    """The resource that only the driver's node has, where results must be written there.
+    """Return the resource that binds a trial to the driver's node, where results are written.
 
-    None where all nodes share the folder of results, or there is one node alone.
+    None if all nodes share the folder of results, or there is only one node.
     """
     if is_shared() or len(nodes()) == 1:
         return None
-    names = [name for name in _here() if name.startswith("node:")]
+    names = [name for name in _resources_here() if name.startswith("node:")]
     return next(name for name in names if name != "node:__internal_head__")
 
 
 def check_storage(folder: Path, count: int, server: Mapping[str, float] | None = None) -> None:
-    """Refuse results on a node's own disk that is not the driver's.
+    """Refuse to write results to the own disk of a node that is not the driver's.
 
     Args:
         folder: where results go.
-        count: how many nodes there are.
-        server: what a server that writes them asks for; None where any node may write them.
+        count: the number of nodes.
+        server: the bundle of the server that writes them; None if any node may write them.
 
     Raises:
         UserError: when FEDRAY_RESULTS names no shared folder on a cluster of several nodes, and

@@ -1,4 +1,7 @@
-"""What cannot be combined in one experiment: a method's requirements against what is given."""
+"""Refuse what an experiment's method, keys and data cannot do together.
+
+`config` checks keys that are wrong by themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from pathlib import Path
 
 from fedray.config import Experiment
 from fedray.core import SGD, Algorithm, algorithms
+from fedray.data import FederatedData, ImageSet
 from fedray.data.configurable import build
 from fedray.data.inspect import check_sizes
 from fedray.errors import UserError
+from fedray.evaluation.metrics import check_domains
 from fedray.models import assign_architectures, check_pretrained, is_dense
 from fedray.runtime.privacy import check_privacy
 
@@ -18,38 +23,29 @@ def check(experiment: Experiment) -> None:
     """Check that a method can do what an experiment asks of it.
 
     Raises:
-        UserError: with one sentence about the first thing that it cannot.
+        UserError: with one sentence about the first obstacle.
     """
-    method = algorithms.get(experiment.algorithm.name)
+    keys, method = experiment.data, algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.requires.head:
         raise UserError(
             f"finetune_epochs={experiment.finetune_epochs} trains heads, but {method.name}'s "
             "models have none; set finetune_epochs=0"
         )
-    if experiment.data.novel and not method.requires.prompts:
+    if keys.novel and not method.requires.prompts:
         raise UserError(
             f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
             "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
         )
     _check_models(experiment, method)
-    _check_images(experiment)
+    if keys.root is not None and keys.image_size is None and not keys.source.params:
+        _check_sizes_once(Path(keys.root), keys.source.name)
     _check_schedule(experiment)
     if method.requires.sgd:
         _check_sgd(experiment, method)
     check_privacy(experiment, method)
 
 
-def _check_images(experiment: Experiment) -> None:
-    """What would be found out when images are decoded, before anything starts."""
-    keys = experiment.data
-    if keys.root is not None and keys.image_size is None and not keys.source.params:
-        _sizes_agree(keys.root, keys.source.name)
-
-
-@cache
-def _sizes_agree(root: str, source: str) -> None:
-    """Once in a process that goes on, whatever the number of its experiments."""
-    check_sizes(Path(root), source)
+_check_sizes_once = cache(check_sizes)
 
 
 def _check_schedule(experiment: Experiment) -> None:
@@ -70,7 +66,7 @@ def _check_schedule(experiment: Experiment) -> None:
 
 
 def _check_sgd(experiment: Experiment, method: type[Algorithm]) -> None:
-    """A method that counts the steps of SGD: nothing else may be in an update."""
+    """Check that an update is a sum of gradients, for a method that counts on it."""
     optimizer = build(experiment.optimizer, "optimizer", "optimizer")
     if not isinstance(optimizer, SGD):
         raise UserError(
@@ -94,14 +90,13 @@ def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:
     if is_dense(experiment.model.group):
         _check_dense(experiment, method)
     pretrained = experiment.model.pretrained
-    if pretrained is None:
-        return
-    if method.requires.prompts:
+    if pretrained is not None and method.requires.prompts:
         raise UserError(
             f"model.pretrained={pretrained} is for backbones, but {method.name} has prompts around "
             "model.clip; remove model.pretrained"
         )
-    check_pretrained(pretrained, models)
+    if pretrained is not None:
+        check_pretrained(pretrained, models)
 
 
 def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
@@ -117,4 +112,74 @@ def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
         raise UserError(
             f"data.augment={augmentation} moves images but not their masks, which "
             f"model.group={group} learns from; set data.augment=none"
+        )
+
+
+def check_masks(experiment: Experiment, images: ImageSet) -> None:
+    """Check that images have masks if the models predict every pixel.
+
+    Raises:
+        UserError: when they have none.
+    """
+    method, group = algorithms.get(experiment.algorithm.name), experiment.model.group
+    if images.masks is None and not method.requires.prompts and is_dense(group):
+        raise UserError(
+            f"model.group={group} predicts every pixel, but "
+            f"data.source={experiment.data.source.name} has no masks; set data.source to shapes or "
+            "mask_folder, or model.group to a model for whole images"
+        )
+
+
+def check_data(experiment: Experiment, data: FederatedData) -> None:
+    """Check that the clients' images are enough for the method and the keys.
+
+    Raises:
+        UserError: with one sentence about the first thing that is missing.
+    """
+    if data.images.domains is not None:
+        check_domains(data.images.domains.names)
+    classes = len(data.class_names)
+    if classes < 2:
+        raise UserError(
+            f"data.source={experiment.data.source.name}: there is one class, "
+            f"{', '.join(data.class_names)}; a classifier needs two"
+        )
+    _check_validation(experiment, data)
+    k = experiment.evaluation.top_k
+    if k is not None and k >= classes:
+        raise UserError(
+            f"evaluation.top_k={k} of {classes} classes is always right; lower it to "
+            f"{classes - 1} or less, or leave it out"
+        )
+    smallest = min(len(indices) for _, phase in data.phases for indices in phase.train)
+    if experiment.drop_last and smallest < experiment.batch_size:
+        raise UserError(
+            f"drop_last=true leaves a client with {smallest} training images no batch of "
+            f"batch_size={experiment.batch_size}; lower batch_size to {smallest} or set "
+            "drop_last=false"
+        )
+
+
+def _check_validation(experiment: Experiment, data: FederatedData) -> None:
+    method = algorithms.get(experiment.algorithm.name)
+    patience = experiment.early_stopping.patience
+    if method.requires.validation and data.validation is None:
+        raise UserError(
+            f"{method.name}'s clients need validation images, and data.partition="
+            f"{experiment.data.partition.name} gives them none; set data.validation_fraction, for "
+            "example 0.2, or data.partition=dominant_class"
+        )
+    parts = (part for _, phase in data.phases for part in enumerate(phase.validation or ()))
+    without = next((client for client, indices in parts if not len(indices)), None)
+    if method.requires.validation and without is not None:
+        raise UserError(
+            f"client {without} has no validation image, and {method.name}'s clients each need one; "
+            "raise data.validation_fraction, lower data.clients or raise "
+            "data.partition.min_samples"
+        )
+    if patience is not None and data.validation is None and experiment.report.select != "test":
+        raise UserError(
+            f"early_stopping.patience={patience} looks at validation images, and nobody has any; "
+            "set data.validation_fraction, for example 0.1, or report.select=test, which looks at "
+            "the test"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +19,7 @@ import torch
 from ray import cloudpickle
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.testing import assert_close
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, Tree, with_plugins
@@ -27,7 +28,6 @@ from fedray.core import (
     Client,
     ClientState,
     Downlinks,
-    Payload,
     ServerState,
     algorithms,
 )
@@ -39,7 +39,6 @@ from fedray.plugins import use
 from fedray.records import Round
 from fedray.runtime import pretended_device
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.cache import shared
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.isolation import Isolation
@@ -53,7 +52,7 @@ CPU = torch.device("cpu")
 ROUNDING = 1e-4
 """Tolerance of two rounds on different devices, whose kernels round differently."""
 SEEDS = (1, 2)
-"""Of the global random generators, in the first and in the second run."""
+"""Seeds of the global random generators, in the first and in the second run."""
 
 SMALL: Tree = {
     "rounds": 2,
@@ -79,7 +78,7 @@ CHEAP: Mapping[str, int] = {
     "length": 2,
     "cluster_rounds": 1,
 }
-"""Hyper-parameters that only cost time, and what they are set to in methods that have them."""
+"""Hyper-parameters that only cost time, and their values for methods that have them."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Verdict:
 
     Attributes:
         law: its name.
-        way: how the experiment was run, or what was looked at.
+        way: how the law was checked.
         difference: the first difference; "" if the law holds.
     """
 
@@ -138,11 +137,11 @@ def small_experiment(
 
 @dataclass(frozen=True)
 class Trace:
-    """One round: all of its numbers by name.
+    """The numbers and states of one round.
 
     Attributes:
         round: its number.
-        numbers: metrics, accuracies, sizes, and who took part.
+        numbers: metrics, accuracies, sizes and events, by name.
         tensors: the server's and all clients' states, by place.
     """
 
@@ -152,47 +151,35 @@ class Trace:
 
     @classmethod
     def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, ClientState]) -> Trace:
-        """Copy what a round has measured, and what there is after it."""
+        """Copy a round's numbers and the states after it."""
         numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
         numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
         numbers |= {"uploads": done.up, "downloads": done.down, "events": list(done.events)}
         tree: dict[str, Any] = {"server": snapshot.server}
         for client, state in clients.items():
             tree[f"client {client}"] = {"model": state.model, "memory": state.memory}
-        found = {"/".join(path): tensor.cpu().clone() for path, tensor in leaves(tree)}
-        return cls(done.round, numbers, found)
+        copies = {"/".join(path): tensor.cpu().clone() for path, tensor in leaves(tree)}
+        return cls(done.round, numbers, copies)
 
-    def difference(self, other: Trace, tolerance: float = 0.0) -> str:
-        """Name the first number of this round that another run has otherwise; "" if none is.
+    def differences(self, other: Trace, tolerance: float) -> Iterator[str]:
+        """Describe each value of this round that another run has otherwise.
 
         With a tolerance, which is relative and absolute, only states are compared: accuracies may
         change by an image.
         """
-        where = f"round {self.round}: "
         for name in sorted({*self.tensors, *other.tensors}):
-            mine, theirs = self.tensors.get(name), other.tensors.get(name)
-            if mine is None or theirs is None:
-                return f"{where}{name} is in one run only"
-            if not _are_equal(mine, theirs, tolerance):
-                return where + _tensor_difference(name, mine, theirs)
+            if not (name in self.tensors and name in other.tensors):
+                yield f"{name} is in one run only"
+                continue
+            mine, theirs = self.tensors[name], other.tensors[name]
+            try:
+                assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+            except AssertionError as error:
+                yield f"{name}: {one_line(error)}"
         for name in sorted({*self.numbers, *other.numbers}) if tolerance == 0 else ():
-            mine, theirs = self.numbers.get(name), other.numbers.get(name)
-            if mine != theirs and not (mine != mine and theirs != theirs):
-                return f"{where}{name} is {mine}, then {theirs}"
-        return ""
-
-
-def _are_equal(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    if tolerance == 0 or one.shape != other.shape or one.dtype != other.dtype:
-        return torch.equal(one, other)
-    return torch.allclose(one, other, rtol=tolerance, atol=tolerance)
-
-
-def _tensor_difference(name: str, one: Tensor, other: Tensor) -> str:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return f"{name} is {one.dtype} {list(one.shape)}, then {other.dtype} {list(other.shape)}"
-    most = float((one.double() - other.double()).abs().max())
-    return f"{name} differs by up to {most:.3g}"
+            one, two = self.numbers.get(name), other.numbers.get(name)
+            if one != two and not (one != one and two != two):
+                yield f"{name} is {one}, then {two}"
 
 
 def compare(one: Sequence[Trace], other: Sequence[Trace], tolerance: float = 0.0) -> None:
@@ -202,9 +189,8 @@ def compare(one: Sequence[Trace], other: Sequence[Trace], tolerance: float = 0.0
         Violation: with the first difference.
     """
     for mine, theirs in zip(one, other, strict=True):
-        difference = mine.difference(theirs, tolerance)
-        if difference:
-            raise Violation(difference)
+        for difference in mine.differences(theirs, tolerance):
+            raise Violation(f"round {mine.round}: {difference}")
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -213,25 +199,21 @@ MakeExecutor: TypeAlias = Callable[[Assembly], Executor]
 
 
 def trace(
-    assembly: Assembly, make_executor: MakeExecutor, device: torch.device = CPU
+    assembly: Assembly,
+    make_executor: MakeExecutor,
+    device: torch.device = CPU,
+    make_federation: Callable[..., Federation] = Federation,
 ) -> list[Trace]:
     """Run an assembled experiment from its beginning to its end, the server on `device`."""
-    return _traced(Federation(*_parts(assembly, make_executor(assembly), device)))
-
-
-def _parts(assembly: Assembly, executor: Executor, device: torch.device) -> tuple[Any, ...]:
-    """Return the arguments of `Federation`."""
     use(assembly.experiment.plugins)
-    server = assembly.server(device)
-    return (assembly.algorithm, executor, assembly.gate, assembly.plan, server, assembly.streams)
-
-
-def _traced(federation: Federation) -> list[Trace]:
-    states = federation.executor.states
+    executor, server = make_executor(assembly), assembly.server(device)
+    a = assembly
+    federation = make_federation(a.algorithm, executor, a.gate, a.plan, server, a.streams)
+    states = executor.states
     traces = [
         Trace.of(done, federation.snapshot, dict(states.items())) for done in federation.rounds()
     ]
-    federation.executor.close()
+    executor.close()
     return traces
 
 
@@ -269,26 +251,26 @@ def resumed(experiment: Experiment) -> list[Trace]:
             rounds = session.rounds()
             done = next(rounds)
             rounds.close()
-            found = CheckpointStore(Path(folder), Assembly(experiment).identity).load()
-            assert found is not None
-            traces.append(Trace.of(done, found.snapshot, found.clients))
+            checkpoint = CheckpointStore(Path(folder), Assembly(experiment).identity).load()
+            assert checkpoint is not None
+            traces.append(Trace.of(done, checkpoint.snapshot, checkpoint.clients))
     return traces
 
 
 # --- steps that are watched ----------------------------------------------------------------------
 
 
-@dataclass
 class Watch:
     """The changes that the steps of one run made to what they may only read.
 
     Attributes:
-        changed_self: where steps changed the method, in their order.
-        changed_arguments: where steps changed the state or the download that they were given.
+        changed_self: descriptions of steps that changed the method.
+        changed_arguments: descriptions of steps that changed their state or download in place.
     """
 
-    changed_self: list[str] = field(default_factory=list)
-    changed_arguments: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.changed_self: list[str] = []
+        self.changed_arguments: list[str] = []
 
     @contextmanager
     def step(self, where: str, algorithm: Algorithm, given: StateTree) -> Iterator[None]:
@@ -307,51 +289,32 @@ class Watch:
             if path not in now or not torch.equal(now[path], tensor)
         ]
 
+    def trace(self, assembly: Assembly) -> list[Trace]:
+        """Run an experiment as `trace` does, and watch its steps."""
+        watch = self
 
-@dataclass(frozen=True)
-class WatchedAssembly(Assembly):
-    """An experiment whose steps are watched."""
+        class Runtime(ClientRuntime):
+            def call(self, name: str, client: Client, state: ClientState, down: Any) -> Any:
+                given: dict[str, Any] = {"state": {"model": state.model, "memory": state.memory}}
+                if down is not None:
+                    given["download"] = {place: value for place, _, _, value in down.tensors()}
+                where = f"client {client.id}, round {client.round}, step {name}"
+                with watch.step(where, assembly.algorithm, given):
+                    return super().call(name, client, state, down)
 
-    watch: Watch = field(default_factory=Watch)
+        class WatchedFederation(Federation):
+            def _go_on(self, exchange: RoundExchange) -> ServerState:
+                where, given = f"server, round {exchange.round}", {"state": self.snapshot.server}
+                with watch.step(where, self.algorithm, given):
+                    return super()._go_on(exchange)
 
+        def executor(assembly: Assembly) -> SerialExecutor:
+            watched = serial(assembly)
+            watched._runtime = Runtime(assembly, CPU)
+            return watched
 
-class _WatchedRuntime(ClientRuntime):
-    def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
-        assembly = self.assembly
-        assert isinstance(assembly, WatchedAssembly)
-        given: dict[str, Any] = {"state": {"model": state.model, "memory": state.memory}}
-        if down is not None:
-            given["download"] = {place: value for place, _, _, value in down.tensors()}
-        where = f"client {client.id}, round {client.round}, step {name}"
-        with assembly.watch.step(where, assembly.algorithm, given):
-            return super().call(name, client, state, down)
-
-
-class Watched(SerialExecutor):
-    """Watches every client's step."""
-
-    def __init__(self, assembly: WatchedAssembly, device: torch.device) -> None:
-        super().__init__(assembly, device)
-        self._runtime = _WatchedRuntime(assembly, device)
-
-
-class WatchedFederation(Federation):
-    """Watches the server's part of every round."""
-
-    watch: Watch
-
-    def _go_on(self, exchange: RoundExchange) -> ServerState:
-        where, given = f"server, round {exchange.round}", {"state": self.snapshot.server}
-        with self.watch.step(where, self.algorithm, given):
-            return super()._go_on(exchange)
-
-
-def watched_trace(assembly: WatchedAssembly) -> list[Trace]:
-    """Run an experiment as `trace` does, and watch its steps."""
-    with _global_seed(SEEDS[0]):
-        federation = WatchedFederation(*_parts(assembly, Watched(assembly, CPU), CPU))
-        federation.watch = assembly.watch
-        return _traced(federation)
+        with _global_seed(SEEDS[0]):
+            return trace(assembly, executor, make_federation=WatchedFederation)
 
 
 def attributes(algorithm: Algorithm) -> dict[str, bytes]:
@@ -368,44 +331,46 @@ def attributes(algorithm: Algorithm) -> dict[str, bytes]:
 
 
 class Conformance:
-    """Checks methods one after the other; the Ray workers are started once, by the first.
+    """Checks methods one after the other; the first starts the Ray workers.
 
-    To be made before this process computes any gradient: autograd would not know the pretended
-    device.
+    Create it before this process computes any gradient: autograd does not find devices that are
+    registered later.
     """
 
     def __init__(self) -> None:
         pretended_device.device()
-        self._pools: dict[int, WorkerPool] = {}
+        self._pools: list[WorkerPool] = []
 
     def check(self, experiment: Experiment) -> Iterator[Verdict]:
         """Yield a verdict for every law; stop after the first if the experiment does not run."""
-        assembly, first = WatchedAssembly(experiment), list[Trace]()
-        way = f"{experiment.rounds} rounds in one process, payloads as declared"
-        ran = _verdict("runs", way, lambda: first.extend(watched_trace(assembly)))
-        yield ran
-        if not ran.difference:
-            for law, way, check in self._laws(assembly, first):
-                yield _verdict(law, way, check)
+        first: list[Trace] = []
+        for law, way, check in self._laws(experiment, first):
+            difference = ""
+            try:
+                check()
+            except FedrayError as error:
+                difference = one_line(error)
+            yield Verdict(law, way, difference)
+            if not first:
+                return
 
     def _laws(
-        self, assembly: WatchedAssembly, first: Sequence[Trace]
+        self, experiment: Experiment, first: list[Trace]
     ) -> Iterator[tuple[str, str, Callable[[], None]]]:
         """Yield each law with its name, how it is checked, and the check.
 
         Args:
-            assembly: the experiment, after its steps were watched.
-            first: what they gave.
+            experiment: the experiment.
+            first: gets the traces of the first run, with which the others are compared.
         """
-        experiment, watch = assembly.experiment, assembly.watch
+        watch = Watch()
 
         def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:
             with _global_seed(seed):
                 compare(first, trace(Assembly(experiment), make_executor))
 
-        def on_ray(workers: int) -> None:
-            again(partial(RayExecutor, pool=self._pool(workers)))
-
+        way = f"{experiment.rounds} rounds in one process, payloads as declared"
+        yield "runs", way, lambda: first.extend(watch.trace(Assembly(experiment)))
         yield "self", "no step changes the method", lambda: _check_none(watch.changed_self)
         unchanged = partial(_check_none, watch.changed_arguments)
         yield "arguments", "no step changes what it is given", unchanged
@@ -414,36 +379,28 @@ class Conformance:
         yield "order", "clients in the reverse order", lambda: again(reverse)
         way = "resumed after every round, new objects for every step"
         yield "resume", way, lambda: compare(first, resumed(experiment))
-        yield "one worker", "one Ray worker", lambda: on_ray(1)
-        yield "two workers", "two Ray workers", lambda: on_ray(2)
+        yield "one worker", "one Ray worker", lambda: again(partial(self._on_ray, 1))
+        yield "two workers", "two Ray workers", lambda: again(partial(self._on_ray, 2))
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
 
-    def _pool(self, workers: int) -> WorkerPool:
-        """Return a pool of so many workers; all pools are started at once."""
+    def _on_ray(self, workers: int, assembly: Assembly) -> RayExecutor:
+        """Return an executor on so many workers; all are started once."""
         if not self._pools:
             connect()
-            shares = {count: {"workers": count, "cpus": 0.01} for count in (1, 2)}
-            for count, share in shares.items():
-                self._pools[count] = WorkerPool(from_tree(SMALL, share.items()))
-        return self._pools[workers]
+            for count in (1, 2):
+                shares = {"workers": count, "cpus": 0.01}
+                self._pools.append(WorkerPool(from_tree(SMALL, shares.items())))
+        return RayExecutor(assembly, self._pools[workers - 1])
 
     def close(self) -> None:
         """End the Ray workers."""
-        for pool in self._pools.values():
+        for pool in self._pools:
             pool.close()
 
 
 def _global_seed(seed: int) -> AbstractContextManager[None]:
     """Seed the global random generators; put them back afterwards."""
     return Isolation(CPU).step(seed)
-
-
-def _verdict(law: str, way: str, check: Callable[[], None]) -> Verdict:
-    try:
-        check()
-    except FedrayError as error:
-        return Verdict(law, way, one_line(error))
-    return Verdict(law, way)
 
 
 def _check_none(changes: Sequence[str]) -> None:
@@ -461,8 +418,5 @@ def check_device(experiment: Experiment) -> None:
     there = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):  # the one attention that both devices have
         here = trace(Assembly(experiment), serial)
-        try:
-            on_device = trace(Assembly(experiment), partial(SerialExecutor, device=there), there)
-            compare(here, on_device, ROUNDING)
-        finally:
-            shared.clear()  # the cache cannot measure tensors of the pretended device
+        on_device = trace(Assembly(experiment), partial(SerialExecutor, device=there), there)
+    compare(here, on_device, ROUNDING)

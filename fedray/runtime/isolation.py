@@ -1,8 +1,8 @@
 """Isolation of client steps: each starts with the same torch flags and with its own random draws.
 
-A torch flag that a step leaves changed, or what it draws from a global generator, would change the
-numbers of the next step in this process, and so depend on which steps a worker runs. Nothing else
-is put back: `fedray check` shows whether a method keeps what it knows in its states.
+A changed torch flag, or a draw from a global generator, would change the numbers of the next step
+in this process, so that they depend on which steps a worker runs. Nothing else is restored:
+`fedray check` finds methods that keep information outside their states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedray.core.state import StateTree, map_tensors
-from fedray.runtime.devices import random_state, seed_device, set_random_state
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
@@ -40,32 +39,29 @@ FLAGS: tuple[_Flag, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (_cudnn, _set_cudnn),
 )
-"""The flags of torch that change numbers: how each is read and set."""
+"""Getter and setter of each torch flag that changes numbers."""
 
 
 class Isolation:
-    """Runs steps of this process with the torch flags that were set when this was made.
+    """Runs each step with the torch flags that were set when this object was created.
 
     Args:
         device: where steps run.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        on_cpu = device.type == "cpu"
+        self._module: Any = None if on_cpu else torch.get_device_module(device)
         self._flags = [read() for read, _ in FLAGS]
 
     @contextmanager
     def step(self, seed: int) -> Iterator[None]:
-        """Seed the global generators for one step; put them and the flags back afterwards.
-
-        Args:
-            seed: of the global generators. No method of the package draws from them, but layers
-                such as dropout do.
-        """
-        cpu, device = torch.get_rng_state(), random_state(self._device)
+        """Seed the global generators, which layers such as dropout use; restore them afterwards."""
+        cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
         python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
-        seed_device(self._device, seed)
+        if self._module is not None:
+            self._module.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         try:
@@ -75,13 +71,14 @@ class Isolation:
                 if read() != value:
                     restore(value)
             torch.set_rng_state(cpu)
-            set_random_state(self._device, device)
+            if self._module is not None:
+                self._module.set_rng_state(device)
             random.setstate(python)
             np.random.set_state(legacy)  # noqa: NPY002
 
 
 class PrivateCopies:
-    """Copies of what a step is given, so that it may change them in place.
+    """Copies of a step's state and download, which the step may change in place.
 
     A failed step leaves the client's state as it was, and clients share their download.
     """

@@ -1,6 +1,7 @@
-"""What keeps a Ray on this machine to its user: the loopback address, the token, its folder.
+"""Keep a local Ray private (loopback address, token, folder) and small (few processes).
 
-And what keeps it small: the processes that it does without.
+This module uses private names of Ray. pyproject.toml bounds Ray's version, and
+tests/runtime/test_private_names.py lists the names.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ray._common.utils import get_ray_address_file
 from ray._private import ray_constants, utils
@@ -25,22 +27,21 @@ OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 ANSWER_SECONDS = 0.5
-UNASKED = ("start_monitor", "start_log_monitor", "start_api_server")
+UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `address`, with or without a port, can be reached from this machine alone."""
+    """Return True if only this machine reaches an address, which may have a port."""
     return address in LOOPBACK or address.rpartition(":")[0].strip("[]") in LOOPBACK
 
 
 @contextmanager
 def loopback_kept() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 as it is.
+    """Keep Ray from replacing 127.0.0.1 by this machine's network address.
 
-    Where several machines may form a cluster, Ray replaces it by this machine's address in the
-    network, and its processes then listen on all addresses. The environment variable
-    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER says whether they may; Ray reads it once, when it is
-    imported, and takes 1 for the default on Linux.
+    With that address, Ray's processes listen on all addresses. Ray replaces it where several
+    machines may form a cluster, which it reads from RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER when it is
+    imported; the default on Linux is 1.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(OPEN, False)
@@ -52,32 +53,27 @@ def loopback_kept() -> Iterator[None]:
 
 @contextmanager
 def few_processes() -> Iterator[None]:
-    """Have Ray start without what nobody here asks: two seconds of a processor's time.
+    """Have Ray start without processes that a run does not use; saves two seconds of CPU time.
 
-    That is the autoscaler's monitor, the reader of the workers' logs, which are not shown, and the
-    dashboard's head, which without a dashboard only counts who uses Ray. The node's agent starts as
-    it does where Ray is installed without the dashboard's packages, and opens no port.
+    These are the autoscaler's monitor, the reader of the workers' logs, and the dashboard's head.
+    The node's agent starts as if the dashboard's packages were missing, and opens no port.
     """
-    before = {name: getattr(Node, name) for name in UNASKED}
-    asked, utils.get_dashboard_dependency_error = utils.get_dashboard_dependency_error, _not_asked
-    for name in UNASKED:
-        setattr(Node, name, lambda self, **options: None)
-    try:
+    patches: list[tuple[Any, str, Any]] = [
+        (Node, name, lambda self, **options: None) for name in UNUSED
+    ]
+    no_dashboard = ImportError("no dashboard is started")
+    patches.append((utils, "get_dashboard_dependency_error", lambda: no_dashboard))
+    with ExitStack() as stack:
+        for owner, name, replacement in patches:
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, replacement)
         yield
-    finally:
-        utils.get_dashboard_dependency_error = asked
-        for name, start in before.items():
-            setattr(Node, name, start)
-
-
-def _not_asked() -> ImportError:
-    return ImportError("no dashboard is started")
 
 
 def other_cluster() -> str | None:
-    """The address of the cluster that Ray would join by itself, if anyone answers there.
+    """Return the address of the cluster that Ray would join by itself; None if nobody answers.
 
-    `ray start` leaves it in a file in Ray's temporary folder, which an unclean end does not remove.
+    `ray start` writes it into a file, which stays if the cluster is killed.
     """
     try:
         address = Path(get_ray_address_file(None)).read_text(encoding="utf-8").strip()
@@ -89,10 +85,10 @@ def other_cluster() -> str | None:
 
 
 def guard_token() -> None:
-    """Make Ray's token if there is none, and take it from other users if they can read it.
+    """Create Ray's token if there is none, and remove other users' permission to read it.
 
-    Ray itself would write it with the umask of the moment. Nothing is done where tokens are
-    switched off or the token is in the environment.
+    Ray itself would write it with the current umask. Do nothing if tokens are switched off or
+    the token is in the environment.
 
     Raises:
         UserError: when the token's file cannot be written or has no token.
@@ -106,7 +102,8 @@ def guard_token() -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _write_token(path)
-        _close_to_others(path)
+        if path.is_file():
+            _close_to_others(path)
     except OSError as error:
         raise UserError(
             f"Ray's token cannot be kept in {path} ({error.strerror}); name a file that can be "
@@ -117,7 +114,7 @@ def guard_token() -> None:
 
 
 def _write_token(path: Path) -> None:
-    """A new token, readable by nobody else from the start, and there whole or not at all."""
+    """Write a new token atomically, readable by this user alone."""
     descriptor, temporary = tempfile.mkstemp(prefix=".auth_token.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -129,32 +126,32 @@ def _write_token(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Take from others what they may do with a file of ours; never through a symbolic link."""
-    if not path.is_file() or not path.stat().st_mode & OTHERS:
+    """Remove other users' permissions from a token of ours that is no symbolic link."""
+    status = path.stat()
+    if not status.st_mode & OTHERS:
         return
-    found = f"Ray's token {path} could be read by others (mode {path.stat().st_mode & 0o777:o})"
-    if path.is_symlink() or path.stat().st_uid != os.geteuid():
-        print(f"warning: {found}; it is not ours to change", file=sys.stderr)
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o700)
-    finally:
-        os.close(descriptor)
+    is_ours = status.st_uid == os.geteuid() and not path.is_symlink()
+    advice = "; it is not ours to change"
+    if is_ours:
+        path.chmod(status.st_mode & 0o700)
+        advice = (
+            ", and is yours alone now; if somebody may have read it, delete it when no Ray of "
+            "yours is running"
+        )
+    mode = f"{status.st_mode & 0o777:o}"
     print(
-        f"warning: {found}, and is yours alone now; if somebody may have read it, delete it when "
-        "no Ray of yours is running",
+        f"warning: Ray's token {path} could be read by others (mode {mode}){advice}",
         file=sys.stderr,
     )
 
 
 def private_folder() -> Path:
-    """A folder for Ray's sockets and logs that only we can enter.
+    """Return a folder for Ray's sockets and logs that only this user can enter.
 
-    Ray lets everybody write into its own temporary folder, and so replace what is in there.
+    Everybody can write into Ray's own temporary folder, and so replace its files.
 
     Raises:
-        UserError: when somebody else has made the folder.
+        UserError: when the folder cannot be made or belongs to somebody else.
     """
     default = "/tmp" if sys.platform == "darwin" else tempfile.gettempdir()  # as Ray: short paths
     folder = Path(os.environ.get("RAY_TMPDIR") or default, f"fedray-{os.geteuid()}")

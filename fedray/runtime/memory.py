@@ -1,4 +1,4 @@
-"""How much memory a process has held, and what it does with what is freed."""
+"""Measure a process's peak memory, and keep freed memory for the next step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def peak_rss() -> int:
-    """The most memory that this process ever held, in bytes."""
+    """Return the peak memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed instead of giving it back to the system after every step.
+    """Have glibc keep freed memory instead of returning it to the system after every step.
 
-    A training step frees activations of many megabytes and asks for them again in the next one;
-    given back, each page is faulted in anew: a quarter of the time of a small CNN on a CPU. Other
-    C libraries are left alone.
+    Each step needs the same megabytes of activations again. Page faults for returned memory took a
+    quarter of the time of a small CNN on a CPU. Other C libraries are left alone.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

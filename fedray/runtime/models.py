@@ -1,10 +1,11 @@
-"""Where a run's models come from: image backbones, or prompts around a frozen CLIP."""
+"""Make a run's models: image backbones, or prompts around a frozen CLIP."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,51 +35,21 @@ if TYPE_CHECKING:
 SampleMaker: TypeAlias = Callable[[np.ndarray], Samples]
 """From indices int64 [n] to samples."""
 
+CPU = torch.device("cpu")
 PROMPTED = "prompted_clip"
 """The one architecture of prompt methods."""
 
 
-class ModelProvider(Protocol):
-    """What a run asks about its clients' models."""
+class ModelProvider(ABC):
+    """The clients' models of one run.
 
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """Each client's architecture."""
+    Attributes:
+        architectures: each client's architecture.
+        dense: True if the models predict every pixel.
+    """
 
-    @property
-    def dense(self) -> bool:
-        """Whether the models predict every pixel."""
-
-    def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Initial weights: a function of the seed and, unless `model.init=shared`, the client.
-
-        Raises:
-            UserError: when pre-trained weights cannot be had or do not fit.
-        """
-
-    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
-        """A model of an architecture without weights of its own, to load states into.
-
-        Raises:
-            UserError: when it cannot be built for these images.
-        """
-
-    def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """A way from indices to samples of what the models read; `training` ones are augmented."""
-
-
-def model_provider(
-    experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
-) -> ModelProvider:
-    """The provider that the method's requirements ask for."""
-    if algorithm.requires.prompts:
-        assert isinstance(algorithm, PromptMethod)
-        return PromptedModels(experiment, algorithm, data, streams)
-    return BackboneModels(experiment, algorithm, data, streams)
-
-
-class _Provider:
-    """What both kinds of provider know."""
+    architectures: tuple[str, ...]
+    dense = False
 
     def __init__(self, experiment: Experiment, data: FederatedData, streams: Streams) -> None:
         self._experiment = experiment
@@ -89,11 +60,41 @@ class _Provider:
         shared = self._experiment.model.init == "shared"
         return self._streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
 
+    @abstractmethod
+    def initial(self, architecture: str, client: int = 0) -> Tensors:
+        """Return initial weights, a function of the seed and, unless model.init=shared, the client.
 
-class BackboneModels(_Provider):
-    """Backbones of `model.group`, with a head unless the method has none (`ModelProvider`).
+        Raises:
+            UserError: when pre-trained weights cannot be had or do not fit.
+        """
 
-    Of a method with an auxiliary model each has that beside it.
+    @abstractmethod
+    def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
+        """Return a model of an architecture without weights of its own, to load states into.
+
+        Raises:
+            UserError: when it cannot be built for these images.
+        """
+
+    @abstractmethod
+    def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
+        """Return the function from indices to the models' inputs; `training` ones are augmented."""
+
+
+def model_provider(
+    experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
+) -> ModelProvider:
+    """Return the provider that the method's requirements ask for."""
+    if algorithm.requires.prompts:
+        assert isinstance(algorithm, PromptMethod)
+        return PromptedModels(experiment, algorithm, data, streams)
+    return BackboneModels(experiment, algorithm, data, streams)
+
+
+class BackboneModels(ModelProvider):
+    """Backbones of `model.group`, with a head unless the method has none.
+
+    With an `AuxiliaryMethod`, each has its auxiliary model beside it.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class BackboneModels(_Provider):
             self._check_oblong(image_size, width)
 
     def _check_oblong(self, height: int, width: int) -> None:
-        """Some networks take images of any shape, others square ones only."""
+        """Refuse oblong images for networks that take square ones only."""
         image = torch.zeros(1, self._shape["channels"], height, width)
         for architecture in dict.fromkeys(self.architectures):
             model = self.empty(architecture).eval()
@@ -131,7 +132,7 @@ class BackboneModels(_Provider):
                 ) from None
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Drawn weights; with `model.pretrained` those of every layer that they fit."""
+        """Return drawn weights; with `model.pretrained`, pre-trained layers where they fit."""
         own = self._drawn(architecture, client, self._shape)
         if self._with_auxiliary is None:
             return named_tensors(own)
@@ -147,8 +148,8 @@ class BackboneModels(_Provider):
             start_from_pretrained(extractor, architecture, self._experiment.model.pretrained)
         return model
 
-    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
-        """A model of zeros."""
+    def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
+        """Return a model of zeros."""
         model = skeleton(architecture, **self._shape)
         if self._with_auxiliary is not None:
             auxiliary = skeleton(self._first, **self._auxiliary_shape)
@@ -156,11 +157,11 @@ class BackboneModels(_Provider):
             with torch.no_grad():
                 for parameter in model.joint.parameters():
                     parameter.zero_()
-        return model.to(device or torch.device("cpu"))
+        return model.to(device)
 
     @property
     def _first(self) -> str:
-        """The architecture of the auxiliary model: the group's first, as client 0 has it."""
+        """Return the auxiliary model's architecture: the group's first, which client 0 has."""
         return self.architectures[0]
 
     @property
@@ -169,16 +170,14 @@ class BackboneModels(_Provider):
         return {**self._shape, "feature_dim": self._with_auxiliary.auxiliary_dim()}
 
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """Pixels, with labels or, for dense prediction, masks."""
+        """Return pixels, with labels or, for dense prediction, masks."""
         images = self._data.images
         masks = images.masks if self.dense else None
         return partial(Samples, images.images, images.labels if masks is None else masks)
 
 
-class PromptedModels(_Provider):
-    """The method's prompts around the CLIP of `model.clip` (`ModelProvider`)."""
-
-    dense = False
+class PromptedModels(ModelProvider):
+    """The method's prompts around the CLIP of `model.clip`."""
 
     def __init__(
         self,
@@ -192,20 +191,19 @@ class PromptedModels(_Provider):
         self.architectures = (PROMPTED,) * experiment.data.clients
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Drawn prompts."""
-        model = self._prompted(torch.device("cpu"))
+        """Return drawn prompts."""
+        model = self._prompted(CPU)
         model.initialise(self._random(architecture, client))
         return named_tensors(model)
 
-    def empty(self, architecture: str, device: torch.device | None = None) -> Classifier:
-        """The prompted CLIP."""
-        return self._prompted(device or torch.device("cpu"))
+    def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
+        """Return the prompted CLIP."""
+        return self._prompted(device)
 
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """What the model reads: pixels, or what the frozen tower makes of them.
+        """Return pixels, or the frozen tower's features, which are computed once per node.
 
-        The latter is computed once per node, for the images that the run uses. Views of augmented
-        images cannot be kept, so that training reads pixels, and the tower sees every view.
+        Features of augmented images cannot be cached, so that training on them reads pixels.
         """
         images, reads = self._data.images, self._prompted(device).reads
         augmented = not build_augmentation(self._experiment.data.augment).is_identity

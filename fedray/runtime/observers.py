@@ -266,8 +266,7 @@ def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
         plot_partition(counts[0], data.class_names, image, later, titles[0])
         return image.getvalue()
 
-    key = ("partition plot", data.sha256, data.class_names, *titles)
-    image = shared.get(key, draw)
+    image = shared.get("partition plot", (data.sha256, data.class_names, *titles), draw)
     replace_whole(path, lambda temporary: temporary.write_bytes(image))
 
 

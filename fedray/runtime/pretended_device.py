@@ -1,13 +1,10 @@
-"""A pretended accelerator: tensors whose numbers are the CPU's, and that do not mix with the CPU's.
+"""A pretended accelerator, for finding methods that forget `.to(device)` on a machine without one.
 
-PyTorch can register a backend in Python for the device type that it keeps for others
-(`torch.utils.backend_registration`). A tensor on "pretended" holds a tensor of the CPU; every
-operation is the CPU's, and gives the same bits. As CUDA does, it refuses operands of two devices,
-but for copies, for numbers (CPU tensors without dimensions) in elementwise operations, and for
-indices; a random generator of the CPU does not draw there. As on Apple's devices, there is no
-float64.
-
-That part of PyTorch is private: where it changes, this file does, and no other.
+PyTorch registers a backend in Python for a device type of one's choice. A tensor on "pretended"
+holds a CPU tensor; every operation is the CPU's and gives the same bits. As on CUDA, an operation
+fails if its operands are on two devices, except copies, CPU numbers (tensors without dimensions)
+in elementwise operations, and indices; a CPU generator does not draw there. As on Apple's devices,
+there is no float64. `torch.utils.backend_registration` is private, so pyproject.toml bounds torch.
 """
 
 from __future__ import annotations
@@ -31,17 +28,17 @@ INDEXED = (
 
 
 class MixedDevicesError(RuntimeError):
-    """An operation was given tensors of two devices, or a generator of another one."""
+    """An operation has operands on two devices, or a generator of another device."""
 
 
 class Pretended(Tensor):
-    """A tensor on the pretended device; `held` has its numbers, on the CPU."""
+    """A tensor on the pretended device; `held` is the CPU tensor with its numbers."""
 
     held: Tensor
 
     @staticmethod
     def __new__(cls, held: Tensor) -> Pretended:
-        """Wrap a tensor of the CPU."""
+        """Wrap a CPU tensor."""
         if held.dtype in MISSING:
             raise TypeError(f"{NAME}:0 has no {held.dtype}, as Apple's devices; use float32")
         made: Pretended = Tensor._make_wrapper_subclass(
@@ -67,12 +64,12 @@ class Pretended(Tensor):
         return f"Pretended({self.held!r})"
 
     def tolist(self) -> Any:
-        """Return the numbers as nested lists."""
+        """Return nested lists."""
         return self.held.tolist()
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation of which at least one tensor is on the device: the CPU's, on what they hold."""
+    """Run an operation on the CPU tensors that its operands hold."""
     written = [kwargs[name] if name in kwargs else args[place] for place, name in _writes(func)]
     check_operands(func, args, kwargs, written)
     stays = "device" not in kwargs or torch.device(kwargs["device"] or NAME).type == NAME
@@ -89,11 +86,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def check_operands(func: Any, args: Any, kwargs: dict[str, Any], written: list[Any]) -> None:
-    """Refuse what CUDA would refuse.
-
-    Raises:
-        MixedDevicesError: naming the operation.
-    """
+    """Raise a `MixedDevicesError` for operands that CUDA refuses."""
     if any(isinstance(value, torch.Generator) for value in kwargs.values()):
         raise MixedDevicesError(f"{func} draws on {NAME}:0 with a generator of the CPU")
     if func in COPIES:
@@ -114,7 +107,6 @@ def check_operands(func: Any, args: Any, kwargs: dict[str, Any], written: list[A
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors among operands, and in lists of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -123,14 +115,12 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _held(value: Any) -> Any:
-    """What an operand, or every one of a list, holds."""
     if isinstance(value, Pretended):
         return value.held
     return type(value)(map(_held, value)) if type(value) in (list, tuple) else value
 
 
 def _placed(value: Any) -> Any:
-    """The CPU's result, on the device."""
     if isinstance(value, Tensor):
         return Pretended(value)
     return type(value)(map(_placed, value)) if type(value) in (list, tuple) else value
@@ -140,19 +130,18 @@ NUMBERS = (
     *(aten.fill_.Tensor, aten.fill.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor),
     *INDEXED,
 )
-"""Operations that are not elementwise, and take numbers of the CPU all the same."""
-
+"""Operations that accept CPU numbers though they are not elementwise."""
 
 MAKING = (
     *("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace", "logspace"),
     *("randperm", "randperm.generator", "tril_indices", "triu_indices"),
 )
-"""Operations that make a tensor and would else let `out=` give it its size."""
+"""Operations that create a tensor; their default kernels would resize an `out=` tensor."""
 
 
 @cache
 def _writes(func: Any) -> list[tuple[int, str]]:
-    """Place and name of the operands that an operation writes into and returns."""
+    """Return position and name of the operands that an operation writes into and returns."""
     arguments = enumerate(func._schema.arguments) if func._schema.is_mutable else ()
     return [(i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write]
 
@@ -164,7 +153,7 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
 
 
 def _made(func: Any) -> Any:
-    """A kernel for an operation that makes a tensor: the CPU's, without its way through `out=`."""
+    """Return the kernel of an operation that creates a tensor."""
 
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Pretended:
         made: Pretended = run(func, args, {**kwargs, "device": device or torch.device(NAME)})
@@ -190,7 +179,7 @@ class _Module(private._DummyBackendModule):
         return [torch.bfloat16]
 
     def manual_seed(self, seed: int) -> None:
-        """It draws with the CPU's generator, which is seeded already."""
+        """Do nothing: draws come from the CPU's generator, which is seeded already."""
 
     def get_rng_state(self, device: Any = NAME) -> Tensor:
         return torch.get_rng_state()
@@ -201,7 +190,7 @@ class _Module(private._DummyBackendModule):
 
 @cache
 def device() -> torch.device:
-    """The device; registered once in a process."""
+    """Return the device; register it at the first call."""
     private._setup_privateuseone_for_python_backend(NAME, _Module())
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "PrivateUse1")

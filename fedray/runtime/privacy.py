@@ -1,4 +1,4 @@
-"""Privacy of one experiment: whether it can be stated, what is claimed, and who counts it."""
+"""Check, count and state the privacy of one experiment."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ALWAYS_EXEMPT = (
     "who takes part, drops out or fails, and how long and how many bytes each step takes",
     "partition.json and the checkpoints, which are the experimenter's",
 )
-"""What a result holds of the clients that no noise covers, whatever the method."""
+"""Information about clients in every result that no noise covers."""
 
 
 def privacy_of(experiment: Experiment) -> Privacy | None:
-    """Clipping and noise, where the experiment asks for them."""
+    """Return the clipping and noise of an experiment; None without privacy."""
     keys = experiment.privacy
     if keys.mode == "none":
         return None
@@ -32,10 +32,10 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
 
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that what `privacy` asks for can be stated of the method and the scenario.
+    """Check that the method and the scenario allow the guarantee that `privacy` asks for.
 
     Raises:
-        UserError: with one sentence about the first thing that it cannot.
+        UserError: with one sentence about the first obstacle.
     """
     mode = experiment.privacy.mode
     if mode == "none":
@@ -61,7 +61,7 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
 
 
 def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Central noise goes into a mean with equal weights of those that were drawn."""
+    """Check that the noise goes into a mean, with equal weights, of the drawn clients."""
     component, faults = experiment.algorithm, experiment.faults
     hparams = parameters(component, "algorithm", "algorithm")
     assert isinstance(hparams, HyperParameters)
@@ -74,20 +74,22 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
             "privacy.mode=central adds noise to the clients' mean with equal weights, which is not "
             f"what the server of algorithm={component.name} takes; {cure}"
         )
-    spoiling = {
-        f"wire.up_bits={experiment.wire.up_bits} changes updates after they were clipped; set it "
-        "to 32": experiment.wire.up_bits < 32,
-        f"faults.late={faults.late:g} brings updates of another round's sample; set it to 0": (
-            faults.late > 0
-        ),
-        "faults.on_client_error=drop lets a client's data change how many the mean is over; set it "
-        "to stop": faults.on_client_error == "drop",
-        "faults.reply_timeout_s lets a client's data change how many the mean is over; leave it "
-        "out": faults.reply_timeout_s is not None,
-    }
-    for why, spoils in spoiling.items():
-        if spoils:
-            raise UserError(f"privacy.mode=central has no epsilon here: {why}")
+    changes_number = "lets a client's data change how many the mean is over"
+    obstacles = []
+    if experiment.wire.up_bits < 32:
+        bits = experiment.wire.up_bits
+        obstacles.append(
+            f"wire.up_bits={bits} changes updates after they were clipped; set it to 32"
+        )
+    if faults.late > 0:
+        late = f"faults.late={faults.late:g} brings updates of another round's sample"
+        obstacles.append(f"{late}; set it to 0")
+    if faults.on_client_error == "drop":
+        obstacles.append(f"faults.on_client_error=drop {changes_number}; set it to stop")
+    if faults.reply_timeout_s is not None:
+        obstacles.append(f"faults.reply_timeout_s {changes_number}; leave it out")
+    if obstacles:
+        raise UserError(f"privacy.mode=central has no epsilon here: {obstacles[0]}")
 
 
 def accountant_of(
@@ -96,12 +98,12 @@ def accountant_of(
     before: Run | None,
     note: Callable[[Release], None],
 ) -> Accountant | None:
-    """Return the accountant of what clients release; None without noise.
+    """Return the accountant of the clients' releases; None without noise.
 
     Args:
         experiment: the run's.
-        folder: the run's; it says what an earlier process had clients release.
-        before: what that process wrote.
+        folder: the run's, with the releases of an earlier process.
+        before: the result of that process.
         note: called before clients release anything.
 
     Raises:
@@ -130,7 +132,7 @@ def accountant_of(
 
 
 def statement(experiment: Experiment) -> dict[str, Any] | None:
-    """What is claimed, against whom, and what is exempt: for result.json; None without privacy."""
+    """Return the guarantee and its exemptions for result.json; None without privacy."""
     keys = experiment.privacy
     if keys.mode == "none":
         return None
@@ -163,14 +165,14 @@ def _noise(experiment: Experiment) -> str:
 
 
 def privacy_lines(done: Run) -> list[str]:
-    """What to print at the end of a run; nothing without privacy."""
-    said = done.info.privacy
-    if said is None:
+    """Return the lines to print at the end of a run; none without privacy."""
+    guarantee = done.info.privacy
+    if guarantee is None:
         return []
-    lines = [f"privacy: {said['mode']}, noise {said['noise']}"]
+    lines = [f"privacy: {guarantee['mode']}, noise {guarantee['noise']}"]
     last = done.rounds[-1].metrics if done.rounds else {}
     if "epsilon" in last:
         known, total = last["epsilon_known_participants"], last["epsilon"]
         more = f" ({known:.3g} if it is known who took part)" if known > total else ""
-        lines.append(f"epsilon: {total:.3g} at delta {said['delta']:g}{more}")
-    return [*lines, f"not covered: {'; '.join(said['exempt'])}"]
+        lines.append(f"epsilon: {total:.3g} at delta {guarantee['delta']:g}{more}")
+    return [*lines, f"not covered: {'; '.join(guarantee['exempt'])}"]

@@ -1,4 +1,4 @@
-"""From a name and `key=value` words to an experiment that can run."""
+"""Make a checked experiment from a name and `key=value` words."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def resolve(
     *,
     trusted: bool = True,
 ) -> Experiment:
-    """Read an experiment by name or file, lay presets and `key=value` assignments on it, check it.
+    """Read an experiment by name or file, apply presets and `key=value` assignments, and check it.
 
     Args:
         name: a shipped name or a YAML file.
         assignments: "key=value".
-        plugins: files and modules besides those that the experiment names.
-        trusted: whether plug-in files that the experiment names may run without a question.
+        plugins: files and modules in addition to those that the experiment names.
+        trusted: run plug-in files that the experiment names without asking.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.

@@ -1,19 +1,20 @@
-"""What one run or trial asks of the cluster, and whether the cluster has it."""
+"""Compute the resources of one run or trial, and check that the cluster has them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from fedray.config import Experiment
 from fedray.errors import UserError
 
 Bundle = dict[str, float]
 A_TRACE = 0.001
-"""So much of a node's own resource: a thousand find room, and none elsewhere."""
+"""The share of a node's own resource that binds a bundle to the node; a thousand fit."""
 
 
 def worker_bundles(experiment: Experiment) -> list[Bundle]:
-    """One bundle per worker; the shares follow from `workers`, `cpus` and `gpus`."""
+    """Return a bundle per worker; the shares follow from `workers`, `cpus` and `gpus`."""
     cpus = experiment.cpus if experiment.cpus is not None else float(experiment.workers)
     bundle: Bundle = {"CPU": _floor(cpus / experiment.workers)}
     gpus = (experiment.gpus - experiment.server_gpus) / experiment.workers
@@ -23,17 +24,13 @@ def worker_bundles(experiment: Experiment) -> list[Bundle]:
 
 
 def server_bundle(experiment: Experiment) -> Bundle:
-    """The server's own bundle; empty when nothing is reserved for it."""
-    bundle: Bundle = {}
-    if experiment.server_cpus > 0:
-        bundle["CPU"] = experiment.server_cpus
-    if experiment.server_gpus > 0:
-        bundle["GPU"] = experiment.server_gpus
-    return bundle
+    """Return the server's bundle; empty when nothing is reserved for it."""
+    shares = {"CPU": experiment.server_cpus, "GPU": experiment.server_gpus}
+    return {kind: share for kind, share in shares.items() if share > 0}
 
 
 def trial_bundles(experiment: Experiment, node: str | None = None) -> list[Bundle]:
-    """All bundles of one run: the server's first, even if empty, then the workers'.
+    """Return all bundles of one run: the server's, even if empty, then the workers'.
 
     Args:
         experiment: the run.
@@ -44,24 +41,21 @@ def trial_bundles(experiment: Experiment, node: str | None = None) -> list[Bundl
 
 
 def first_worker_bundle(experiment: Experiment, bundles: int) -> int:
-    """The index of the first worker's bundle; Ray Tune leaves an empty first bundle out.
+    """Return the index of the first worker's bundle; Ray Tune leaves an empty first bundle out.
 
     Args:
         experiment: the run.
-        bundles: how many the placement group has.
+        bundles: the number of bundles in the placement group.
     """
     return bundles - experiment.workers
 
 
 def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Check that one run fits the cluster, and say in one line what it asks for.
+    """Check that one run fits the cluster; return one line about what it asks for.
 
     Args:
         experiment: the run.
-        nodes: for each node, its resources, {"CPU": 2, "GPU": 1}.
-
-    Returns:
-        "asks for ...; the cluster has ...; N at a time".
+        nodes: each node's resources, {"CPU": 2, "GPU": 1}.
 
     Raises:
         UserError: when it can never be scheduled, with the numbers and the key to change.
@@ -80,7 +74,7 @@ def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> s
         if experiment.cpus is None and left >= 1:
             fix += f", or workers={int(left)}"
         raise UserError(f"{asked}, but {there}; {fix if left > 0 else 'lower server_cpus'}")
-    fit = _how_many_fit(bundles, nodes)
+    fit = at_a_time(experiment, nodes)
     if fit == 0:
         largest = max(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)))
         raise UserError(
@@ -92,47 +86,35 @@ def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> s
 
 
 def at_a_time(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> int:
-    """How many such runs the nodes hold side by side."""
-    return _how_many_fit([bundle for bundle in trial_bundles(experiment) if bundle], nodes)
+    """Return how many such runs fit the nodes at a time: first fit, the largest bundle first.
 
-
-def _how_many_fit(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> int:
-    """How many copies of all bundles pack, each GPU share within one GPU; first fit, largest first.
-
-    A share below 1 stays on one GPU; a larger one takes whole GPUs.
+    A GPU share below 1 stays on one GPU; a larger one takes whole GPUs of one node.
     """
-    free = [
-        {"CPU": node.get("CPU", 0.0), "GPUs": [1.0] * int(node.get("GPU", 0))} for node in nodes
-    ]
-    ordered = sorted(bundles, key=lambda b: (b.get("GPU", 0), b.get("CPU", 0)), reverse=True)
+    free = [[node.get("CPU", 0.0), *[1.0] * int(node.get("GPU", 0))] for node in nodes]
+    ordered = sorted(
+        (bundle for bundle in trial_bundles(experiment) if bundle),
+        key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)),
+        reverse=True,
+    )
     count = 0
     while count < 10_000 and all(_place(bundle, free) for bundle in ordered):
         count += 1
     return count
 
 
-def _place(bundle: Bundle, free: list[dict[str, object]]) -> bool:
+def _place(bundle: Bundle, free: list[list[float]]) -> bool:
+    """Take a bundle from the first node that has it: CPUs first, then what is left of each GPU."""
+    cpus, gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+    share, number = min(gpus, 1.0), ceil(gpus)
+    if gpus > 1 and gpus != number:
+        return False
     for node in free:
-        cpu = node["CPU"]
-        gpus = node["GPUs"]
-        assert isinstance(cpu, float | int)
-        assert isinstance(gpus, list)
-        if cpu + 1e-6 < bundle.get("CPU", 0):
-            continue
-        share = bundle.get("GPU", 0.0)
-        if 0 < share < 1:
-            fitting = [i for i, left in enumerate(gpus) if left + 1e-6 >= share]
-            if not fitting:
-                continue
-            gpus[fitting[0]] -= share
-        elif share >= 1:
-            whole = [i for i, left in enumerate(gpus) if left >= 1 - 1e-6]
-            if share != int(share) or len(whole) < share:
-                continue
-            for i in whole[: int(share)]:
-                gpus[i] = 0.0
-        node["CPU"] = cpu - bundle.get("CPU", 0)
-        return True
+        fitting = [i for i, left in enumerate(node) if i > 0 and left + 1e-6 >= share][:number]
+        if node[0] + 1e-6 >= cpus and len(fitting) == number:
+            node[0] -= cpus
+            for i in fitting:
+                node[i] -= share
+            return True
     return False
 
 
@@ -142,5 +124,5 @@ def _words(resources: Mapping[str, float]) -> str:
 
 
 def _floor(share: float) -> float:
-    """Ray counts in ten-thousandths; rounding up would not fit."""
+    """Round down to ten-thousandths, in which Ray counts."""
     return int(share * 10_000 + 1e-6) / 10_000

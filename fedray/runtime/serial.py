@@ -1,14 +1,10 @@
-"""Serial execution: the same functions in one process, for tests, debugging, and without Ray."""
+"""Run client steps in this process, without Ray."""
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import getitem
-from typing import Any
-
 import torch
 
-from fedray.config import Experiment
+from fedray.config import Experiment, flatten
 from fedray.core import Downlinks
 from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
@@ -24,35 +20,25 @@ FOR_A_CLUSTER = (
     "faults.max_failures",
     "faults.start_timeout_s",
 )
-"""Keys that share out a cluster and count its deaths: one process has neither, and says so."""
+"""Keys that have no effect in one process."""
 
 
 def unused_keys(experiment: Experiment) -> str:
-    """One line about the keys that were set and mean nothing to one process; "" for none."""
-    now, default = experiment.tree(), Experiment().tree()
-    found = []
-    for key in FOR_A_CLUSTER:
-        value, usual = (_at(tree, key) for tree in (now, default))
-        if value != usual:
-            found.append(f"{key}={value:g}")
-    if not found:
-        return ""
-    return f"without effect in one process: {', '.join(found)}"
-
-
-def _at(tree: Any, key: str) -> Any:
-    return reduce(getitem, key.split("."), tree)
+    """Return one line about keys that are set without effect in one process; "" for none."""
+    now, default = flatten(experiment.tree()), flatten(Experiment().tree())
+    changed = [f"{key}={now[key]:g}" for key in FOR_A_CLUSTER if now[key] != default[key]]
+    return f"without effect in one process: {', '.join(changed)}" if changed else ""
 
 
 class SerialExecutor:
-    """One client after the other, in this process (`federation.Executor`).
+    """Runs one client after the other in this process (`federation.Executor`).
 
     Args:
         assembly: the parts of the run.
         device: where steps run.
 
     Attributes:
-        states: the clients'; whoever runs may give another store before the first step.
+        states: the clients'; the caller may set another store before the first step.
 
     Raises:
         UserError: for a key that asks for what one process cannot do.
@@ -88,5 +74,5 @@ class SerialExecutor:
         }
 
     def close(self) -> None:
-        """Let the states go."""
+        """Free the states."""
         self.states.close()

@@ -16,7 +16,7 @@ from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
 from fedray.runtime.cluster import with_driver
-from fedray.runtime.notices import Notices
+from fedray.runtime.log_relay import LogRelay
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
@@ -40,7 +40,7 @@ class ServerActor:
             began: when start-up began, in seconds since the epoch.
         """
         asked = Experiment.model_validate_json(experiment)
-        notices, pool = Notices(), WorkerPool(asked)
+        notices, pool = LogRelay(), WorkerPool(asked)
         pool.prefetch(asked)
         try:
             session = Session(asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began)

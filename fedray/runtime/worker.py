@@ -19,9 +19,9 @@ from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
+from fedray.runtime.log_relay import LogRelay
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
-from fedray.runtime.notices import Notices
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
 
 MOST_RUNTIMES = 64
@@ -94,7 +94,7 @@ class Worker:
         keep_freed_memory()
         self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
-        self._notices = Notices()
+        self._notices = LogRelay()
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
 
     def warm_up(self, experiment: str) -> int:

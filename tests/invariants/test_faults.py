@@ -59,7 +59,7 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
     serially(small.experiment(*variant), tmp_path / "absent")
     without = numbers(tmp_path / "absent")["rounds"]
     assert [r["metrics"] for r in with_drops] == [r["metrics"] for r in without]
-    assert [r["up_bytes_by_kind"] for r in with_drops] == [r["up_bytes_by_kind"] for r in without]
+    assert [r["up"]["bytes"] for r in with_drops] == [r["up"]["bytes"] for r in without]
     one, other = tensors(tmp_path / "dropped"), tensors(tmp_path / "absent")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -161,7 +161,7 @@ def test_a_fresh_reply_replaces_the_late_one(monkeypatch):
 def test_a_late_reply_is_sent_and_counted_when_it_is_made(small):
     record = numbers(small.undisturbed("faults.late=1.0"))["rounds"][1]
     punctual = numbers(small.undisturbed())["rounds"][1]
-    assert record["up_bytes_by_kind"] == punctual["up_bytes_by_kind"]
+    assert record["up"]["bytes"] == punctual["up"]["bytes"]
     assert [event["what"] for event in record["events"]] == ["late, due in round 2"] * 6
 
 
@@ -177,7 +177,7 @@ def test_faults_strike_as_often_as_they_should():
 def test_what_precedes_the_first_round_is_spared(small):
     first = numbers(small.undisturbed("faults.drop=0.9", "rounds=1"))["rounds"][0]
     assert first["events"] == []
-    assert first["up_bytes"] > 0
+    assert sum(first["up"]["bytes"].values()) > 0
 
 
 # --- for real -------------------------------------------------------------------------------------

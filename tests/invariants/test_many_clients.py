@@ -59,6 +59,6 @@ def test_a_thousand_clients_on_two_workers(pool, images, tmp_path):
     rounds = numbers(tmp_path)["rounds"]
     assert [len(record["metrics"]["per_client"]) for record in rounds] == [CLIENTS, CLIENTS]
     assert len(rounds[1]["participants"]) == CLIENTS
-    assert rounds[1]["up_params_by_kind"]["prototypes"] > CLIENTS * 16
+    assert rounds[1]["up"]["params"]["prototypes"] > CLIENTS * 16
     after = ray.get([worker.__ray_call__.remote(lambda _: peak_rss()) for worker in two])
     assert all(b - a < 300e6 for a, b in zip(before, after, strict=True))

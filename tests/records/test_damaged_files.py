@@ -46,7 +46,7 @@ def killed(tmp_path_factory):
         )
         for done in session.rounds():
             if done.round == 1:
-                session.settle()
+                session._store.wait()
                 shutil.copytree(home / "run", home / "killed")
         return home / "killed"
 

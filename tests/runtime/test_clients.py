@@ -188,7 +188,7 @@ def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
     assemble, monkeypatch, caplog, capability, precision, said
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    devices._say_that_bfloat16_is_slow.cache_clear()
+    devices.check_speed.cache_clear()
     for _ in range(2):
         ClientRuntime(assemble("local", {"precision": precision}), CPU)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * said

@@ -20,7 +20,7 @@ from benchmarks.common import ray_folder
 from fedray.errors import UserError
 from fedray.runtime.cluster import connect
 from fedray.runtime.local_ray import (
-    UNASKED,
+    UNUSED,
     few_processes,
     guard_token,
     is_loopback,
@@ -247,7 +247,7 @@ def test_a_ray_of_our_own_joins_nobody_and_keeps_to_this_machine(
 
 def test_a_ray_of_our_own_starts_without_what_nobody_asks():
     def now() -> list[Any]:
-        return [getattr(Node, name) for name in UNASKED] + [utils.get_dashboard_dependency_error]
+        return [getattr(Node, name) for name in UNUSED] + [utils.get_dashboard_dependency_error]
 
     before = now()
     with few_processes():

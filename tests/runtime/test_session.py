@@ -189,7 +189,7 @@ def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsy
     asked, killed = session(tmp_path / "run"), tmp_path / "killed"
     rounds = asked.rounds()
     assert [next(rounds).round, next(rounds).round] == [0, 1]
-    asked.settle()
+    asked._store.wait()
     shutil.copytree(tmp_path / "run", killed)  # its result.json has not all rounds yet
     rounds.close()
     RunFolder(killed).matrices.write_text("[]")
@@ -398,7 +398,7 @@ def test_scaffold_goes_on_bit_for_bit(tmp_path, monkeypatch):
 def test_open_files_stay_as_many_over_a_long_run(tmp_path):
     run, open_files = session(tmp_path, "rounds=60", "data.samples=120", "eval_every=20"), []
     for _ in run.rounds():
-        run.settle()
+        run._store.wait()
         open_files.append(psutil.Process().num_fds())
     assert max(open_files[2:]) == open_files[2]
 

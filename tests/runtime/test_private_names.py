@@ -1,0 +1,49 @@
+"""Private names of Ray and torch that the package uses: pyproject.toml bounds the versions."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+NAMES = {
+    "ray": (
+        "ray._common.utils:get_ray_address_file",
+        "ray._private.ray_constants:ENABLE_RAY_CLUSTER",
+        "ray._private.ray_constants:ENABLE_RAY_CLUSTERS_ENV_VAR",
+        "ray._private.ray_constants:env_bool",
+        "ray._private.utils:get_dashboard_dependency_error",
+        "ray._private.node:Node.start_api_server",
+        "ray._private.node:Node.start_log_monitor",
+        "ray._private.node:Node.start_monitor",
+        "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
+    ),
+    "torch": (
+        "torch:_foreach_norm",
+        "torch:Tensor._make_wrapper_subclass",
+        "torch.utils.backend_registration:_DummyBackendModule",
+        "torch.utils.backend_registration:_setup_privateuseone_for_python_backend",
+        "torch.optim:Optimizer.add_param_group.__wrapped__",
+        "torch.optim:Optimizer.zero_grad.__wrapped__",
+        "torch.optim:SGD.step.__wrapped__",
+    ),
+}
+"""By package: module and attribute. Check these by hand before a bound is raised."""
+
+
+@pytest.mark.parametrize("package", NAMES)
+def test_the_installed_version_is_bounded_and_has_the_private_names(package):
+    [found] = re.findall(rf'^  "{package}(?:\[.*\])?([<>].*)",$', PROJECT.read_text("utf-8"), re.M)
+    bound = SpecifierSet(found)
+    assert "<" in {part.operator for part in bound}
+    assert bound.contains(version(package))
+    for name in NAMES[package]:
+        module, _, attributes = name.partition(":")
+        value = import_module(module)
+        for attribute in attributes.split("."):
+            value = getattr(value, attribute)
