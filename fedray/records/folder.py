@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
 """In the folder of a table: the folders of the runs that it reports."""
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
-"""The files of a run's folder that a tracker keeps with it."""
+"""The files of a run's folder that a tracker keeps."""
 When = Literal["first", "last"]
 T = TypeVar("T")
 
@@ -72,6 +72,20 @@ class ResultFile(RunInfo):
     ended: datetime | None = None
     done: int = -1
     rounds_checksum: str
+
+    @classmethod
+    def of(cls, run: Run, ended: datetime | None = None) -> ResultFile:
+        """Return the content of a run's result.json."""
+        return cls(
+            **vars(run.info),
+            best=run.best,
+            final=run.final,
+            costs=run.costs,
+            started=run.started,
+            ended=ended,
+            done=run.done,
+            rounds_checksum=run.rounds_checksum,
+        )
 
     @property
     def info(self) -> RunInfo:
@@ -119,17 +133,8 @@ class RunFolder:
 
     @property
     def has_rounds(self) -> bool:
-        """Return True if rounds.jsonl holds a whole round.
-
-        Raises:
-            UserError: if the file cannot be read.
-        """
+        """Return True if rounds.jsonl holds a whole round."""
         return bool(self._lines())
-
-    @property
-    def artifacts(self) -> list[Path]:
-        """Return the files that a tracker keeps, whether they exist or not."""
-        return [self.path / name for name in ARTIFACTS]
 
     @property
     def is_taken(self) -> bool:
@@ -139,11 +144,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Return True if a run came to its end here and closed its files.
-
-        Raises:
-            UserError: if result.json is damaged.
-        """
+        """Return True if a run came to its end here and closed its files."""
         return self.has_result and self.read_head().ended is not None
 
     def read_head(self) -> ResultFile:
@@ -187,11 +188,7 @@ class RunFolder:
         )
 
     def rounds(self) -> Sequence[Round]:
-        """Return the rounds that were written; none without a result.
-
-        Raises:
-            UserError: see `read`.
-        """
+        """Return the rounds that were written, as `read` does; none without a result."""
         return self.read().rounds if self.has_result else ()
 
     def _read_rounds(self, head: ResultFile) -> Run:
@@ -232,23 +229,8 @@ class RunFolder:
         write_json(self.result, sealed({"schema": SCHEMA, **tree}))
 
     def write_result(self, run: Run, ended: datetime | None = None) -> None:
-        """Replace result.json by that of a run.
-
-        Args:
-            run: the run, as it was read.
-            ended: when its last round was over; None while a round is left to do.
-        """
-        head = ResultFile(
-            **vars(run.info),
-            best=run.best,
-            final=run.final,
-            costs=run.costs,
-            started=run.started,
-            ended=ended,
-            done=run.done,
-            rounds_checksum=run.rounds_checksum,
-        )
-        self.write_head(head)
+        """Replace result.json by that of a run, which ended then or is not finished."""
+        self.write_head(ResultFile.of(run, ended))
 
     def write(self, run: Run) -> None:
         """Write result.json and rounds.jsonl of a run whose rounds are known; make the folder."""
@@ -263,23 +245,16 @@ class RunFolder:
         self.write_result(replace(run, checksums=chain[1:]), ended)
 
     def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
-        """Return the last or the first analyses of the run's method; empty if it has none.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """Return the last or the first analyses of the run's method; empty if it has none."""
         found = self._analyses()
         return dict(found[when].matrices) if found else {}
 
     def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
-        """Write a round's analyses, and the first ones.
+        """Write a round's analyses and the run's first ones; return the first ones.
 
         Args:
             round_: a round with matrices.
-            first: what this returned for the run's first round with analyses; None for that one.
-
-        Returns:
-            The first analyses.
+            first: what this returned before; None for the run's first round with matrices.
         """
         now = Analyses(round_.round, round_.matrices)
         first = first or now
@@ -287,11 +262,7 @@ class RunFolder:
         return first
 
     def first_analyses(self, until: int) -> Analyses | None:
-        """Return the first analyses, if they are of a round up to `until`.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """Return the first analyses, if they are of a round up to `until`."""
         found = self._analyses()
         return found["first"] if found and found["first"].round <= until else None
 
@@ -301,15 +272,10 @@ class RunFolder:
         return _validated(_ANALYSES, read_checked(self.matrices), self.matrices)
 
     def class_names(self) -> list[str]:
-        """Return the names of the classes, in the order of their labels; empty if not known.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """Return the names of the classes, in the order of their labels; empty if not known."""
         if not self.partition.exists():
             return []
-        names = read_checked(self.partition).get("class_names")
-        return _validated(_NAMES, names, self.partition)
+        return _validated(_NAMES, read_checked(self.partition).get("class_names"), self.partition)
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write who owns which image; a file that already says so is left as it is."""
@@ -329,11 +295,7 @@ class RunFolder:
                 write_atomic(copy, text)
 
     def check_plugins(self, plugins: Iterable[Plugin]) -> None:
-        """Refuse to resume with a plug-in whose file has changed since.
-
-        Raises:
-            UserError: with the words that resume with the old text.
-        """
+        """Refuse to resume with a plug-in whose file has changed since."""
         for plugin in plugins:
             changed = changed_file(plugin)
             if changed is not None:
@@ -371,19 +333,14 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         listed = (folder / LIST).is_file()
-        below = _listed_runs(folder) if listed else list(_runs_below(folder))
+        results = () if listed else folder.rglob(RESULT)  # Ray Tune's lie beside no config.yaml
+        below = [result.parent for result in results if (result.parent / "config.yaml").is_file()]
+        if listed:
+            below = _listed_runs(folder)
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
-        for path in below:
-            found[path.resolve()] = RunFolder(path).read()
+        found |= {path.resolve(): RunFolder(path).read() for path in below}
     return sorted(found.items())
-
-
-def _runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs; Ray Tune's have a result.json too, but no config.yaml."""
-    for result in folder.rglob(RESULT):
-        if RunFolder(result.parent).config.is_file():
-            yield result.parent
 
 
 def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
@@ -393,8 +350,7 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
 
 
 def _listed_runs(folder: Path) -> list[Path]:
-    names = read_checked(folder / LIST)["runs"]
-    runs = [folder / name for name in names]
+    runs = [folder / name for name in read_checked(folder / LIST)["runs"]]
     for run in runs:
         if not (run / RESULT).is_file():
             raise UserError(
@@ -405,12 +361,7 @@ def _listed_runs(folder: Path) -> list[Path]:
 
 
 def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
-    """Return a line of rounds.jsonl and its checksum.
-
-    Args:
-        round_: what the line holds.
-        costs: of the run so far.
-        before: the checksum of the line above, or the run's identity.
+    """Return a line of rounds.jsonl and its checksum, given that of the line above.
 
     Raises:
         ValueError: if a number is not finite.
@@ -429,7 +380,7 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
     """Return the round, the costs and the checksum of a line, given that of the line above.
 
     Raises:
-        ValueError: if `round_line` did not make it.
+        ValueError: if `round_line` did not write it.
     """
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)

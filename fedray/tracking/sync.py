@@ -51,7 +51,7 @@ def tracked_run(
     *,
     key: str | None = None,
     planned: RunInfo | None = None,
-    artifacts: Artifacts = lambda files: files.artifacts,
+    artifacts: Artifacts = lambda files: [files.path / name for name in ARTIFACTS],
 ) -> TrackedRun:
     """Read a run's folder as MLflow is to hold it.
 
