@@ -95,16 +95,18 @@ class CheckpointStore:
         for index, item in enumerate(snapshot.late):
             payload, payloads[str(index)] = split_payload(item.uplink)
             late.append({"client": item.client, "step": item.step, "due": item.due, **payload})
-        facts = {"identity": self.identity, "rounds_checksum": rounds_checksum}
-        facts |= {"round": snapshot.round, "late": late}
+        facts = {
+            "identity": self.identity,
+            "rounds_checksum": rounds_checksum,
+            "round": snapshot.round,
+            "late": late,
+        }
         entries: dict[int, Entry] = {
             client: state if isinstance(state, Place) else vars(state)
             for client, state in self.states.begin().items()
         }
         entries |= {SERVER: _copied(snapshot.server), LATE: _copied(payloads)}
-        self._writing = self._thread.submit(
-            _write, self.states.database, facts, entries, rounds
-        )
+        self._writing = self._thread.submit(_write, self.states.database, facts, entries, rounds)
         if not self.states.database.places:
             self.wait()
 

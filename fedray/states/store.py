@@ -27,7 +27,7 @@ class _Layer:
     """States that clients got in one span of time; of each client the last one."""
 
     def __init__(self) -> None:
-        self.states: OrderedDict[int, ClientState] = OrderedDict()  # in memory; last used at the end
+        self.states: OrderedDict[int, ClientState] = OrderedDict()  # the last used at the end
         self.places: dict[int, Place] = {}  # in files
         self.nbytes = 0  # in memory
 

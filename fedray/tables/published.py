@@ -22,7 +22,7 @@ from fedray.tables.plan import Phase, TablePlan
 
 DATA = "table.json"
 FORMAT = 3
-"""Since 3 runs are named by an identity of contents; `fedray convert` brings 2 to 3."""
+"""Since 3 runs are named by an identity of contents."""
 RUNS = "runs"
 
 
@@ -168,14 +168,9 @@ def check_table(path: Path) -> Tree:
     if not isinstance(tree, dict) or "format" not in tree:
         raise UserError(f"{path} cannot be read: it is not the file of a table")
     if tree["format"] != FORMAT:
-        second = tree["format"] == FORMAT - 1
-        remedy = (
-            f"convert it once with fedray convert {path.parent}"
-            if second
-            else "run the table again in the results folder that has its runs"
-        )
         raise UserError(
-            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; {remedy}"
+            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
+            "table again in the results folder that has its runs"
         )
     return read_checked(path)
 

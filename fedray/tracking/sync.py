@@ -14,7 +14,7 @@ from typing import Literal
 from fedray.config import Experiment
 from fedray.files import results_home
 from fedray.masking import mask
-from fedray.records import Run, RunFolder, RunInfo, Status, is_claimed
+from fedray.records import ARTIFACTS, Run, RunFolder, RunInfo, Status, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
     IDENTITY_TAG,
@@ -51,15 +51,14 @@ def tracked_run(
     *,
     key: str | None = None,
     planned: RunInfo | None = None,
-    artifacts: Artifacts = lambda files: [files.path / name for name in ARTIFACTS],
+    artifacts: Artifacts = lambda files: [*map(files.path.joinpath, ARTIFACTS)],
 ) -> TrackedRun:
     """Read a run's folder as MLflow is to hold it.
 
     Args:
         folder: the run's folder.
-        status: status of the run, known to whoever executes it. None: the status is left alone
-            while a process has claimed the folder; otherwise it follows from the folder, and a
-            tracking.json there is trusted to belong to the run.
+        status: of the run. None: the status is left alone while a process has claimed the folder;
+            otherwise it follows from the folder, whose tracking.json is trusted.
         key: key of the run; None: that of the folder.
         planned: describes the run while it has no result.json.
         artifacts: files that MLflow keeps once the run has ended.
@@ -105,10 +104,7 @@ def with_artifacts(
 ) -> TrackedRun:
     """Add what MLflow keeps of a run that has ended: files, accuracies by client, and models.
 
-    Args:
-        tracked: the run.
-        results: its folder and content; of several seeds, each goes into a folder of its name.
-        artifacts: files that MLflow keeps.
+    Of several seeds in `results`, each gets a folder among the artifacts.
     """
     paths: list[tuple[Path, str]] = []
     texts, models = {}, {}
@@ -266,13 +262,9 @@ class Tracker:
                 if not refused(error):
                     return
             else:
-                self._settle(name, read)
-
-    def _settle(self, name: str, read: Callable[[], TrackedRun]) -> None:
-        """Forget an update that MLflow has, unless a later one has replaced it."""
-        with self._changed:
-            if self._due[name] is read:
-                del self._due[name]
+                with self._changed:
+                    if self._due[name] is read:  # no later update has replaced it
+                        del self._due[name]
 
     def _fail(self, why: str) -> None:
         self._cause = why
@@ -293,12 +285,7 @@ class Tracker:
 
 
 def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
-    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results.
-
-    Args:
-        experiment: MLflow experiment.
-        folder: folder of the run or study, for the message when MLflow fails.
-        question: see `Store`.
+    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results; see `Tracker`.
 
     Raises:
         UserError: if MLflow is not installed, or cannot write to the URI.
@@ -307,9 +294,5 @@ def tracker_for(experiment: str, folder: Path | None = None, question: str = "")
 
 
 def run_tracker(experiment: Experiment, folder: Path) -> Tracker:
-    """Return the tracker of a run that belongs to no study.
-
-    Raises:
-        UserError: as `tracker_for`.
-    """
+    """Return the tracker of a run that belongs to no study, as `tracker_for` does."""
     return tracker_for(experiment_name(experiment.name, experiment.tree()), folder)
