@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -148,11 +147,7 @@ class RunFolder:
         return self.has_result and self.read_head().ended is not None
 
     def read_head(self) -> ResultFile:
-        """Return the content of result.json, which is that of the run's last start or stop.
-
-        Raises:
-            UserError: if it is missing or damaged.
-        """
+        """Return the content of result.json, which is that of the run's last start or stop."""
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
@@ -278,13 +273,8 @@ class RunFolder:
         return _validated(_NAMES, read_checked(self.partition).get("class_names"), self.partition)
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
-        """Write who owns which image; a file that already says so is left as it is."""
-        tree = sealed(manifest)
-        if self.partition.exists():
-            with suppress(UserError):
-                if read_json(self.partition) == tree:
-                    return
-        write_json(self.partition, tree)
+        """Write who owns which image."""
+        write_json(self.partition, sealed(manifest))
 
     def write_plugins(self, plugins: Iterable[Plugin]) -> None:
         """Write the texts of the plug-ins that travel."""
@@ -305,19 +295,18 @@ class RunFolder:
                     f"--plugin {copy}, or begin anew with another --out"
                 )
 
-    def append_error(self, traceback: str) -> Path:
-        """Append a traceback without secrets to error.txt; the folder is made if missing."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self.error.open("a", encoding="utf-8") as file:
-            file.write(mask(traceback) + "\n")
-        return self.error
-
     def keep_error(self, traceback: str) -> str:
-        """Append a traceback to error.txt; return the file's name, or "" if it was not written."""
+        """Append a traceback without secrets to error.txt; make the folder if missing.
+
+        Return the file's path, or "" if it was not written.
+        """
         try:
-            return str(self.append_error(traceback))
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.error.open("a", encoding="utf-8") as file:
+                file.write(mask(traceback) + "\n")
         except OSError:
             return ""
+        return str(self.error)
 
 
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
