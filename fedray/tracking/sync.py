@@ -42,8 +42,6 @@ SHARE = 0.05
 LONGEST_PAUSE = 60.0
 """Longest pause between two syncs, in seconds, however long the last one took."""
 
-Artifacts = Callable[[RunFolder], Sequence[Path]]
-
 
 def tracked_run(
     folder: Path,
@@ -51,7 +49,7 @@ def tracked_run(
     *,
     key: str | None = None,
     planned: RunInfo | None = None,
-    artifacts: Artifacts = lambda files: [*map(files.path.joinpath, ARTIFACTS)],
+    artifacts: Sequence[str] = ARTIFACTS,
 ) -> TrackedRun:
     """Read a run's folder as MLflow is to hold it.
 
@@ -61,7 +59,7 @@ def tracked_run(
             otherwise it follows from the folder, whose tracking.json is trusted.
         key: key of the run; None: that of the folder.
         planned: describes the run while it has no result.json.
-        artifacts: files that MLflow keeps once the run has ended.
+        artifacts: names of the files that MLflow keeps once the run has ended.
 
     Raises:
         UserError: if the folder holds no run, or a file is damaged.
@@ -100,7 +98,7 @@ def tracked_run(
 def with_artifacts(
     tracked: TrackedRun,
     results: Sequence[tuple[RunFolder, Run | None]],
-    artifacts: Artifacts,
+    artifacts: Sequence[str],
 ) -> TrackedRun:
     """Add what MLflow keeps of a run that has ended: files, accuracies by client, and models.
 
@@ -110,7 +108,7 @@ def with_artifacts(
     texts, models = {}, {}
     for files, run in results:
         below = files.path.name if len(results) > 1 else ""
-        paths += [(path, below) for path in artifacts(files)]
+        paths += [(files.path / name, below) for name in artifacts]
         if run is None:
             continue
         if text := per_client_json(run.rounds):
@@ -146,7 +144,7 @@ class Tracker:
         experiment: MLflow experiment.
         folder: folder of the run or study, for the message.
         question: see `Store`.
-        retry_seconds: how long a failed server is left alone; doubles up to ten minutes.
+        retry_seconds: how long a failed server is left alone.
 
     Attributes:
         failure: why MLflow failed first; None if it has not.
@@ -174,7 +172,7 @@ class Tracker:
         self.failure: str | None = None
         self._cause = ""
         self._down = False
-        self._first_retry = self._retry = retry_seconds
+        self._retry = retry_seconds
 
     @property
     def hint(self) -> str:
@@ -239,13 +237,10 @@ class Tracker:
             is_connected, began = self._store.experiment_id != "", time.monotonic()
             self._flush()
             worked = time.monotonic() - began if is_connected else 0.0  # imports come once
-            if self._down:
-                pause, self._retry = self._retry, min(2 * self._retry, 600.0)
-            else:
-                pause, self._retry = min(worked / SHARE, LONGEST_PAUSE), self._first_retry
+            pause = self._retry if self._down else min(worked / SHARE, LONGEST_PAUSE)
         for _ in range(CLOSE_TRIES - 1):
             if self._down:
-                time.sleep(min(self._first_retry, 1.0))
+                time.sleep(min(self._retry, 1.0))
                 self._flush()
 
     def _flush(self) -> None:
