@@ -39,7 +39,7 @@ from fedray.tracking.describe import (
     with_totals,
 )
 from fedray.tracking.models import save_models
-from fedray.tracking.view import VIEW_TAG, view_path, view_state
+from fedray.tracking.view import VIEW_TAG, view_state
 
 KEY_TAG = "fedray.key"
 PARENT_TAG = "mlflow.parentRunId"
@@ -100,16 +100,6 @@ def ui_command(uri: str) -> str:
         return shown
     store = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'
     return f"mlflow ui --backend-store-uri {store} --port 5000"
-
-
-def page_hint(uri: str, experiment_id: str) -> str:
-    """Return how to open the runs of an experiment: a command, and the page unless its id is ""."""
-    command = ui_command(uri)
-    if not experiment_id:
-        return command
-    if command.startswith("http"):
-        return command.rstrip("/") + view_path(experiment_id)
-    return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
 
 
 def check_installed() -> None:

@@ -27,9 +27,10 @@ from fedray.tracking.describe import (
     run_key,
     run_name,
 )
-from fedray.tracking.mlflow_store import Store, page_hint, reason, refused, resolve_uri
+from fedray.tracking.mlflow_store import Store, reason, refused, resolve_uri, ui_command
 from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
+from fedray.tracking.view import view_path
 
 CLOSE_SECONDS = 30.0
 """Longest wait of `Tracker.close` for MLflow."""
@@ -177,7 +178,12 @@ class Tracker:
     @property
     def hint(self) -> str:
         """How to look at the runs: a command, and the page if MLflow has answered."""
-        return page_hint(self.uri, self._store.experiment_id)
+        command, experiment_id = ui_command(self.uri), self._store.experiment_id
+        if not experiment_id:
+            return command
+        if command.startswith("http"):
+            return command.rstrip("/") + view_path(experiment_id)
+        return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
 
     def follow(self, folder: Path, status: Status | Literal["RUNNING"]) -> None:
         """Bring MLflow up to date with the folder of a run soon; see `update`."""
@@ -254,12 +260,12 @@ class Tracker:
             except Exception as error:
                 self._down = True
                 self._fail(reason(error))
-                if not refused(error):
-                    return
-            else:
-                with self._changed:
-                    if self._due[name] is read:  # no later update has replaced it
-                        del self._due[name]
+                if refused(error):
+                    continue
+                return
+            with self._changed:
+                if self._due[name] is read:  # no later update has replaced it
+                    del self._due[name]
 
     def _fail(self, why: str) -> None:
         self._cause = why
