@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -47,7 +47,8 @@ LIST = "runs.json"
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
 """The files of a run's folder that a tracker keeps."""
 When = Literal["first", "last"]
-T = TypeVar("T")
+Analyses: TypeAlias = Mapping[str, Any]
+"""A round's analyses: its number `round`, and `matrices` [C, C] as nested lists by name."""
 
 
 @dataclass(frozen=True, kw_only=True, config=RECORD)
@@ -92,17 +93,7 @@ class ResultFile(RunInfo):
         return RunInfo(**{each.name: getattr(self, each.name) for each in fields(RunInfo)})
 
 
-@dataclass(frozen=True, config=RECORD)
-class Analyses:
-    """A round's analyses, [C, C] each as nested lists, by name."""
-
-    round: int
-    matrices: Mapping[str, list[list[float]]]
-
-
 _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter(Costs)
-_ANALYSES: TypeAdapter[dict[When, Analyses]] = TypeAdapter(dict[When, Analyses])
-_NAMES = TypeAdapter(list[str])
 
 
 class RunFolder:
@@ -163,7 +154,10 @@ class RunFolder:
                 f"{self.result} has schema {schema}, and this version reads {SCHEMA}; read it with "
                 "the version of fedray that wrote it"
             )
-        return _validated(_HEAD, tree, self.result)
+        try:
+            return _HEAD.validate_python(tree)
+        except ValidationError as error:
+            raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
 
     def read(self) -> Run:
         """Return the run so far.
@@ -241,8 +235,7 @@ class RunFolder:
 
     def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
         """Return the last or the first analyses of the run's method; empty if it has none."""
-        found = self._analyses()
-        return dict(found[when].matrices) if found else {}
+        return read_checked(self.matrices)[when]["matrices"] if self.matrices.exists() else {}
 
     def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
         """Write a round's analyses and the run's first ones; return the first ones.
@@ -251,26 +244,19 @@ class RunFolder:
             round_: a round with matrices.
             first: what this returned before; None for the run's first round with matrices.
         """
-        now = Analyses(round_.round, round_.matrices)
+        now = {"round": round_.round, "matrices": round_.matrices}
         first = first or now
-        write_json(self.matrices, sealed({"last": asdict(now), "first": asdict(first)}))
+        write_json(self.matrices, sealed({"last": now, "first": first}))
         return first
 
     def first_analyses(self, until: int) -> Analyses | None:
         """Return the first analyses, if they are of a round up to `until`."""
-        found = self._analyses()
-        return found["first"] if found and found["first"].round <= until else None
-
-    def _analyses(self) -> dict[When, Analyses]:
-        if not self.matrices.exists():
-            return {}
-        return _validated(_ANALYSES, read_checked(self.matrices), self.matrices)
+        first = read_checked(self.matrices)["first"] if self.matrices.exists() else None
+        return first if first and first["round"] <= until else None
 
     def class_names(self) -> list[str]:
         """Return the names of the classes, in the order of their labels; empty if not known."""
-        if not self.partition.exists():
-            return []
-        return _validated(_NAMES, read_checked(self.partition).get("class_names"), self.partition)
+        return read_checked(self.partition)["class_names"] if self.partition.exists() else []
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write who owns which image."""
@@ -378,13 +364,6 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
         raise ValueError("it is damaged, or not this run's round that comes after the line above")
     costs = _COSTS.validate_python(tree.pop("costs"))
     return _ROUND.validate_python(tree), costs, found
-
-
-def _validated(adapter: TypeAdapter[T], tree: Any, path: Path) -> T:
-    try:
-        return adapter.validate_python(tree)
-    except ValidationError as error:
-        raise UserError(f"{path} cannot be read: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
