@@ -209,6 +209,9 @@ class StateDatabase:
                 raise _another_version(self.path)
             if schema != _SCHEMA:
                 raise ValueError("its tables are not those of fedray")
+            ((page_bytes,),) = self._file().execute("PRAGMA page_size").fetchall()
+            if self.path.stat().st_size % page_bytes:
+                raise ValueError("it is cut")
             ((text,),) = self._file().execute("SELECT json FROM facts").fetchall()
             return unsealed(parse_json(text))
 
