@@ -11,11 +11,10 @@ taken from another run, round or client is refused.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from fedray.core import StateTree
@@ -24,7 +23,7 @@ from fedray.errors import UserError
 from fedray.federation import LateReply, Snapshot
 from fedray.files import remove
 from fedray.records import own_entries
-from fedray.states import Place, StateStore, join_payload, other_format, split_payload
+from fedray.states import Entry, Place, StateDatabase, StateStore, join_payload, split_payload
 
 PLACE = "checkpoints"
 """The folder of the checkpoint, in the run's folder."""
@@ -63,17 +62,17 @@ class CheckpointStore:
         self.folder = out.absolute() / PLACE
         self.identity = identity
         self.states = StateStore(self.folder)
-        self._writing: _Writing | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[dict[int, Place | None]] | None = None
 
     def latest(self) -> int | None:
         """Return the round of the checkpoint; None if there is none.
 
         Raises:
-            UserError: if its file is damaged or of another version's format.
+            UserError: if its file is damaged, or another version wrote it.
         """
         facts = self.states.database.facts()
         self.states.database.close()
-        self._refuse_format_4(facts)
         return None if facts is None else int(facts["round"])
 
     def begin(
@@ -92,11 +91,23 @@ class CheckpointStore:
             OSError, SafetensorError: as `wait`, of the one before.
         """
         self.wait()
-        is_first = not self.states.database.places
-        facts = {"identity": self.identity, "rounds_checksum": rounds_checksum}
-        self._writing = _Writing(self.states, snapshot, facts, rounds)
-        self._writing.start()
-        if is_first:
+        late, payloads = [], {}
+        for index, item in enumerate(snapshot.late):
+            payload, payloads[str(index)] = split_payload(item.uplink)
+            late.append({"client": item.client, "step": item.step, "due": item.due, **payload})
+        facts = {
+            "identity": self.identity,
+            "rounds_checksum": rounds_checksum,
+            "round": snapshot.round,
+            "late": late,
+        }
+        entries: dict[int, Entry] = {
+            client: state if isinstance(state, Place) else vars(state)
+            for client, state in self.states.begin().items()
+        }
+        entries |= {SERVER: _copied(snapshot.server), LATE: _copied(payloads)}
+        self._writing = self._thread.submit(_write, self.states.database, facts, entries, rounds)
+        if not self.states.database.places:
             self.wait()
 
     def wait(self) -> None:
@@ -106,12 +117,8 @@ class CheckpointStore:
             OSError, SafetensorError: if it could not be written; the one before is as it was.
         """
         writing, self._writing = self._writing, None
-        if writing is None:
-            return
-        writing.join()
-        if writing.error is not None:
-            raise writing.error
-        self.states.finish(writing.places)
+        if writing is not None:
+            self.states.finish(writing.result())
 
     def tidy(self) -> None:
         """Remove the files of states that a process left that was killed as it wrote."""
@@ -136,13 +143,11 @@ class CheckpointStore:
         All states are looked at, one after the other; none is kept in memory.
 
         Raises:
-            UserError: if it belongs to another experiment or another version's format, or if a
-                file of it is damaged or missing.
+            UserError: if another experiment or version wrote it, or a file is damaged or missing.
         """
         self.states = StateStore(self.folder)
         database = self.states.database
         facts = database.load()
-        self._refuse_format_4(facts)
         if facts is None:
             return None
         if facts["identity"] != self.identity:
@@ -163,57 +168,16 @@ class CheckpointStore:
         snapshot = Snapshot(facts["round"], database.read(SERVER), late)
         return Checkpoint(snapshot, self.states, facts["rounds_checksum"])
 
-    def _refuse_format_4(self, facts: Mapping[str, Any] | None) -> None:
-        """Refuse a checkpoint in a folder of its own, as earlier versions wrote them.
 
-        Raises:
-            UserError: naming the folder.
-        """
-        folders = self.folder.glob("round_*") if facts is None else ()
-        for path in folders:
-            if re.fullmatch(r"round_\d{5,}", path.name) and (path / "meta.json").is_file():
-                raise other_format(path, 4)
-
-
-class _Writing(Thread):
-    """Writes one checkpoint; what it writes was copied, or changes no more.
-
-    Attributes:
-        places: of what was written.
-        error: what went wrong.
-    """
-
-    def __init__(
-        self,
-        states: StateStore,
-        snapshot: Snapshot,
-        facts: Mapping[str, Any],
-        rounds: int | None,
-    ) -> None:
-        super().__init__(name="checkpoint", daemon=True)
-        late, payloads = [], {}
-        for index, item in enumerate(snapshot.late):
-            payload, payloads[str(index)] = split_payload(item.uplink)
-            late.append({"client": item.client, "step": item.step, "due": item.due, **payload})
-        self.places: dict[int, Place | None] = {}
-        self.error: BaseException | None = None
-        self._database = states.database
-        self._facts = {**facts, "round": snapshot.round, "late": late}
-        self._entries: dict[int, StateTree | Place] = {
-            client: state if isinstance(state, Place) else vars(state)
-            for client, state in states.begin().items()
-        }
-        self._entries |= {SERVER: _copied(snapshot.server), LATE: _copied(payloads)}
-        self._rounds = rounds
-
-    def run(self) -> None:
-        """Write it; an error is kept for the thread that waits."""
-        try:
-            if self._rounds is not None:
-                os.fsync(self._rounds)  # rounds may be ahead of the checkpoint, never behind it
-            self.places = self._database.save(self._facts, self._entries.items())
-        except BaseException as error:
-            self.error = error
+def _write(
+    database: StateDatabase,
+    facts: Mapping[str, Any],
+    entries: Mapping[int, Entry],
+    rounds: int | None,
+) -> dict[int, Place | None]:
+    if rounds is not None:
+        os.fsync(rounds)  # rounds may be ahead of the checkpoint, never behind it
+    return database.save(facts, entries.items())
 
 
 def _copied(tree: StateTree) -> dict[str, Any]:

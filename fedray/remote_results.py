@@ -58,9 +58,7 @@ class _LostCopy(OSError):
 def copying(folder: Path, *, by_entry: bool = False) -> Iterator[None]:
     """Copy a folder to FEDRAY_RESULTS every few seconds and at the end, if that is a URI.
 
-    Args:
-        folder: the folder of a run, a sweep or a table.
-        by_entry: copy each run in `folder` by itself; other machines copy theirs there, too.
+    With `by_entry`, copy each run in `folder` by itself; other machines copy theirs there, too.
 
     Raises:
         UserError: if the URI cannot be written, or holds the copy of another run.
@@ -93,9 +91,6 @@ def copying(folder: Path, *, by_entry: bool = False) -> Iterator[None]:
 
 def check_owner(folder: Path, go_on: str = "--resume") -> None:
     """Refuse a folder whose copy would replace the copy of another run.
-
-    A copy of an earlier version has no owner.json; then its config.yaml, sweep.json or plan.json
-    must be the same as here.
 
     Args:
         folder: the folder to be copied to FEDRAY_RESULTS; it need not exist.
@@ -160,25 +155,14 @@ def _fetch(files: SubTreeFileSystem, folder: Path) -> None:
 
 
 class _Copy:
-    """The copy of one folder, which need not exist yet.
-
-    Args:
-        folder: the folder of a run, a sweep or a table.
-        files: the place of the copy.
-    """
+    """The copy of one folder, which need not exist yet."""
 
     def __init__(self, folder: Path, files: SubTreeFileSystem) -> None:
-        self._folder = folder
-        self._files = files
+        self._folder, self._files = folder, files
         self._copied: _Stamps | None = None
 
     def update(self) -> None:
-        """Copy what has changed since the last update.
-
-        Raises:
-            _LostCopy: if the copy there is of another run.
-            OSError: if it cannot be written.
-        """
+        """Copy what has changed since the last update; raise `_LostCopy` for another run's copy."""
         if not _is_begun(self._folder):
             return
         copied = self._copied = self._copied_before()
@@ -206,9 +190,8 @@ class _Copy:
     def _link_changed(self, links: Path, copied: _Stamps) -> _Stamps | None:
         """Link what has changed, so that it stays until it is copied.
 
-        Returns None if a file was deleted or a database changed meanwhile.
-
-        A file that grows may be longer when it is copied; checkpoints need its beginning.
+        A file that grows may be longer when it is copied; checkpoints need its beginning. Return
+        None if a file was deleted or a database changed meanwhile.
         """
         try:
             stamps = _stamps_of(self._folder)
@@ -241,15 +224,10 @@ class _StoreCopy:
 
     This machine copies the runs that change here, and those that are not there or not whole there.
     A run that is whole there stays; any other is taken over, and its former owner leaves it.
-
-    Args:
-        folder: the store, with a folder for each run.
-        files: the place of its copy.
     """
 
     def __init__(self, folder: Path, files: SubTreeFileSystem) -> None:
-        self._folder = folder
-        self._files = files
+        self._folder, self._files = folder, files
         self._copies: dict[str, _Copy | None] = {}
         there = set(_names_in(files))
         self._before: dict[str, int | None] = {}
@@ -261,21 +239,18 @@ class _StoreCopy:
                 self._before[run.name] = _last_saved(run)
 
     def update(self) -> None:
-        """Copy what has changed since the last update.
-
-        Raises:
-            OSError: if it cannot be written.
-        """
+        """Copy what has changed since the last update."""
         for run in self._runs():
-            has_changed = run.name not in self._before or _last_saved(run) != self._before[run.name]
-            if run.name not in self._copies and has_changed:
+            if run.name in self._before and self._before[run.name] == _last_saved(run):
+                continue
+            self._before.pop(run.name, None)
+            if run.name not in self._copies:
                 self._copies[run.name] = self._begin(run)
-            copy = self._copies.get(run.name)
-            try:
-                if copy is not None:
+            if (copy := self._copies[run.name]) is not None:
+                try:
                     copy.update()
-            except _LostCopy:
-                self._copies[run.name] = None
+                except _LostCopy:
+                    self._copies[run.name] = None
 
     def _begin(self, run: Path) -> _Copy | None:
         """Become the owner of a run's copy; None if the run is whole there."""
@@ -296,7 +271,7 @@ class _StoreCopy:
 
 
 def _says_end(result: bytes | None) -> bool:
-    """Return True if the content of a result.json says that its run has come to its end."""
+    """Return True if a result.json says that its run has come to its end."""
     try:
         return json.loads(result or b"{}").get("ended") is not None
     except (ValueError, AttributeError):  # not a run's
@@ -319,7 +294,6 @@ def _keep_copying(copy: _Copy | _StoreCopy, is_over: Event, uri: str) -> None:
 
 
 def _failure_of(copy: _Copy | _StoreCopy) -> OSError | None:
-    """Update a copy, and return the error that prevented it."""
     try:
         copy.update()
     except OSError as error:
@@ -339,17 +313,12 @@ def _is_begun(folder: Path) -> bool:
 
 
 def _stamps_of(folder: Path) -> _Stamps:
-    """Return the stamps of a folder's files, without links.
-
-    Raises:
-        FileNotFoundError: if a file is deleted meanwhile.
-    """
+    """Return the stamps of a folder's files, without links and what others do not need."""
     stamps = {}
     for path in sorted(folder.rglob("*"), key=_rank):
         name = path.relative_to(folder)
-        if any(part in _LOCAL or is_temporary(part) for part in name.parts):
-            continue  # only this machine's processes need them
-        if stat.S_ISREG(path.lstat().st_mode):
+        is_local = any(part in _LOCAL or is_temporary(part) for part in name.parts)
+        if not is_local and stat.S_ISREG(path.lstat().st_mode):
             stamps[name.as_posix()] = _stamp(path)
     return stamps
 
@@ -375,17 +344,14 @@ def _copy_database(source: Path, target: Path) -> None:
     """Copy an SQLite file, which a run may change meanwhile, as of its last transaction.
 
     To open it as a plain file would end the locks that this process has on it.
-
-    Raises:
-        OSError: if it cannot be read.
     """
     uri = f"{source.absolute().as_uri()}?mode=rw"
     try:
         with (
-            closing(sqlite3.connect(uri, uri=True)) as file,
-            closing(sqlite3.connect(target)) as copy,
+            closing(sqlite3.connect(uri, uri=True)) as old,
+            closing(sqlite3.connect(target)) as new,
         ):
-            file.backup(copy)
+            old.backup(new)
     except sqlite3.Error as error:
         if not source.exists():
             raise FileNotFoundError(str(source)) from None
@@ -393,7 +359,6 @@ def _copy_database(source: Path, target: Path) -> None:
 
 
 def _new_owner(folder: Path) -> bytes:
-    """Write a new owner.json into a folder, and return its content."""
     write_json(folder / _OWNER, {"owner": uuid4().hex})
     return (folder / _OWNER).read_bytes()
 
@@ -429,11 +394,7 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _open(uri: str) -> SubTreeFileSystem:
-    """Return the file system at a URI, whose paths are relative to it.
-
-    Raises:
-        UserError: if pyarrow knows none.
-    """
+    """Return the file system at a URI, whose paths are relative to it."""
     from pyarrow.fs import FileSystem, SubTreeFileSystem
 
     with _naming(f"{uri} cannot be used"):

@@ -60,13 +60,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Tested:
-    """What one client was tested with.
-
-    Attributes:
-        client: its id.
-        state: what it kept; None of a client that never stepped.
-        down: what it was sent.
-    """
+    """What one client was tested with: its state, if it ever stepped, and what it was sent."""
 
     client: int
     state: ClientState | None
@@ -99,7 +93,7 @@ def save_models(place: Path, facts: ModelFacts, tested: Iterable[Tested], most: 
     shutil.rmtree(temporary, ignore_errors=True)
     index: dict[str, Any] = {"models": asdict(facts), "downs": [], "payloads": []}
     try:
-        trees = _limited(_trees(facts.clients, tested, index), most)
+        trees = _trees(facts.clients, tested, index, most)
         StateDatabase(temporary, lasting=False).save(index, trees)
         old = _set_aside(place)
         os.replace(temporary, place)  # at once: removing the old ones may take long
@@ -122,7 +116,7 @@ def _set_aside(place: Path) -> Path:
 
 
 def _trees(
-    clients: int, tested: Iterable[Tested], index: dict[str, Any]
+    clients: int, tested: Iterable[Tested], index: dict[str, Any], most: float
 ) -> Iterator[tuple[int, StateTree]]:
     """Yield states by client, then payloads, each once however many clients were sent it.
 
@@ -130,33 +124,25 @@ def _trees(
         clients: N; the first payload has this number.
         tested: of every client, in their order.
         index: gets the clients' payloads in `downs`, and what is plain data of these in `payloads`.
+        most: the bytes that the tensors may take.
+
+    Raises:
+        TooLarge: if they take more.
     """
     numbers: dict[int, tuple[Payload, int]] = {}  # holds the payloads, so that no id comes again
     for each in tested:
-        if each.state is not None:
-            yield each.client, {"model": each.state.model, "memory": each.state.memory}
+        new: dict[int, StateTree] = {}
+        if each.state is not None:  # without the optimiser's means
+            new[each.client] = {"model": each.state.model, "memory": each.state.memory}
         if each.down is not None and id(each.down) not in numbers:
-            number = clients + len(numbers)
-            plain, tensors = split_payload(each.down)
-            numbers[id(each.down)] = each.down, number
+            numbers[id(each.down)] = each.down, clients + len(numbers)
+            plain, new[clients + len(index["payloads"])] = split_payload(each.down)
             index["payloads"].append(plain)
-            yield number, tensors
         index["downs"].append(None if each.down is None else numbers[id(each.down)][1])
-
-
-def _limited(
-    trees: Iterator[tuple[int, StateTree]], most: float
-) -> Iterator[tuple[int, StateTree]]:
-    """Yield trees as long as they are not too large.
-
-    Raises:
-        TooLarge: if they are.
-    """
-    for number, tree in trees:
-        most -= tree_bytes(tree)
+        most -= sum(map(tree_bytes, new.values()))
         if most < 0:
             raise TooLarge
-        yield number, tree
+        yield from new.items()
 
 
 class SavedModels:
@@ -247,8 +233,20 @@ class ModelSaver:
     def _save(self, which: Which, done: Round) -> None:
         most = self._experiment.keep.max_gb
         place = models_folder(self._folder.path, which)
+        algorithm, server = self._federation.algorithm, self._federation.snapshot.server
+        facts = ModelFacts(
+            round=done.round,
+            chosen=BEST[self._experiment.report.select] if which == "best" else "",
+            metrics=done.metrics,
+            identity=self._identity,
+            image=self._data.images.shape,
+            class_names=self._data.images.class_names,
+            base=self._data.base,
+            clients=self._experiment.data.clients,
+            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
+        )
         try:
-            save_models(place, self._facts(which, done), self._tested(), most * 1e9)
+            save_models(place, facts, self._tested(), most * 1e9)
         except TooLarge:
             self._which = "none"
             for each in ("best", "last"):
@@ -261,22 +259,7 @@ class ModelSaver:
             )
 
     def _tested(self) -> Iterator[Tested]:
-        """Yield what every client was tested with."""
         states = self._federation.executor.states
         for sent in self._federation.sent():
             for client, down in sent.items():
                 yield Tested(client, states.get(client), down)
-
-    def _facts(self, which: Which, done: Round) -> ModelFacts:
-        algorithm, state = self._federation.algorithm, self._federation.snapshot.server
-        return ModelFacts(
-            round=done.round,
-            chosen=BEST[self._experiment.report.select] if which == "best" else "",
-            metrics=done.metrics,
-            identity=self._identity,
-            image=self._data.images.shape,
-            class_names=self._data.images.class_names,
-            base=self._data.base,
-            clients=self._experiment.data.clients,
-            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(state),
-        )

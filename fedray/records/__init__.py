@@ -24,8 +24,6 @@ from fedray.records.environment import Environment, environment, versions
 from fedray.records.folder import (
     ARTIFACTS,
     RESULT,
-    Analyses,
-    ResultFile,
     RunFolder,
     find_runs,
     write_run_list,
@@ -43,7 +41,6 @@ from fedray.records.metric import (
     chosen_by,
     counterpart,
     find_metric,
-    undeclared,
 )
 from fedray.records.names import check_state_file, own_entries, refuse_links
 from fedray.records.release import Release, ReleaseLog, without_void

@@ -19,38 +19,25 @@ def checksum(*parts: str) -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def canonical(tree: Any) -> str:
-    """Return JSON that is the same for equal trees, whatever their order and indentation."""
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"))
-
-
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree with a checksum of all of it."""
-    return {**tree, CHECKSUM: checksum(canonical(tree))}
+    return {**tree, CHECKSUM: checksum(json.dumps(tree, sort_keys=True, separators=(",", ":")))}
 
 
 def unsealed(tree: Any) -> dict[str, Any]:
-    """Return the tree that was given to `sealed`.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
+    """Return the tree that was given to `sealed`; raise ValueError if it is anything else."""
     if not isinstance(tree, dict):
         raise ValueError(f"it holds {type(tree).__name__}, expected a mapping")
     if CHECKSUM not in tree:
         raise ValueError("it has no checksum")
     rest = {key: value for key, value in tree.items() if key != CHECKSUM}
-    if checksum(canonical(rest)) != tree[CHECKSUM]:
+    if sealed(rest) != tree:
         raise ValueError("its content does not fit its checksum")
     return rest
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; refuse NaN and infinities, which Python accepts, and endless nesting.
-
-    Raises:
-        ValueError: if it is not valid.
-    """
+    """Parse JSON; raise ValueError also for NaN, infinities and endless nesting."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
@@ -58,11 +45,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return a JSON file's content.
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
+    """Return a JSON file's content; raise UserError if it is missing or damaged."""
     try:
         return parse_json(path.read_bytes())
     except FileNotFoundError:
@@ -72,20 +55,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """Read a JSON file that was written with `sealed`.
-
-    Raises:
-        UserError: if it is missing, damaged or edited.
-    """
+    """Return a JSON file's content as `sealed` got it; raise UserError if it was edited."""
     return check(read_json(path), path)
 
 
 def check(tree: Any, path: Path) -> dict[str, Any]:
-    """Return a file's content without its checksum.
-
-    Raises:
-        UserError: if the content does not fit the checksum.
-    """
+    """Return a file's content without its checksum; raise UserError if that does not fit."""
     try:
         return unsealed(tree)
     except ValueError as error:

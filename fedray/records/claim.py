@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -59,12 +60,12 @@ class FolderClaim:
         The file of the lock is removed with such a folder alone, by its holder. A process that
         waits for it notices that the file is gone, and opens a new one (a promise of filelock).
         """
-        path = self._folder.path
-        nothing_else = [each.name for each in _listed(path)] == [self._folder.lock.name]
-        if path in self._made and nothing_else and self._lock.is_locked:
-            self._folder.lock.unlink(missing_ok=True)
-        for made in reversed(self._made):
-            if made.is_dir() and not _listed(made):
+        path, lock = self._folder.path, self._folder.lock
+        with suppress(OSError):
+            if path in self._made and self._lock.is_locked and list(path.iterdir()) == [lock]:
+                lock.unlink()
+        with suppress(OSError):  # a folder that holds something else stays
+            for made in reversed(self._made):
                 made.rmdir()
         self._made.clear()
         self._lock.release(force=True)
@@ -102,20 +103,8 @@ def prove_writable(folder: RunFolder) -> None:
     claim.release()
 
 
-def _listed(path: Path) -> list[Path]:
-    """Return the entries of a folder; none if it is missing or cannot be read."""
-    try:
-        return list(path.iterdir())
-    except OSError:
-        return []
-
-
 def _write_some(path: Path) -> None:
-    """Write some bytes to the disk and remove them.
-
-    Raises:
-        OSError: if that is not possible.
-    """
+    """Write some bytes to the disk and remove them."""
     probe = path / f".probe.{os.getpid()}.tmp"
     try:
         with probe.open("wb") as file:

@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +26,8 @@ _NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-
 """The versions that may change numbers."""
 _LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 """Instructions for low precision, as Linux calls them."""
+_BLAS, _BLAS_VERSION = r"BLAS_INFO=(\w+)", r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)"
+_DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -70,23 +72,19 @@ class Environment:
         Returns:
             Phrases such as "torch 2.14, now 2.15".
         """
-        pairs = [(name, self.versions.get(name), now.versions.get(name)) for name in _NUMERIC]
-        hardware = [each.name for each in fields(self) if each.name not in _NOT_NUMERIC]
-        pairs += [(name, _text(self, name), _text(now, name)) for name in hardware]
+        before, after = self._numeric(), now._numeric()
         return [
-            f"{name} {before}, now {after}"
-            for name, before, after in pairs
-            if before and after and before != after
+            f"{name} {before[name]}, now {after[name]}"
+            for name in before
+            if before[name] and after.get(name) and before[name] != after[name]
         ]
 
-
-_NOT_NUMERIC = ("versions", "system", "cores")
-"""Fields of an environment that change no number, or are compared one by one."""
-
-
-def _text(environment: Environment, name: str) -> str:
-    value = getattr(environment, name)
-    return ", ".join(value) if isinstance(value, tuple) else str(value or "")
+    def _numeric(self) -> dict[str, str]:
+        """Return what may change numbers as text."""
+        hardware = {**vars(self), "gpus": ", ".join(self.gpus), "threads": self.threads or ""}
+        for name in ("versions", "system", "cores"):
+            del hardware[name]
+        return {**{name: self.versions.get(name, "") for name in _NUMERIC}, **hardware}
 
 
 def environment(threads: int | None = None) -> Environment:
@@ -103,14 +101,14 @@ def environment(threads: int | None = None) -> Environment:
     return Environment(
         versions=versions(),
         system=f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}".strip(),
-        cpu=_cpu_model(),
+        cpu=_first(r"model name\s*:\s*(.+)", _cpu_facts()) or platform.machine(),
         instructions=_instructions(),
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads() if threads is None else threads,
-        blas=_blas(built),
-        onednn=_first(r"MKL-DNN v([\w.]+)|oneDNN v([\w.]+)", built),
+        blas=f"{_first(_BLAS, built)} {_first(_BLAS_VERSION, built)}".strip(),
+        onednn=_first(r"(?:MKL-DNN|oneDNN) v([\w.]+)", built),
         gpus=tuple(torch.cuda.get_device_name(index) for index in range(count)),
-        driver=_driver() if cuda else "",
+        driver=_output(*_DRIVER) if cuda else "",
         cuda=str(torch.version.cuda or ""),
         cudnn=str(cudnn.version() or "") if cuda else "",
     )
@@ -125,25 +123,21 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    commit = _git_commit()
-    return {**found, "git": commit} if commit else found
-
-
-def _git_commit() -> str | None:
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-    return _output(command)
+    if (root / ".git").exists():
+        found["git"] = _output(
+            *("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
+        )
+    return {name: text for name, text in found.items() if text}
 
 
-def _output(command: list[str]) -> str | None:
-    """Return the first line that a program prints; None if it cannot be run."""
+def _output(*command: str) -> str:
+    """Return the first line that a program prints; "" if it cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return next(iter(done.stdout.strip().splitlines()), None)
+        return ""
+    return done.stdout.strip().partition("\n")[0]
 
 
 @cache
@@ -152,11 +146,6 @@ def _cpu_facts() -> str:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:  # not Linux
         return ""
-
-
-def _cpu_model() -> str:
-    found = _first(r"model name\s*:\s*(.+)", _cpu_facts())
-    return found or platform.processor() or platform.machine()
 
 
 def _instructions() -> str:
@@ -168,19 +157,7 @@ def _instructions() -> str:
     return " ".join([*names, f"(oneDNN: {limit})"] if limit else names)
 
 
-def _blas(built: str) -> str:
-    name = _first(r"BLAS_INFO=(\w+)", built)
-    made = _first(r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)", built)
-    return f"{name} {made}".strip()
-
-
-@cache
-def _driver() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return _output(command) or ""
-
-
 def _first(pattern: str, text: str) -> str:
-    """Return the first group that matches; "" if nothing does."""
+    """Return the group that matches; "" if nothing does."""
     found = re.search(pattern, text)
-    return next((group.strip() for group in found.groups() if group), "") if found else ""
+    return found[1].strip() if found else ""

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -46,9 +45,10 @@ ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
 """In the folder of a table: the folders of the runs that it reports."""
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
-"""The files of a run's folder that a tracker keeps with it."""
+"""The files of a run's folder that a tracker keeps."""
 When = Literal["first", "last"]
-T = TypeVar("T")
+Analyses: TypeAlias = Mapping[str, Any]
+"""A round's analyses: its number `round`, and `matrices` [C, C] as nested lists by name."""
 
 
 @dataclass(frozen=True, kw_only=True, config=RECORD)
@@ -73,23 +73,27 @@ class ResultFile(RunInfo):
     done: int = -1
     rounds_checksum: str
 
+    @classmethod
+    def of(cls, run: Run, ended: datetime | None = None) -> ResultFile:
+        """Return the content of a run's result.json."""
+        return cls(
+            **vars(run.info),
+            best=run.best,
+            final=run.final,
+            costs=run.costs,
+            started=run.started,
+            ended=ended,
+            done=run.done,
+            rounds_checksum=run.rounds_checksum,
+        )
+
     @property
     def info(self) -> RunInfo:
         """Return what determined the numbers."""
         return RunInfo(**{each.name: getattr(self, each.name) for each in fields(RunInfo)})
 
 
-@dataclass(frozen=True, config=RECORD)
-class Analyses:
-    """A round's analyses, [C, C] each as nested lists, by name."""
-
-    round: int
-    matrices: Mapping[str, list[list[float]]]
-
-
 _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter(Costs)
-_ANALYSES: TypeAdapter[dict[When, Analyses]] = TypeAdapter(dict[When, Analyses])
-_NAMES = TypeAdapter(list[str])
 
 
 class RunFolder:
@@ -119,17 +123,8 @@ class RunFolder:
 
     @property
     def has_rounds(self) -> bool:
-        """Return True if rounds.jsonl holds a whole round.
-
-        Raises:
-            UserError: if the file cannot be read.
-        """
+        """Return True if rounds.jsonl holds a whole round."""
         return bool(self._lines())
-
-    @property
-    def artifacts(self) -> list[Path]:
-        """Return the files that a tracker keeps, whether they exist or not."""
-        return [self.path / name for name in ARTIFACTS]
 
     @property
     def is_taken(self) -> bool:
@@ -139,19 +134,11 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Return True if a run came to its end here and closed its files.
-
-        Raises:
-            UserError: if result.json is damaged.
-        """
+        """Return True if a run came to its end here and closed its files."""
         return self.has_result and self.read_head().ended is not None
 
     def read_head(self) -> ResultFile:
-        """Return the content of result.json, which is that of the run's last start or stop.
-
-        Raises:
-            UserError: if it is missing or damaged.
-        """
+        """Return the content of result.json, which is that of the run's last start or stop."""
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
@@ -167,7 +154,10 @@ class RunFolder:
                 f"{self.result} has schema {schema}, and this version reads {SCHEMA}; read it with "
                 "the version of fedray that wrote it"
             )
-        return _validated(_HEAD, tree, self.result)
+        try:
+            return _HEAD.validate_python(tree)
+        except ValidationError as error:
+            raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
 
     def read(self) -> Run:
         """Return the run so far.
@@ -187,11 +177,7 @@ class RunFolder:
         )
 
     def rounds(self) -> Sequence[Round]:
-        """Return the rounds that were written; none without a result.
-
-        Raises:
-            UserError: see `read`.
-        """
+        """Return the rounds that were written, as `read` does; none without a result."""
         return self.read().rounds if self.has_result else ()
 
     def _read_rounds(self, head: ResultFile) -> Run:
@@ -232,23 +218,8 @@ class RunFolder:
         write_json(self.result, sealed({"schema": SCHEMA, **tree}))
 
     def write_result(self, run: Run, ended: datetime | None = None) -> None:
-        """Replace result.json by that of a run.
-
-        Args:
-            run: the run, as it was read.
-            ended: when its last round was over; None while a round is left to do.
-        """
-        head = ResultFile(
-            **vars(run.info),
-            best=run.best,
-            final=run.final,
-            costs=run.costs,
-            started=run.started,
-            ended=ended,
-            done=run.done,
-            rounds_checksum=run.rounds_checksum,
-        )
-        self.write_head(head)
+        """Replace result.json by that of a run, which ended then or is not finished."""
+        self.write_head(ResultFile.of(run, ended))
 
     def write(self, run: Run) -> None:
         """Write result.json and rounds.jsonl of a run whose rounds are known; make the folder."""
@@ -263,62 +234,33 @@ class RunFolder:
         self.write_result(replace(run, checksums=chain[1:]), ended)
 
     def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
-        """Return the last or the first analyses of the run's method; empty if it has none.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
-        found = self._analyses()
-        return dict(found[when].matrices) if found else {}
+        """Return the last or the first analyses of the run's method; empty if it has none."""
+        return read_checked(self.matrices)[when]["matrices"] if self.matrices.exists() else {}
 
     def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
-        """Write a round's analyses, and the first ones.
+        """Write a round's analyses and the run's first ones; return the first ones.
 
         Args:
             round_: a round with matrices.
-            first: what this returned for the run's first round with analyses; None for that one.
-
-        Returns:
-            The first analyses.
+            first: what this returned before; None for the run's first round with matrices.
         """
-        now = Analyses(round_.round, round_.matrices)
+        now = {"round": round_.round, "matrices": round_.matrices}
         first = first or now
-        write_json(self.matrices, sealed({"last": asdict(now), "first": asdict(first)}))
+        write_json(self.matrices, sealed({"last": now, "first": first}))
         return first
 
     def first_analyses(self, until: int) -> Analyses | None:
-        """Return the first analyses, if they are of a round up to `until`.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
-        found = self._analyses()
-        return found["first"] if found and found["first"].round <= until else None
-
-    def _analyses(self) -> dict[When, Analyses]:
-        if not self.matrices.exists():
-            return {}
-        return _validated(_ANALYSES, read_checked(self.matrices), self.matrices)
+        """Return the first analyses, if they are of a round up to `until`."""
+        first = read_checked(self.matrices)["first"] if self.matrices.exists() else None
+        return first if first and first["round"] <= until else None
 
     def class_names(self) -> list[str]:
-        """Return the names of the classes, in the order of their labels; empty if not known.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
-        if not self.partition.exists():
-            return []
-        names = read_checked(self.partition).get("class_names")
-        return _validated(_NAMES, names, self.partition)
+        """Return the names of the classes, in the order of their labels; empty if not known."""
+        return read_checked(self.partition)["class_names"] if self.partition.exists() else []
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
-        """Write who owns which image; a file that already says so is left as it is."""
-        tree = sealed(manifest)
-        if self.partition.exists():
-            with suppress(UserError):
-                if read_json(self.partition) == tree:
-                    return
-        write_json(self.partition, tree)
+        """Write who owns which image."""
+        write_json(self.partition, sealed(manifest))
 
     def write_plugins(self, plugins: Iterable[Plugin]) -> None:
         """Write the texts of the plug-ins that travel."""
@@ -329,11 +271,7 @@ class RunFolder:
                 write_atomic(copy, text)
 
     def check_plugins(self, plugins: Iterable[Plugin]) -> None:
-        """Refuse to resume with a plug-in whose file has changed since.
-
-        Raises:
-            UserError: with the words that resume with the old text.
-        """
+        """Refuse to resume with a plug-in whose file has changed since."""
         for plugin in plugins:
             changed = changed_file(plugin)
             if changed is not None:
@@ -343,19 +281,18 @@ class RunFolder:
                     f"--plugin {copy}, or begin anew with another --out"
                 )
 
-    def append_error(self, traceback: str) -> Path:
-        """Append a traceback without secrets to error.txt; the folder is made if missing."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self.error.open("a", encoding="utf-8") as file:
-            file.write(mask(traceback) + "\n")
-        return self.error
-
     def keep_error(self, traceback: str) -> str:
-        """Append a traceback to error.txt; return the file's name, or "" if it was not written."""
+        """Append a traceback without secrets to error.txt; make the folder if missing.
+
+        Return the file's path, or "" if it was not written.
+        """
         try:
-            return str(self.append_error(traceback))
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.error.open("a", encoding="utf-8") as file:
+                file.write(mask(traceback) + "\n")
         except OSError:
             return ""
+        return str(self.error)
 
 
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
@@ -371,19 +308,14 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         listed = (folder / LIST).is_file()
-        below = _listed_runs(folder) if listed else list(_runs_below(folder))
+        results = () if listed else folder.rglob(RESULT)  # Ray Tune's lie beside no config.yaml
+        below = [result.parent for result in results if (result.parent / "config.yaml").is_file()]
+        if listed:
+            below = _listed_runs(folder)
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
-        for path in below:
-            found[path.resolve()] = RunFolder(path).read()
+        found |= {path.resolve(): RunFolder(path).read() for path in below}
     return sorted(found.items())
-
-
-def _runs_below(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs; Ray Tune's have a result.json too, but no config.yaml."""
-    for result in folder.rglob(RESULT):
-        if RunFolder(result.parent).config.is_file():
-            yield result.parent
 
 
 def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
@@ -393,8 +325,7 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
 
 
 def _listed_runs(folder: Path) -> list[Path]:
-    names = read_checked(folder / LIST)["runs"]
-    runs = [folder / name for name in names]
+    runs = [folder / name for name in read_checked(folder / LIST)["runs"]]
     for run in runs:
         if not (run / RESULT).is_file():
             raise UserError(
@@ -405,12 +336,7 @@ def _listed_runs(folder: Path) -> list[Path]:
 
 
 def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
-    """Return a line of rounds.jsonl and its checksum.
-
-    Args:
-        round_: what the line holds.
-        costs: of the run so far.
-        before: the checksum of the line above, or the run's identity.
+    """Return a line of rounds.jsonl and its checksum, given that of the line above.
 
     Raises:
         ValueError: if a number is not finite.
@@ -429,7 +355,7 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
     """Return the round, the costs and the checksum of a line, given that of the line above.
 
     Raises:
-        ValueError: if `round_line` did not make it.
+        ValueError: if `round_line` did not write it.
     """
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)
@@ -438,13 +364,6 @@ def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
         raise ValueError("it is damaged, or not this run's round that comes after the line above")
     costs = _COSTS.validate_python(tree.pop("costs"))
     return _ROUND.validate_python(tree), costs, found
-
-
-def _validated(adapter: TypeAdapter[T], tree: Any, path: Path) -> T:
-    try:
-        return adapter.validate_python(tree)
-    except ValidationError as error:
-        raise UserError(f"{path} cannot be read: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

@@ -64,9 +64,7 @@ class Metric:
 def find_metric(name: str, declared: Iterable[Metric]) -> Metric | None:
     """Return the declaration that `name` belongs to; an exact name wins over a family."""
     candidates = [metric for metric in declared if metric.matches(name)]
-    exact = [metric for metric in candidates if metric.name == name]
-    longest = sorted(candidates, key=lambda metric: -len(metric.name))
-    return next(iter([*exact, *longest]), None)
+    return max(candidates, key=lambda each: (each.name == name, len(each.name)), default=None)
 
 
 def undeclared(name: str) -> Metric:
@@ -101,12 +99,7 @@ def chosen_by(metric: Metric, measured: Collection[str], select: Select) -> str 
 
 
 def best_round(curve: Mapping[int, float], direction: Direction | None) -> int | None:
-    """Return the first of the best rounds; the untrained model of round 0 is no candidate.
-
-    Args:
-        curve: values by round.
-        direction: which way is better; None means up.
-    """
+    """Return the first of the best rounds of a curve, without round 0; direction None means up."""
     trained = {round_: value for round_, value in sorted(curve.items()) if round_ > 0}
     sign = -1 if direction == "min" else 1
     return max(trained, key=lambda round_: sign * trained[round_], default=None)
@@ -114,23 +107,13 @@ def best_round(curve: Mapping[int, float], direction: Direction | None) -> int |
 
 @dataclass(frozen=True)
 class Stopping:
-    """The rule of early stopping.
-
-    Attributes:
-        patience: evaluations in a row without an improvement.
-        metric: the number that has to improve.
-        direction: which way is better; None means up.
-    """
+    """The rule of early stopping: `patience` evaluations in a row without an improvement."""
 
     patience: int
     metric: str
     direction: Direction | None
 
     def is_due(self, values: Sequence[float]) -> bool:
-        """Return True if the last `patience` values do not improve on the best one before them.
-
-        Args:
-            values: the metric in the rounds from 1 that have it, in order.
-        """
+        """Return True if the last `patience` values, from round 1, do not improve on one before."""
         best = best_round(dict(enumerate(values, 1)), self.direction)
         return best is not None and len(values) - best >= self.patience

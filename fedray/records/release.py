@@ -46,22 +46,16 @@ def without_void(releases: Iterable[Release]) -> Sequence[Release]:
     """Return the releases that happened: a void one cancels the last of its round and step."""
     found: list[Release] = []
     for release in releases:
-        if not release.void:
+        step = release.round, release.step
+        if release.void:
+            del found[max(i for i, r in enumerate(found) if (r.round, r.step) == step)]
+        else:
             found.append(release)
-            continue
-        same = [
-            i for i, r in enumerate(found) if (r.round, r.step) == (release.round, release.step)
-        ]
-        del found[same[-1]]
     return found
 
 
 class ReleaseLog:
-    """The file of a run's releases.
-
-    Args:
-        path: releases.jsonl in the run's folder; it need not exist.
-    """
+    """The file of a run's releases; it need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,16 +69,15 @@ class ReleaseLog:
         if not self.path.exists():
             return ()
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-            whole = [line for line in lines if line.endswith("\n")]
-            releases = [_RELEASE.validate_json(line) for line in whole]
+            whole, end, torn = self.path.read_text(encoding="utf-8").rpartition("\n")
+            releases = [_RELEASE.validate_json(line) for line in whole.splitlines()]
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({one_line(error)}), so the clients' releases are not "
                 "known; restore it, or start anew with another --out"
             ) from None
-        if len(whole) < len(lines):
-            write_atomic(self.path, "".join(whole))
+        if torn:
+            write_atomic(self.path, whole + end)
         return releases
 
     def append(self, release: Release) -> None:

@@ -128,12 +128,7 @@ class Costs:
 
 @dataclass(frozen=True, config=RECORD)
 class EarlierEnvironment:
-    """The environment of a run's first rounds, where it changed at a resume.
-
-    Attributes:
-        until_round: the last round that was made in it.
-        environment: the environment.
-    """
+    """The environment of a run's rounds up to `until_round`, where it changed at a resume."""
 
     until_round: int
     environment: Environment
@@ -212,11 +207,7 @@ class RunInfo:
 
 
 def data_name(config: Mapping[str, Any]) -> str:
-    """Return the name of a run's images: the source, and the folder of the user's own images.
-
-    Args:
-        config: the complete experiment.
-    """
+    """Return the name of a run's images: the source, and the folder of the user's own images."""
     data = config["data"]
     name, root = str(data["source"]["name"]), data.get("root")
     folder = PurePath(str(root)).name if root else ""
@@ -315,7 +306,7 @@ class Run:
 
     @property
     def best(self) -> Summary | None:
-        """Return the round of the highest local accuracy on the images that choose, the first one.
+        """Return the first round of the highest local accuracy on the images that choose.
 
         None if nothing may choose: nobody has validation images, and `report.select` is not "test".
         """
@@ -355,13 +346,7 @@ class Run:
     def value(
         self, metric: str, at: Literal["best", "final"], select: Select | None = None
     ) -> float | None:
-        """Return the metric in its best round or the last one; None without such a round.
-
-        Args:
-            metric: its name.
-            at: which round.
-            select: see `best_round`.
-        """
+        """Return the metric in its best round (see `best_round`) or the last; None without one."""
         curve = self.curve(metric)
         if at == "best":
             best = self.best_round(metric, select)

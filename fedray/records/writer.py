@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from fedray.files import sync
@@ -21,9 +22,6 @@ class RunWriter:
         earlier: what an interrupted run had written, cut to the rounds that still count; rounds
             after them are removed from the file.
         began: when the run was started, in seconds since the epoch; None: now.
-
-    Attributes:
-        rounds_checksum: of all rounds so far, for the checkpoint.
     """
 
     def __init__(
@@ -36,16 +34,9 @@ class RunWriter:
         earlier = earlier or Run(info)
         now = datetime.now(UTC) if began is None else datetime.fromtimestamp(began, UTC)
         self._folder = folder
-        self._info = info
-        self._costs = earlier.costs
-        self._started = earlier.started or now
-        self._ended: datetime | None = None
-        self._last = earlier.done
-        self._best = earlier.best
-        self._final = earlier.final
+        self._head = ResultFile.of(replace(earlier, info=info, started=earlier.started or now))
         self._analyses = folder.first_analyses(earlier.done) if earlier.rounds else None
-        self.rounds_checksum = earlier.rounds_checksum
-        self._save()  # before the rounds are cut: readers never miss one that it promises
+        folder.write_head(self._head)  # before the cut: readers never miss a round it promises
         folder.cut_rounds(len(earlier.rounds))
         sync(folder.path)
         self._file = folder.rounds_file.open("ab", buffering=0)
@@ -61,16 +52,21 @@ class RunWriter:
         if round_.matrices:
             self._analyses = self._folder.write_matrices(round_, self._analyses)
         self._write(line.encode())
-        self.rounds_checksum, self._costs, self._last = chain, costs, round_.round
-        evaluated = Summary.of(round_)
-        if evaluated is not None:
-            self._best = evaluated.better(self._best, self._info.select)
-            self._final = evaluated
+        head = replace(self._head, costs=costs, done=round_.round, rounds_checksum=chain)
+        if evaluated := Summary.of(round_):
+            best = evaluated.better(head.best, head.select)
+            head = replace(head, best=best, final=evaluated)
+        self._head = head
+
+    @property
+    def rounds_checksum(self) -> str:
+        """Return the checksum of all rounds so far, for the checkpoint."""
+        return self._head.rounds_checksum
 
     @property
     def best(self) -> int | None:
         """Return the best round so far; None while there is none, or nothing may choose it."""
-        return None if self._best is None else self._best.round
+        return None if self._head.best is None else self._head.best.round
 
     @property
     def descriptor(self) -> int:
@@ -78,18 +74,14 @@ class RunWriter:
         return self._file.fileno()
 
     def close(self, *, stopped_early: bool = False) -> None:
-        """Write result.json with what the rounds came to.
-
-        Args:
-            stopped_early: whether the run ends before its last round.
-        """
+        """Write result.json with what the rounds came to, perhaps before the last planned one."""
         if self._file.closed:
             return
         os.fsync(self._file.fileno())
         self._file.close()
-        if self._last >= self._info.planned or stopped_early:
-            self._ended = datetime.now(UTC)
-        self._save()
+        if self._head.done >= self._head.planned or stopped_early:
+            self._head = replace(self._head, ended=datetime.now(UTC))
+        self._folder.write_head(self._head)
 
     def _write(self, line: bytes) -> None:
         """Append a line, whole or not at all."""
@@ -100,17 +92,3 @@ class RunWriter:
         except OSError:
             os.truncate(self._folder.rounds_file, before)
             raise
-
-    def _save(self) -> None:
-        self._folder.write_head(
-            ResultFile(
-                **vars(self._info),
-                best=self._best,
-                final=self._final,
-                costs=self._costs,
-                started=self._started,
-                ended=self._ended,
-                done=self._last,
-                rounds_checksum=self.rounds_checksum,
-            )
-        )

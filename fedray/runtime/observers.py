@@ -173,7 +173,7 @@ class Tracebacks(Observer):
     def close(self) -> None:
         """Write the failures since the last call."""
         for traceback in self._federation.tracebacks:
-            self._folder.append_error(traceback)
+            self._folder.keep_error(traceback)
         self._federation.tracebacks.clear()
 
 

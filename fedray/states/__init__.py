@@ -5,7 +5,7 @@ database.py  numbered trees of one moment, replaced in one transaction
 store.py     the states of one run, over the database of its last checkpoint
 """
 
-from fedray.states.database import DATABASE, StateDatabase, other_format
+from fedray.states.database import DATABASE, Entry, StateDatabase
 from fedray.states.store import StateStore, state_size
 from fedray.states.tensors import (
     LARGE,

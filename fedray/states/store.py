@@ -24,26 +24,18 @@ State: TypeAlias = ClientState | Place
 
 
 class _Layer:
-    """States that clients got in one span of time; of each client the last one.
-
-    Attributes:
-        states: those in memory, the one used last at the end.
-        places: those in files.
-        nbytes: bytes in memory.
-    """
+    """States that clients got in one span of time; of each client the last one."""
 
     def __init__(self) -> None:
-        self.states: OrderedDict[int, ClientState] = OrderedDict()
-        self.places: dict[int, Place] = {}
-        self.nbytes = 0
-
-    def __contains__(self, client: int) -> bool:
-        return client in self.states or client in self.places
+        self.states: OrderedDict[int, ClientState] = OrderedDict()  # the last used at the end
+        self.places: dict[int, Place] = {}  # in files
+        self.nbytes = 0  # in memory
 
     def find(self, client: int) -> State | None:
-        if client in self.states:
-            return self.states[client]
-        return self.places.get(client)
+        if client not in self.states:
+            return self.places.get(client)
+        self.states.move_to_end(client)
+        return self.states[client]
 
     def put(self, client: int, state: State) -> Place | None:
         """Replace a client's state; return the place that it had."""
@@ -56,7 +48,6 @@ class _Layer:
         return self.places.pop(client, None)
 
     def forget(self, client: int) -> None:
-        """Keep a client's state in memory no longer."""
         state = self.states.pop(client, None)
         if state is not None:
             self.nbytes -= state_size(state)
@@ -77,9 +68,6 @@ class StateStore(Mapping[int, ClientState]):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._database = None if folder is None else StateDatabase(folder.absolute())
         self._memory = memory
-        self._empty()
-
-    def _empty(self) -> None:
         self._round, self._new, self._saving, self._read = (_Layer() for _ in range(4))
 
     @property
@@ -125,15 +113,13 @@ class StateStore(Mapping[int, ClientState]):
         return iter(sorted(clients))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
     def find(self, client: int) -> State | None:
         """Return a client's state if it is in memory, else its place, if it has one."""
         for layer in (self._round, self._new, self._saving, self._read):
-            if client in layer:
-                if client in layer.states:
-                    layer.states.move_to_end(client)
-                return layer.find(client)
+            if (known := layer.find(client)) is not None:
+                return known
         if client not in self.database.places:
             return None
         place = self.database.places[client]
@@ -181,17 +167,13 @@ class StateStore(Mapping[int, ClientState]):
         return self._saving.items()
 
     def finish(self, places: Mapping[int, Place | None]) -> None:
-        """Go on after a checkpoint is whole.
-
-        Args:
-            places: of what was written.
-        """
+        """Go on after a checkpoint is whole, with the new places that the database returned."""
         self.database.adopt(places)
         for client, place in self._saving.places.items():
             if places[client] is None:
                 self.database.remove(place)
         for client, state in self._saving.states.items():
-            if client not in self._round and client not in self._new:
+            if self._round.find(client) is None and self._new.find(client) is None:
                 self._read.put(client, state)
         self._saving = _Layer()
 
@@ -200,7 +182,7 @@ class StateStore(Mapping[int, ClientState]):
         for layer in (self._round, self._new):
             for place in layer.places.values():
                 self.database.remove(place)
-        self._empty()
+        self._round, self._new, self._saving, self._read = (_Layer() for _ in range(4))
         self.database.close()
         if self._temporary is not None:
             self._temporary.cleanup()

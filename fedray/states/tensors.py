@@ -58,10 +58,8 @@ def write_tree(path: Path, tree: StateTree) -> Place:
     specs = _Specs(tree)
     path.touch(exist_ok=False)
     mode = path.stat().st_mode
-    serialize_file(
-        specs.tensors, path, specs.metadata
-    )  # makes a file that its owner alone may read
-    path.chmod(mode)
+    serialize_file(specs.tensors, path, specs.metadata)
+    path.chmod(mode)  # safetensors' file is for its owner alone
     return Place(path.name, file_checksum(path))
 
 
@@ -91,11 +89,7 @@ def tree_from_bytes(content: bytes) -> dict[str, Any]:
 
 
 def file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal digits.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -138,12 +132,7 @@ def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: Pa
 
 
 class _Specs:
-    """What safetensors needs of a tree; the tensors live as long as this.
-
-    Attributes:
-        tensors: by name.
-        metadata: of the file.
-    """
+    """What safetensors needs of a tree; the tensors live as long as this."""
 
     def __init__(self, tree: StateTree) -> None:
         self.tensors: dict[str, TensorSpec] = {}

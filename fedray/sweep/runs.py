@@ -43,6 +43,8 @@ ENDS: dict[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
 """MLflow's status of a trial that is over; a stopped or interrupted one is KILLED."""
 MOST_IN_NOTE = 10
 """Trials in the parent's description."""
+SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
+"""The files that MLflow keeps of a run in a study, of which there are many."""
 ARTIFACTS = ("sweep.json", "sweep.yaml", "trials.csv", "sweep.png", "best.yaml")
 Tracked = Status | Literal["RUNNING"] | None
 """A status as `TrackedRun` has it."""
@@ -211,7 +213,7 @@ def trial_run(ledger: Ledger, trial: Trial, status: Tracked) -> TrackedRun:
     if run.is_going:
         return run
     results = [(each, runs[number] if runs else None) for number, each in enumerate(files)]
-    run = with_artifacts(run, results, small_artifacts)
+    run = with_artifacts(run, results, SMALL_ARTIFACTS)
     return replace(run, files=[*run.files, (RunFolder(folder).error, "")])
 
 
@@ -240,11 +242,6 @@ def _trial_metrics(trial: Trial) -> dict[str, float]:
     if trial.test is not None:
         metrics |= {"test": trial.test, "test_std": trial.test_std}
     return metrics
-
-
-def small_artifacts(files: RunFolder) -> Sequence[Path]:
-    """Return the files that MLflow keeps of a run in a study, of which there are many."""
-    return files.result, files.rounds_file, files.partition_plot
 
 
 def _marks(plan: SweepPlan) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedray.records import RunFolder, is_claimed, versions
 from fedray.sweep.ledger import Trial
-from fedray.sweep.runs import Tracked, end_of, info_of, small_artifacts
+from fedray.sweep.runs import SMALL_ARTIFACTS, Tracked, end_of, info_of
 from fedray.sweep.spec import words
 from fedray.tables.agenda import Wanted
 from fedray.tables.book import FILE, Book, wanted_of
@@ -115,7 +115,7 @@ def run_of(book: Book, wanted: Wanted, status: Tracked, ray_id: str | None = Non
             parent=_cell_key(book, wanted.place),
         )
     planned = info_of(wanted.experiment)
-    run = tracked_run(folder, status, key=key, planned=planned, artifacts=small_artifacts)
+    run = tracked_run(folder, status, key=key, planned=planned, artifacts=SMALL_ARTIFACTS)
     tags = {**run.tags, **_tags(book, wanted.place), "phase": wanted.phase}
     if ray_id is not None:
         tags["ray_trial_id"] = ray_id

@@ -16,7 +16,6 @@ from fedray.tracking.describe import (
     IDENTITY_TAG,
     METHOD_TAG,
     SEED_TAG,
-    DataInput,
     TrackedRun,
     as_params,
     data_of,

@@ -62,10 +62,6 @@ def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
 
     Runs of shipped experiments are grouped by their data, so that methods can be compared. The
     name of a user's experiment is taken as it is.
-
-    Args:
-        info_name: name of the run's experiment.
-        config: the complete experiment.
     """
     if (EXPERIMENTS / f"{info_name}.yaml").is_file():
         return f"methods on {data_name(config)}"
@@ -76,12 +72,10 @@ def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
 
 
 def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the params and tags of a run.
+    """Return the params of a run, its complete configuration by dotted key, and its tags.
 
-    Returns:
-        The complete configuration by dotted key; and tags: method, data, seed, scale, `select`
-        (the images that select the best round; `chosen`, if these are the test images), identity,
-        hashes, versions and the git commit.
+    The tag `select` names the images that select the best round; `chosen` is there if these are
+    the test images.
     """
     tags = {
         METHOD_TAG: info.algorithm,
@@ -97,16 +91,14 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
     for package, version in info.versions.items():
         if package != "git":
             tags[f"version.{package}"] = version
-    return params_of(info.config), {**tags, **source_tags(f"fedray run {info.name}", info.versions)}
+    return as_params(flatten(info.config)), {
+        **tags,
+        **source_tags(f"fedray run {info.name}", info.versions),
+    }
 
 
 def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that fill MLflow's columns for user, source and commit.
-
-    Args:
-        command: shown in the column `Source`.
-        versions: versions of packages; `git` is the commit, if known.
-    """
+    """Return the tags that fill MLflow's columns for user, source (`command`) and commit."""
     tags = {"mlflow.source.name": command, "mlflow.source.type": "LOCAL"}
     with suppress(OSError, KeyError):  # a container's user may have no name
         tags["mlflow.user"] = getpass.getuser()
@@ -118,20 +110,13 @@ def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
     return tags
 
 
-def params_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a configuration as MLflow's params: {"data.partition.alpha": "0.1"}."""
-    return as_params(flatten(config))
-
-
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as MLflow's params; a name or value beyond MLflow's limits is cut."""
-    return {valid_name(key): as_param(value) for key, value in values.items()}
-
-
-def as_param(value: Any) -> str:
-    """Return a value as MLflow's param: text as it is, anything else as JSON."""
-    plain = isinstance(value, str) and value
-    return shorten(value if plain else json.dumps(value, default=str))
+    """Return values as MLflow's params: text as it is, others as JSON, within MLflow's limits."""
+    texts = {
+        key: value if isinstance(value, str) and value else json.dumps(value, default=str)
+        for key, value in values.items()
+    }
+    return {valid_name(key): shorten(text) for key, text in texts.items()}
 
 
 def shorten(value: str, limit: int = MAX_PARAM) -> str:
@@ -179,9 +164,7 @@ def grouped(name: str) -> str:
     MLflow's chart view groups metrics by what stands before the last `/`, and sorts the groups by
     name: the headline metric comes first, then the other metrics of the models.
     """
-    if name == HEADLINE:
-        return f"accuracy/{name}"
-    if name.startswith(VALIDATION):
+    if name == HEADLINE or name.startswith(VALIDATION):
         return f"accuracy/{valid_name(name)}"
     if name.startswith(REPORTED):
         return valid_name(name)
@@ -242,19 +225,12 @@ def per_client_json(rounds: Iterable[Round]) -> str:
 
 @dataclass(frozen=True)
 class DataInput:
-    """The images of a run and their partition, as a data set of MLflow.
-
-    Attributes:
-        name: name of the data.
-        digest: hash of images, labels and partition; at most 36 characters.
-        source: where the images come from, as JSON.
-        profile: hashes, clients and partition, as JSON.
-    """
+    """The images of a run and their partition, as a data set of MLflow."""
 
     name: str
-    digest: str
-    source: str
-    profile: str
+    digest: str  # of images, labels and partition; at most 36 characters
+    source: str  # where the images come from, as JSON
+    profile: str  # hashes, clients and partition, as JSON
 
 
 def data_of(info: RunInfo) -> DataInput | None:
@@ -346,9 +322,6 @@ def run_key(
         experiment: MLflow experiment for a later upload; None: `experiment_name`.
         name: MLflow run name for a later upload; None: `run_name`.
         parent: key of the parent run, for a later upload.
-
-    Raises:
-        UserError: as `read_metadata`.
     """
     metadata = read_metadata(out)
     known = metadata.get("identity") == identity
@@ -364,11 +337,7 @@ def run_key(
 
 
 def read_metadata(out: Path) -> dict[str, Any]:
-    """Read the tracking.json of a folder; return {} if there is none.
-
-    Raises:
-        UserError: if `run_key` has not written it.
-    """
+    """Return the tracking.json of a folder, {} if there is none; raise UserError if damaged."""
     path = out / METADATA
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))

@@ -15,12 +15,12 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 from filelock import FileLock
 
@@ -39,9 +39,7 @@ from fedray.tracking.describe import (
     with_totals,
 )
 from fedray.tracking.models import save_models
-from fedray.tracking.view import VIEW_TAG, view_path, view_state
-
-T = TypeVar("T")
+from fedray.tracking.view import VIEW_TAG, view_state
 
 KEY_TAG = "fedray.key"
 PARENT_TAG = "mlflow.parentRunId"
@@ -75,9 +73,6 @@ def resolve_uri(results: Path) -> str:
 
     Call it in the process that the user started: a relative URI depends on the working directory.
 
-    Args:
-        results: the folder that holds all results.
-
     Raises:
         UserError: if $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
     """
@@ -107,35 +102,14 @@ def ui_command(uri: str) -> str:
     return f"mlflow ui --backend-store-uri {store} --port 5000"
 
 
-def page_hint(uri: str, experiment_id: str) -> str:
-    """Return how to open the runs of an experiment: a command, and the page.
-
-    Args:
-        uri: an absolute tracking URI.
-        experiment_id: MLflow's id of the experiment; "" if unknown, to leave out the page.
-    """
-    command = ui_command(uri)
-    if not experiment_id:
-        return command
-    if command.startswith("http"):
-        return command.rstrip("/") + view_path(experiment_id)
-    return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
-
-
 def check_installed() -> None:
-    """Check that MLflow is installed, without importing it.
-
-    Raises:
-        UserError: if MLflow is missing, or a folder of that name shadows it.
-    """
+    """Raise UserError if MLflow is missing, or a folder of that name shadows it; import nothing."""
     spec = importlib.util.find_spec("mlflow")
-    if spec is None:
-        raise UserError("mlflow is not installed; pip install 'mlflow>=3.17', or pass --no-track")
-    if spec.origin is None:
-        places = ", ".join(spec.submodule_search_locations or ())
+    if spec is None or spec.origin is None:
+        places = ", ".join((spec and spec.submodule_search_locations) or ())
+        found = f" (import mlflow finds only the folder {places})" if places else ""
         raise UserError(
-            f"import mlflow finds only the folder {places}, not the package; "
-            "pip install 'mlflow>=3.17', or pass --no-track"
+            f"mlflow is not installed{found}; pip install 'mlflow>=3.17', or pass --no-track"
         )
 
 
@@ -144,14 +118,7 @@ def check_installed() -> None:
 
 @dataclass(frozen=True)
 class Added:
-    """What one `sync` sent that MLflow did not have.
-
-    Attributes:
-        run_id: MLflow's id of the run.
-        rounds: rounds.
-        params: params.
-        files: artifacts that were missing or had another size.
-    """
+    """How much one `sync` sent that MLflow did not have; `run_id` is MLflow's."""
 
     run_id: str
     rounds: int = 0
@@ -161,25 +128,15 @@ class Added:
 
 @dataclass
 class _Held:
-    """What MLflow holds of one run, as far as `sync` has to know.
-
-    Attributes:
-        run_id: MLflow's id.
-        started_ms: start of the run; time stamps of metrics count from it.
-        status: RUNNING, FINISHED, FAILED or KILLED.
-        params: names of the params.
-        tags: by name.
-        data: digests of the data sets.
-        steps: rounds that are complete.
-    """
+    """What MLflow holds of one run, as far as `sync` has to know."""
 
     run_id: str
-    started_ms: int
+    started_ms: int  # time stamps of metrics count from it
     status: str
-    params: set[str]
+    params: set[str]  # names
     tags: dict[str, str]
-    data: set[str]
-    steps: set[int]
+    data: set[str]  # digests of the data sets
+    steps: set[int]  # rounds that are complete
 
 
 class Store:
@@ -327,9 +284,7 @@ class Store:
         if not twins:
             everywhere = [each.experiment_id for each in self._client.search_experiments()]
             twins = self._all_with(key, everywhere)
-        if len(twins) < 2:
-            return str(twins[0].info.run_id) if twins else None
-        return str(max(twins, key=_fullness).info.run_id)
+        return str(max(twins, key=_fullness).info.run_id) if twins else None
 
     def _all_with(self, key: str, experiments: Sequence[str]) -> list[Any]:
         runs = self._client.search_runs(
@@ -358,8 +313,7 @@ class Store:
         from mlflow.entities import Param
 
         missing = [Param(name, value) for name, value in params.items() if name not in held.params]
-        for chunk in _chunks(missing, ITEMS_PER_BATCH):
-            self._client.log_batch(held.run_id, params=chunk)
+        self._log(held, "params", missing, ITEMS_PER_BATCH)
         held.params |= params.keys()
         return len(missing)
 
@@ -367,9 +321,12 @@ class Store:
         from mlflow.entities import RunTag
 
         missing = {k: shorten(v, MAX_TAG) for k, v in tags.items() if k not in held.tags}
-        for chunk in _chunks([RunTag(*item) for item in missing.items()], ITEMS_PER_BATCH):
-            self._client.log_batch(held.run_id, tags=chunk)
+        self._log(held, "tags", [RunTag(*item) for item in missing.items()], ITEMS_PER_BATCH)
         held.tags |= missing
+
+    def _log(self, held: _Held, kind: str, items: Sequence[Any], most: int) -> None:
+        for start in range(0, len(items), most):
+            self._client.log_batch(held.run_id, **{kind: items[start : start + most]})
 
     def _add_data(self, held: _Held, run: TrackedRun) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -390,40 +347,20 @@ class Store:
         """Send the rounds that are missing, as many per request as MLflow takes."""
         from mlflow.entities import Metric
 
+        new = [each for each in with_totals(run.rounds) if each[0].round not in held.steps]
         batch: list[Any] = []
-        steps: set[int] = set()
-        for done, totals in with_totals(run.rounds):
-            if done.round in held.steps or done.round in steps:
-                continue
+        for done, totals in new:
             stamp = held.started_ms + round(1000 * totals[TOTALS[-1]])
             values = {**metrics_of(done), **totals}
             values[MARKER] = values.pop(MARKER)  # last
             points = [Metric(name, value, stamp, done.round) for name, value in values.items()]
-            steps.add(done.round)
-            if len(points) > METRICS_PER_BATCH:
-                self._add_wide_round(held, points)
-                continue
             if len(batch) + len(points) > METRICS_PER_BATCH:
-                self._log_metrics(held, batch)
+                self._log(held, "metrics", batch, METRICS_PER_BATCH)
                 batch = []
             batch += points
-        self._log_metrics(held, batch)
-        held.steps |= steps
-        return len(steps)
-
-    def _add_wide_round(self, held: _Held, points: Sequence[Any]) -> None:
-        """Send a round that needs several requests, of which an earlier process may have sent some.
-
-        That process may have computed the round in another time, hence with other time stamps.
-        """
-        for chunk in _chunks(points, METRICS_PER_BATCH):
-            history = self._client.get_metric_history(held.run_id, chunk[0].key)
-            if all(point.step != chunk[0].step for point in history):
-                self._client.log_batch(held.run_id, metrics=chunk)
-
-    def _log_metrics(self, held: _Held, metrics: Sequence[Any]) -> None:
-        for chunk in _chunks(metrics, METRICS_PER_BATCH):
-            self._client.log_batch(held.run_id, metrics=chunk)
+        self._log(held, "metrics", batch, METRICS_PER_BATCH)
+        held.steps |= {done.round for done, _ in new}
+        return len(new)
 
     def _add_final(self, held: _Held, run: TrackedRun, now: Mapping[str, float]) -> None:
         """Send the final metrics whose value in MLflow differs; their step is the last round."""
@@ -435,7 +372,7 @@ class Store:
             for name, value in run.metrics.items()
             if repr(now.get(name)) != repr(float(value))  # NaN equals NaN
         ]
-        self._log_metrics(held, new)
+        self._log(held, "metrics", new, METRICS_PER_BATCH)
 
     def _ended_ms(self, held: _Held, run: TrackedRun) -> int:
         if run.seconds is None:
@@ -456,12 +393,7 @@ class Store:
         held.status = run.status
 
     def _describe(self, held: _Held, note: str) -> None:
-        """Write the description, unless a user has written one.
-
-        Args:
-            held: the run.
-            note: Markdown, whose HTML is escaped; `artifact:NAME` becomes the address of a file.
-        """
+        """Write the description, unless a user has written one; HTML in it is escaped."""
         before = held.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={held.run_id}&path=\1"
         text = shorten(OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note)), MAX_TAG)
@@ -505,22 +437,13 @@ def _make_database(path: Path) -> None:
 
     MLflow cannot repair a database whose making was interrupted. Another process makes it, so that
     this one holds no connection to it, and so that Ctrl-C does not reach it.
-
-    Raises:
-        RuntimeError: with the last line of what MLflow printed.
     """
     with TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
         new = Path(folder) / path.name
         code = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_experiments()"
         command = [sys.executable, "-c", code, f"{_SQLITE}{new}"]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-            start_new_session=True,
-        )
+        apart: Any = {"timeout": 600, "start_new_session": True}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise RuntimeError(f"MLflow could not make {path}: {last}")
@@ -528,7 +451,6 @@ def _make_database(path: Path) -> None:
 
 
 def _fullness(run: Any) -> tuple[float, int]:
-    """Return the seconds of a run's rounds, and how many params it has."""
     return run.data.metrics.get(TOTALS[-1], -1.0), len(run.data.params)
 
 
@@ -548,7 +470,6 @@ _ANSWERS = {
     "MLFLOW_TRACKING_PASSWORD, or ~/.mlflow/credentials",
     "403": "this user may not do that (403)",
 }
-"""Explanations of status codes."""
 
 
 def reason(error: BaseException) -> str:
@@ -568,8 +489,3 @@ def refused(error: BaseException) -> bool:
     """Return True if MLflow refused this request, so that it may take other runs."""
     code = getattr(error, "error_code", None)
     return code is not None and code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

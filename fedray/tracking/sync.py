@@ -14,7 +14,7 @@ from typing import Literal
 from fedray.config import Experiment
 from fedray.files import results_home
 from fedray.masking import mask
-from fedray.records import Run, RunFolder, RunInfo, Status, is_claimed
+from fedray.records import ARTIFACTS, Run, RunFolder, RunInfo, Status, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
     IDENTITY_TAG,
@@ -27,9 +27,10 @@ from fedray.tracking.describe import (
     run_key,
     run_name,
 )
-from fedray.tracking.mlflow_store import Store, page_hint, reason, refused, resolve_uri
+from fedray.tracking.mlflow_store import Store, reason, refused, resolve_uri, ui_command
 from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
+from fedray.tracking.view import view_path
 
 CLOSE_SECONDS = 30.0
 """Longest wait of `Tracker.close` for MLflow."""
@@ -42,8 +43,6 @@ SHARE = 0.05
 LONGEST_PAUSE = 60.0
 """Longest pause between two syncs, in seconds, however long the last one took."""
 
-Artifacts = Callable[[RunFolder], Sequence[Path]]
-
 
 def tracked_run(
     folder: Path,
@@ -51,18 +50,17 @@ def tracked_run(
     *,
     key: str | None = None,
     planned: RunInfo | None = None,
-    artifacts: Artifacts = lambda files: files.artifacts,
+    artifacts: Sequence[str] = ARTIFACTS,
 ) -> TrackedRun:
     """Read a run's folder as MLflow is to hold it.
 
     Args:
         folder: the run's folder.
-        status: status of the run, known to whoever executes it. None: the status is left alone
-            while a process has claimed the folder; otherwise it follows from the folder, and a
-            tracking.json there is trusted to belong to the run.
+        status: of the run. None: the status is left alone while a process has claimed the folder;
+            otherwise it follows from the folder, whose tracking.json is trusted.
         key: key of the run; None: that of the folder.
         planned: describes the run while it has no result.json.
-        artifacts: files that MLflow keeps once the run has ended.
+        artifacts: names of the files that MLflow keeps once the run has ended.
 
     Raises:
         UserError: if the folder holds no run, or a file is damaged.
@@ -101,20 +99,17 @@ def tracked_run(
 def with_artifacts(
     tracked: TrackedRun,
     results: Sequence[tuple[RunFolder, Run | None]],
-    artifacts: Artifacts,
+    artifacts: Sequence[str],
 ) -> TrackedRun:
     """Add what MLflow keeps of a run that has ended: files, accuracies by client, and models.
 
-    Args:
-        tracked: the run.
-        results: its folder and content; of several seeds, each goes into a folder of its name.
-        artifacts: files that MLflow keeps.
+    Of several seeds in `results`, each gets a folder among the artifacts.
     """
     paths: list[tuple[Path, str]] = []
     texts, models = {}, {}
     for files, run in results:
         below = files.path.name if len(results) > 1 else ""
-        paths += [(path, below) for path in artifacts(files)]
+        paths += [(files.path / name, below) for name in artifacts]
         if run is None:
             continue
         if text := per_client_json(run.rounds):
@@ -150,7 +145,7 @@ class Tracker:
         experiment: MLflow experiment.
         folder: folder of the run or study, for the message.
         question: see `Store`.
-        retry_seconds: how long a failed server is left alone; doubles up to ten minutes.
+        retry_seconds: how long a failed server is left alone.
 
     Attributes:
         failure: why MLflow failed first; None if it has not.
@@ -178,12 +173,17 @@ class Tracker:
         self.failure: str | None = None
         self._cause = ""
         self._down = False
-        self._first_retry = self._retry = retry_seconds
+        self._retry = retry_seconds
 
     @property
     def hint(self) -> str:
         """How to look at the runs: a command, and the page if MLflow has answered."""
-        return page_hint(self.uri, self._store.experiment_id)
+        command, experiment_id = ui_command(self.uri), self._store.experiment_id
+        if not experiment_id:
+            return command
+        if command.startswith("http"):
+            return command.rstrip("/") + view_path(experiment_id)
+        return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
 
     def follow(self, folder: Path, status: Status | Literal["RUNNING"]) -> None:
         """Bring MLflow up to date with the folder of a run soon; see `update`."""
@@ -243,13 +243,10 @@ class Tracker:
             is_connected, began = self._store.experiment_id != "", time.monotonic()
             self._flush()
             worked = time.monotonic() - began if is_connected else 0.0  # imports come once
-            if self._down:
-                pause, self._retry = self._retry, min(2 * self._retry, 600.0)
-            else:
-                pause, self._retry = min(worked / SHARE, LONGEST_PAUSE), self._first_retry
+            pause = self._retry if self._down else min(worked / SHARE, LONGEST_PAUSE)
         for _ in range(CLOSE_TRIES - 1):
             if self._down:
-                time.sleep(min(self._first_retry, 1.0))
+                time.sleep(min(self._retry, 1.0))
                 self._flush()
 
     def _flush(self) -> None:
@@ -263,16 +260,12 @@ class Tracker:
             except Exception as error:
                 self._down = True
                 self._fail(reason(error))
-                if not refused(error):
-                    return
-            else:
-                self._settle(name, read)
-
-    def _settle(self, name: str, read: Callable[[], TrackedRun]) -> None:
-        """Forget an update that MLflow has, unless a later one has replaced it."""
-        with self._changed:
-            if self._due[name] is read:
-                del self._due[name]
+                if refused(error):
+                    continue
+                return
+            with self._changed:
+                if self._due[name] is read:  # no later update has replaced it
+                    del self._due[name]
 
     def _fail(self, why: str) -> None:
         self._cause = why
@@ -293,12 +286,7 @@ class Tracker:
 
 
 def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
-    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results.
-
-    Args:
-        experiment: MLflow experiment.
-        folder: folder of the run or study, for the message when MLflow fails.
-        question: see `Store`.
+    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results; see `Tracker`.
 
     Raises:
         UserError: if MLflow is not installed, or cannot write to the URI.
@@ -307,9 +295,5 @@ def tracker_for(experiment: str, folder: Path | None = None, question: str = "")
 
 
 def run_tracker(experiment: Experiment, folder: Path) -> Tracker:
-    """Return the tracker of a run that belongs to no study.
-
-    Raises:
-        UserError: as `tracker_for`.
-    """
+    """Return the tracker of a run that belongs to no study, as `tracker_for` does."""
     return tracker_for(experiment_name(experiment.name, experiment.tree()), folder)

@@ -115,11 +115,11 @@ def test_a_run_that_is_resumed_in_the_same_environment_has_no_earlier_one(tmp_pa
 
 def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tmp_path):
     folder = interrupted(tmp_path / "resumed")
-    folder.append_error("Traceback of what stopped it")
+    folder.keep_error("Traceback of what stopped it")
     list(session(tmp_path / "resumed").rounds())
     assert folder.error.read_text() == "Traceback of what stopped it\n"
     folder = RunFolder(tmp_path / "new")
-    folder.append_error("Traceback of what came before the first round")
+    folder.keep_error("Traceback of what came before the first round")
     list(session(tmp_path / "new").rounds())
     assert not folder.error.exists()
 

@@ -210,5 +210,5 @@ def test_a_file_that_others_may_not_read_is_not_called_missing(saved, tmp_path, 
 
 def test_another_format_is_refused(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(database, "FORMAT", 99)
-    with pytest.raises(UserError, match=r"states.sqlite has format 5, this version reads 99; go"):
+    with pytest.raises(UserError, match=r"states.sqlite was written by another version of fedray"):
         content(tmp_path)

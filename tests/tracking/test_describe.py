@@ -12,11 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.records import Environment, Round, find_runs, versions
 from fedray.runtime.resolve import from_tree
 from fedray.tracking import (
     Tracker,
+    as_params,
     describe_run,
     experiment_name,
     grouped,
@@ -30,7 +32,6 @@ from fedray.tracking import (
 from fedray.tracking.describe import (
     MAX_PARAM,
     metrics_of,
-    params_of,
     per_client_json,
     read_metadata,
     valid_name,
@@ -53,7 +54,7 @@ def test_importing_tracking_is_light() -> None:
 
 def test_configuration_is_flattened_by_dotted_keys() -> None:
     tree = {"data": {"partition": {"alpha": 0.1}, "root": None}, "lr": 1e-3, "on": True}
-    assert params_of({**tree, "name": "a", "empty": "", "list": [1, 2], "none": {}}) == {
+    assert as_params(flatten({**tree, "name": "a", "empty": "", "list": [1, 2], "none": {}})) == {
         "data.partition.alpha": "0.1",
         "data.root": "null",
         "lr": "0.001",
@@ -66,7 +67,7 @@ def test_configuration_is_flattened_by_dotted_keys() -> None:
 
 
 def test_long_values_are_cut_and_say_so() -> None:
-    (value,) = params_of({"text": "x" * 7000}).values()
+    (value,) = as_params(flatten({"text": "x" * 7000})).values()
     assert len(value) == MAX_PARAM
     assert value.endswith("... (7000 characters)")
 
@@ -239,7 +240,7 @@ def test_a_folder_called_mlflow_is_not_mlflow(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match=r"finds only the folder /here/mlflow.*--no-track"):
         Tracker("http://host", "e")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="mlflow is not installed"):
+    with pytest.raises(UserError, match="mlflow is not installed; pip"):
         check_installed()
 
 

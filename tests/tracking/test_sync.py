@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from fedray.cli.upload import main, upload
+from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.records import FolderClaim, RunFolder
-from fedray.tracking import Added, Store, TrackedRun, Tracker, run_key, tracked_run
-from fedray.tracking.describe import params_of
+from fedray.tracking import Added, Store, TrackedRun, Tracker, as_params, run_key, tracked_run
 from tests.tracking.runs import STARTED, Held, make_round, make_run, tracked, write_run
 
 Serve = Callable[[int], "subprocess.Popen[bytes]"]
@@ -53,7 +53,7 @@ def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     held = Held(uri)
     run = held.run()
     assert (run.info.run_name, run.info.status) == ("fedtsp digits seed 0", "FINISHED")
-    assert run.data.params == params_of(result.info.config)
+    assert run.data.params == as_params(flatten(result.info.config))
     assert run.data.tags["fedray.key"] == run_key(folder, result.info.identity)
     assert run.data.tags["fedray.folder"] == "run"
     assert run.data.tags["partition_sha256"] == "f" * 64
