@@ -114,16 +114,21 @@ def follow(
     observers = (watch, Callbacks(callbacks))
     with full_disk_said(out), copying(out), closing_all(observers), closing(rounds):
         try:
-            for done in _each_once(rounds):
-                for observer in observers:
-                    observer.after_round(done)
-                yield done
+            yield from _observed(_each_once(rounds), observers)
             watch.status = "FINISHED"
         except (KeyboardInterrupt, GeneratorExit) as stop:
             if isinstance(stop, KeyboardInterrupt):
                 stopped(stop)
             watch.status = "KILLED"
             raise
+
+
+def _observed(rounds: Iterable[Round], observers: Sequence[Observer]) -> Iterator[Round]:
+    """Yield each round once all observers have seen it."""
+    for done in rounds:
+        for observer in observers:
+            observer.after_round(done)
+        yield done
 
 
 class Tracking(Observer):

@@ -308,8 +308,8 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
         listed = (folder / LIST).is_file()
-        results = () if listed else folder.rglob(RESULT)  # Ray Tune's lie beside no config.yaml
-        below = [result.parent for result in results if (result.parent / "config.yaml").is_file()]
+        results = () if listed else folder.rglob(RESULT)  # Ray Tune's lie beside a params.json
+        below = [each.parent for each in results if not (each.parent / "params.json").is_file()]
         if listed:
             below = _listed_runs(folder)
         if not below:

@@ -251,7 +251,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
     out = tmp_path / "out"
     words = ["fedtsp_digits", "text.encoder=orthogonal", "--executor", "serial"]
     assert run.main([*words, "--out", str(out)]) == 2
-    assert notes.log == []
+    assert notes.log == ["closed"]
     assert not out.exists()
 
 

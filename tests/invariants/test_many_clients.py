@@ -57,7 +57,7 @@ def test_a_thousand_clients_on_two_workers(pool, images, tmp_path):
     )
     on_workers(experiment, tmp_path, pool, 2)
     rounds = numbers(tmp_path)["rounds"]
-    assert [len(record["metrics"]["per_client"]) for record in rounds] == [CLIENTS, CLIENTS]
+    assert [len(record["per_client"]) for record in rounds] == [CLIENTS, CLIENTS]
     assert len(rounds[1]["participants"]) == CLIENTS
     assert rounds[1]["up"]["params"]["prototypes"] > CLIENTS * 16
     after = ray.get([worker.__ray_call__.remote(lambda _: peak_rss()) for worker in two])

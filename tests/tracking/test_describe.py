@@ -252,6 +252,7 @@ def test_ray_tunes_files_of_the_same_name_are_passed_over(tmp_path: Path) -> Non
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(text)
+        (tmp_path / name / "params.json").write_text("{}")
     with pytest.raises(UserError, match=r"no result.json"):
         find_runs([tmp_path])
     write_run(tmp_path / "ours", make_run(1))
