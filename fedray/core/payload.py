@@ -217,6 +217,9 @@ class Payload:
             BadPayload: naming the field.
         """
         owner, sizes = type(self).__name__, dict(axes)
+        odd = sorted(vars(self).keys() ^ {field.name for field in self.declared()})
+        if odd:
+            raise BadPayload(f"{owner} has other fields than declared: {odd[0]!r}")
         for field in self.declared():
             place, value = f"{owner}.{field.name}", getattr(self, field.name)
             if field.form in (int, float):

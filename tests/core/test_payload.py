@@ -125,12 +125,24 @@ def entry(value: float) -> Any:
     return changed
 
 
+def smuggled(upload: Payload) -> Payload:
+    object.__setattr__(upload, "luggage", [1.0])
+    return upload
+
+
+def stripped(upload: Payload) -> Payload:
+    object.__delattr__(upload, "samples")
+    return upload
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda up: up, None),
         (lambda up: vars(up), "a dict cannot travel, expected a TrainedModel"),
         (lambda up: GlobalModel(up.weights, up.buffers), "a GlobalModel cannot travel"),
+        (smuggled, "TrainedModel has other fields than declared: 'luggage'"),
+        (stripped, "TrainedModel has other fields than declared: 'samples'"),
         (field("weights", first(lambda t: t[:1])), "TrainedModel.weights."),
         (field("weights", first(Tensor.double)), "is float64 ["),
         (field("weights", first(Tensor.to_sparse)), "is a tensor of another kind"),
