@@ -379,18 +379,21 @@ class Conformance:
         yield "order", "clients in the reverse order", lambda: again(reverse)
         way = "resumed after every round, new objects for every step"
         yield "resume", way, lambda: compare(first, resumed(experiment))
-        yield "one worker", "one Ray worker", lambda: again(partial(self._on_ray, 1))
-        yield "two workers", "two Ray workers", lambda: again(partial(self._on_ray, 2))
+        yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
+        yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
 
-    def _on_ray(self, workers: int, assembly: Assembly) -> RayExecutor:
-        """Return an executor on so many workers; all are started once."""
+    def _on_ray(self, workers: int) -> MakeExecutor:
+        """Return what makes executors on so many workers; all are started once.
+
+        Call it before the experiment is assembled: to resolve another one here changes plug-ins.
+        """
         if not self._pools:
             connect()
             for count in (1, 2):
                 shares = {"workers": count, "cpus": 0.01}
                 self._pools.append(WorkerPool(from_tree(SMALL, shares.items())))
-        return RayExecutor(assembly, self._pools[workers - 1])
+        return partial(RayExecutor, pool=self._pools[workers - 1])
 
     def close(self) -> None:
         """End the Ray workers."""

@@ -102,6 +102,14 @@ class Session:
             self._executor.close()
             self._claim.release()
 
+    def settle(self) -> None:
+        """Wait until the last checkpoint that was due is whole.
+
+        Raises:
+            OSError: when it could not be written.
+        """
+        self._store.wait()
+
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
         experiment, assembly, folder = self.experiment, self._assembly, self._folder
         info = run_info(assembly)
