@@ -49,9 +49,8 @@ SWEEP_WORDS = (*SETTINGS, "rounds=150")
 RATES = (0.02, 0.05, 0.1)
 """The learning rates of the sweep's three trials."""
 Kills = tuple[str, list[float]]
-"""The outcome of a command ("WRONG: ..." for a defect), and the recovery after each kill: seconds
-until every run had done two more rounds (the first of which may have been done already) or was
-over; infinite if that did not happen."""
+"""A command's outcome ("WRONG: ..." for a defect), and the seconds until it recovered from each
+kill: until every run had done two more rounds or was over; infinite if that did not happen."""
 _numbers = itertools.count(1)
 
 

@@ -88,19 +88,16 @@ def make_sweep(home: Path, draw: random.Random, *, wide: bool = False) -> Path:
     """Write two trials' result.json; with `wide` they have more metrics than a request may hold."""
     for seed, trial in enumerate(TRIALS):
         experiment = Experiment(name="digits", rounds=4, seed=seed)
-        names = {"name": "digits", "scale": "laptop", "algorithm": "fedavg"}
-        hashes = {"partition_sha256": "f" * 64, "data_sha256": "d" * 64}
-        hashes["identity"] = experiment.identity("data")
-        info = RunInfo(
-            **names, **hashes, config=experiment.tree(), seed=seed, environment=Environment()
-        )
+        facts: Any = {"name": "digits", "scale": "laptop", "algorithm": "fedavg", "seed": seed}
+        facts |= {"partition_sha256": "f" * 64, "data_sha256": "d" * 64}
+        facts |= {"identity": experiment.identity("data"), "environment": Environment()}
+        info = RunInfo(**facts, config=experiment.tree())
         metrics = [f"m{i}" for i in range(1200 if wide else 20)]
         rounds = [
             Round(r, 1.0, {name: draw.random() for name in metrics}, up=Traffic({"w": r}))
             for r in range(5)
         ]
-        run = Run(info, rounds, Costs(wall_seconds=5.0))
-        RunFolder(home / trial).write(run)
+        RunFolder(home / trial).write(Run(info, rounds, Costs(wall_seconds=5.0)))
     return home
 
 
@@ -117,7 +114,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 
     with Proxy(port, choose, hang_seconds=4.0) as proxy:
         for attempt in range(kills + 1):
-            driver = spawn.Process(target=drive, args=(proxy.uri, home, name, 0.01))
+            driver = spawn.Process(target=drive, args=(proxy.uri, home, name))
             driver.start()
             driver.join(draw.uniform(0.0, 2.0) if attempt < kills else 120)
             driver.kill()
@@ -126,7 +123,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     return [fault for fault, _, _ in proxy.faults] + ["driver killed"] * kills
 
 
-def drive(uri: str, home: Path, name: str, pause: float) -> None:
+def drive(uri: str, home: Path, name: str) -> None:
     """Track a sweep as its driver does, while its rounds come in."""
     os.environ.update(IMPATIENT)
     sys.stderr = (home / "stderr.txt").open("a")
@@ -134,7 +131,7 @@ def drive(uri: str, home: Path, name: str, pause: float) -> None:
     for count in range(1, 7):
         for run in state(home, name, count):
             tracker.update(run.key, partial(replace, run))
-            time.sleep(pause)
+            time.sleep(0.01)
     tracker.close(wait_seconds=20)
 
 
@@ -152,19 +149,10 @@ def state(home: Path, name: str, count: int) -> list[TrackedRun]:
     best = {"best_objective": 0.5, "trials_finished": 2.0} if count == 6 else {}
     runs = [TrackedRun(name, name, {"search": "grid"}, {}, status, 1, metrics=best)]
     for trial in TRIALS:
-        run = tracked_run(
-            home / trial,
-            status,
-            key=f"{name}-{trial}",
-            artifacts=["result.json"],
-        )
-        metrics = {"objective": 0.5} if count == 6 else {}
-        shown = {"name": trial, "parent": name, "metrics": metrics}
-        runs.append(replace(run, rounds=run.rounds[:count], **shown))
+        run = tracked_run(home / trial, status, key=f"{name}-{trial}", artifacts=["result.json"])
+        ended: Any = {"metrics": {"objective": 0.5}} if count == 6 else {}
+        runs.append(replace(run, name=trial, parent=name, rounds=run.rounds[:count], **ended))
     return runs
-
-
-# --- verdict --------------------------------------------------------------------------------------
 
 
 def look(home: Path, uri: str, name: str) -> str:
