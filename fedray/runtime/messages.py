@@ -5,9 +5,8 @@ from __future__ import annotations
 import copyreg
 import pickle
 import warnings
-from collections.abc import Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from ray.util import register_serializer
@@ -17,16 +16,8 @@ SMALL = 100_000
 """Bytes up to which Ray sends a value within the call itself."""
 
 
-class Message(NamedTuple):
-    """A small value, pickled.
-
-    Attributes:
-        head: the pickle, without the tensors.
-        buffers: the tensors' bytes.
-    """
-
-    head: bytes
-    buffers: Sequence[bytes]
+Message: TypeAlias = bytes
+"""A small value, pickled: Ray sends bytes on without calling Python for what they hold."""
 
 
 def register_tensors() -> None:
@@ -53,12 +44,15 @@ def to_message(value: Any) -> Any:
     parts = [buffer.raw() for buffer in buffers]
     if sum(part.nbytes for part in parts) > SMALL:
         return value
-    return Message(file.getvalue(), [bytes(part) for part in parts])
+    return pickle.dumps((file.getvalue(), [bytes(part) for part in parts]))
 
 
 def from_message(value: Any) -> Any:
     """Return the value that `to_message` was given."""
-    return pickle.loads(value.head, buffers=value.buffers) if isinstance(value, Message) else value
+    if not isinstance(value, Message):
+        return value
+    head, buffers = pickle.loads(value)
+    return pickle.loads(head, buffers=buffers)
 
 
 def _array(tensor: Tensor) -> Any:
