@@ -22,6 +22,9 @@ from fedray.core import (
     Server,
     ServerState,
     StateTree,
+    SummingMethod,
+    Total,
+    total_of,
 )
 from fedray.core.privacy import has_covered
 from fedray.core.state import contiguous, map_tensors
@@ -91,6 +94,9 @@ class Executor(Protocol):
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`; a failed step leaves its state alone."""
+
+    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+        """Run steps like `step`; return replies without uploads, and the uploads' sums."""
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
@@ -459,6 +465,22 @@ class RoundExchange:
             self.events.append(Event(client, f"late reply {fate}"))
             uplinks.setdefault(client, uplink)
         return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
+
+    def total(self, step: str, down: Downlinks) -> Total:
+        """Send, run, add up; see `core.Exchange.total`.
+
+        Privacy and late replies need every upload by itself.
+        """
+        federation = self._federation
+        algorithm = federation.algorithm
+        assert isinstance(algorithm, SummingMethod)
+        if federation.gate.privacy is not None or federation.plan.faults.late > 0:
+            return total_of(algorithm.summand, self.call(step, down))
+        if not (reached := self._send(down)):
+            return Total()
+        replies, total = federation.executor.total(step, self.round, reached)
+        self._collect(step, replies)
+        return total
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; return those that arrive, sorted by client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,16 @@ import torch
 
 from fedray.cli.catalogue import keys
 from fedray.config import FaultConfig
-from fedray.core import Algorithm, Gate, Payload, Privacy, SummingMethod, payload_field
+from fedray.core import (
+    Algorithm,
+    Gate,
+    Payload,
+    Privacy,
+    SummingMethod,
+    Total,
+    payload_field,
+    total_of,
+)
 from fedray.errors import Failure, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.score import Score
@@ -79,11 +88,17 @@ class Added(SummingMethod):
 
 
 class FailingClients(Clients):
-    """Client 1 fails."""
+    """Client 1 fails; uploads are added as `Added` does."""
 
     def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
         failed = {1: Reply(failure=Failure("oops"))} if 1 in down else {}
         return {client: Reply(Made(round_)) for client in down} | failed
+
+    def total(self, name: str, round_: int, down: Any) -> tuple[dict[int, Reply], Total]:
+        replies = self.step(name, round_, down)
+        uploads = {c: reply.uplink for c, reply in replies.items() if reply.uplink is not None}
+        total = total_of(Added().summand, uploads)
+        return {c: replace(reply, uplink=None) for c, reply in replies.items()}, total
 
 
 @dataclass(frozen=True)

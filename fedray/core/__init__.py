@@ -53,5 +53,13 @@ from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule, schedules
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
-from fedray.core.sums import Total, mean_of, total_of, weighed
+from fedray.core.sums import (
+    Total,
+    halves,
+    joined,
+    mean_of,
+    total_of,
+    total_over,
+    weighed,
+)
 from fedray.core.training import LocalTraining, Trained, fit, with_extra

@@ -210,7 +210,11 @@ changes one of these steps must state it again; with no steps listed, every subc
 
 
 class SummingMethod(Algorithm):
-    """A method whose server step uses only sums over uploads (`core.sums`)."""
+    """A method whose server step uses only sums over uploads (`core.sums`).
+
+    Workers add up the uploads of their clients, so that the server receives a few sums. A class
+    that overrides `server_update` receives the uploads.
+    """
 
     def summand(self, upload: Any) -> StateTree:
         """Return what one upload adds to each sum; see `weighed`."""
@@ -219,6 +223,14 @@ class SummingMethod(Algorithm):
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state, from the sums over at least one upload."""
         raise NotImplementedError(f"{self.name} must define server_step(state, total, server)")
+
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Run one round: downlink, client step, server step; return the server's next state."""
+        if type(self).server_update is not SummingMethod.server_update:
+            return super().round(state, exchange)
+        down = self.downlink(state, exchange.participants, exchange.server)
+        total = exchange.total("client_update", down)
+        return self.server_step(state, total, exchange.server) if total else state
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Return the server's next state; without uploads, the same state."""

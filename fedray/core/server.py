@@ -12,6 +12,7 @@ from torch import Tensor
 from fedray.core.client import Setting
 from fedray.core.payload import Payload
 from fedray.core.state import Tensors
+from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
 from fedray.streams import Streams
@@ -117,3 +118,6 @@ class Exchange(Protocol):
         Returns:
             Uploads sorted by client id, without clients that did not reply.
         """
+
+    def total(self, step: str, down: Downlinks) -> Total:
+        """Return the sums over the uploads of a call; of a `SummingMethod`."""

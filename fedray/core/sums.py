@@ -1,14 +1,15 @@
-"""Sums over a round's uploads, which the server makes.
+"""Sums over a round's uploads, the same to the last bit wherever they are made.
 
-The uploads are sorted by client and added pairwise: the first half, the second half, then both.
-Pairwise addition loses less precision than one upload after the other, and its result depends on
-the uploads alone.
+The clients are sorted and their uploads added pairwise: the first half, the second half, then both.
+Whoever ran the clients of a whole subtree of these additions can add them up, and the server joins
+the results, so each addition is the same one for any division of the clients among workers.
+Pairwise addition also loses less precision than one upload after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from fedray.core.state import StateTree, Tensors, is_tree
 
 @dataclass(frozen=True)
 class Total:
-    """The sums over all uploads of one exchange.
+    """The sums over the uploads of one exchange.
 
     Attributes:
         clients: ids of the clients that uploaded, sorted.
@@ -27,8 +28,8 @@ class Total:
             the summands give them; {} where no client uploaded.
     """
 
-    clients: tuple[int, ...]
-    sums: StateTree
+    clients: tuple[int, ...] = ()
+    sums: StateTree = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.sums[name]
@@ -43,17 +44,45 @@ def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) ->
     Raises:
         ValueError: if the summands do not have the same names.
     """
-    clients = tuple(sorted(uploads))
-    return Total(clients, _sum(summand, [uploads[each] for each in clients]) if clients else {})
+    return total_over(sorted(uploads), lambda client: summand(uploads[client]))
 
 
-def _sum(summand: Callable[[Any], StateTree], uploads: Sequence[Any]) -> StateTree:
-    """Return the sum of at least one upload; few summands are in memory at a time."""
-    if len(uploads) == 1:
-        return summand(uploads[0])
-    middle = len(uploads) // 2
-    left, right = _sum(summand, uploads[:middle]), _sum(summand, uploads[middle:])
-    return _added(left, right, in_place=middle > 1)  # a single summand may be part of its upload
+def total_over(clients: Sequence[int], summand: Callable[[int], StateTree | None]) -> Total:
+    """Return the sums over clients, whose summands are asked for one after the other.
+
+    Args:
+        clients: ids, sorted.
+        summand: returns what a client's upload adds; None without upload.
+
+    Raises:
+        ValueError: if the summands do not have the same names.
+    """
+    if not clients:
+        return Total()
+    if len(clients) == 1:
+        sums = summand(clients[0])
+        return Total() if sums is None else Total((clients[0],), sums)
+    left, right = (total_over(half, summand) for half in halves(clients))
+    return _joined(left, right, in_place=len(left) > 1)  # one summand may be part of its upload
+
+
+def joined(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> Total:
+    """Return the sums over clients from those of blocks, which `halves` has divided them into.
+
+    Args:
+        clients: ids, sorted.
+        blocks: the total of each block, by its ids.
+    """
+    if (total := blocks.get(tuple(clients))) is not None:
+        return total
+    left, right = (joined(half, blocks) for half in halves(clients))
+    return _joined(left, right, in_place=False)  # blocks may lie in shared memory
+
+
+def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the two parts of at least two clients whose sums are added."""
+    middle = len(clients) // 2
+    return clients[:middle], clients[middle:]
 
 
 def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
@@ -84,6 +113,12 @@ def mean_of(
         for name, tensor in like.items()
         if name in sums
     }
+
+
+def _joined(left: Total, right: Total, *, in_place: bool) -> Total:
+    if not (left.clients and right.clients):
+        return left if left.clients else right
+    return Total(left.clients + right.clients, _added(left.sums, right.sums, in_place=in_place))
 
 
 def _added(left: StateTree, right: StateTree, *, in_place: bool) -> StateTree:

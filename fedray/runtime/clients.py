@@ -24,6 +24,8 @@ from fedray.core import (
     Payload,
     Setting,
     Skeleton,
+    StateTree,
+    SummingMethod,
 )
 from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
@@ -120,6 +122,14 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)
+
+    def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
+        """Return a reply without its upload, and what the upload adds to the method's sums."""
+        if reply.uplink is None:
+            return reply, None
+        algorithm = self.assembly.algorithm
+        assert isinstance(algorithm, SummingMethod)
+        return replace(reply, uplink=None), algorithm.summand(reply.uplink)
 
     def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
         """Call the method's step `name`; returns the upload, or None, and the next state."""

@@ -28,8 +28,11 @@ from fedray.core import (
     Client,
     ClientState,
     Downlinks,
+    Payload,
     ServerState,
+    Total,
     algorithms,
+    total_over,
 )
 from fedray.core.state import StateTree, leaves, map_tensors
 from fedray.errors import FedrayError, one_line
@@ -229,17 +232,20 @@ class Reversed(SerialExecutor):
         """Run one client step for every key of `down`, the last one first."""
         return super().step(name, round_, dict(reversed([*down.items()])))
 
+    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+        """Run one client step for every key of `down`, the last one first, and add up."""
+        replies = self.step(name, round_, down)
+        summed = {client: self._runtime.summed(reply) for client, reply in replies.items()}
+        total = total_over(list(down), lambda client: summed[client][1])
+        return {client: reply for client, (reply, _) in summed.items()}, total
+
 
 class Forgetful(SerialExecutor):
     """Makes method, models and data anew for every client's step, as a new process would."""
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`, each with new objects."""
-        replies: dict[int, Reply] = {}
-        for client, payload in down.items():
-            self._runtime = ClientRuntime(Assembly(self._runtime.assembly.experiment), CPU)
-            replies |= super().step(name, round_, {client: payload})
-        return replies
+    def _step(self, name: str, round_: int, client: int, down: Payload | None) -> Reply:
+        self._runtime = ClientRuntime(Assembly(self._runtime.assembly.experiment), CPU)
+        return super()._step(name, round_, client, down)
 
 
 def resumed(experiment: Experiment) -> list[Trace]:

@@ -14,17 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayTaskError
 
-from fedray.core import Downlinks
+from fedray.core import Downlinks, Total, joined
 from fedray.errors import Failure, FedrayError, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
+from fedray.runtime.shares import shares_of_blocks, shares_of_clients
 from fedray.runtime.worker import Share, StepResult
 from fedray.states import LARGE, Place, StateStore, state_size
 
@@ -73,16 +75,18 @@ class RayExecutor:
         """Run one client step for every key of `down`; a late reply is a failure."""
         replies: dict[int, Reply] = {}
         for call, answer in self._exchange("step", name, round_, down):
-            if answer is None:
-                late = Failure(f"no reply within {self._faults.reply_timeout_s:g} s")
-                replies |= dict.fromkeys(call.clients, Reply(failure=late))
-                continue
-            results = [from_message(result) for result in answer]
-            for client, result in zip(call.clients, results, strict=True):
-                replies[client] = result.reply
-                self._keep(client, result.state)
-            self._learn_rates(round_, call.clients, results)
+            replies |= self._replies(round_, call, answer)
         return dict(sorted(replies.items()))
+
+    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+        """Run steps like `step`; the workers add up the uploads of whole blocks of clients."""
+        replies: dict[int, Reply] = {}
+        blocks: dict[tuple[int, ...], Total] = {}
+        for call, answer in self._exchange("total", name, round_, down):
+            results, total = (None, Total()) if answer is None else answer
+            replies |= self._replies(round_, call, results)
+            blocks[tuple(call.clients)] = from_message(total)
+        return dict(sorted(replies.items())), joined(list(down), blocks)
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run one test for every key of `down`.
@@ -107,7 +111,7 @@ class RayExecutor:
         Steps are pure functions, so what a lost worker has not answered is run again, by others.
 
         Args:
-            kind: the worker's method, "step" or "test".
+            kind: the worker's method: "step", "total" or "test".
             name: the step or test.
             round_: the round.
             down: each client's download.
@@ -147,16 +151,23 @@ class RayExecutor:
     ) -> list[Call]:
         """Divide clients among the workers that answer, and call these."""
         workers = self._pool.ready(len(clients))
-        shares = self._shares(round_, clients, workers)
-        if self._faults.reply_timeout_s is not None:
-            shares = [(worker, [client]) for worker, share in shares for client in share]
-            self._warm_up(workers)  # the time is for steps, not for a worker that starts
-        calls = []
+        images = self._images(round_)
+        seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
-        most = LARGE_CLIENTS_PER_CALL if is_large else CLIENTS_PER_CALL
-        for worker, share in _cut_to_calls(shares, most):
-            argument = self._share(worker, round_, share, *downloads)
-            calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
+        most = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
+        if self._faults.reply_timeout_s is not None:
+            most = 1
+            self._warm_up(workers)  # the time is for steps, not for a worker that starts
+        if kind == "total":
+            shares = shares_of_blocks(list(downloads[1]), seconds, len(workers), most)
+        else:
+            shares = shares_of_clients(seconds, len(workers), most)
+        calls = []
+        for turn in zip_longest(*shares):
+            for worker, share in zip(workers, turn, strict=True):
+                if share is not None:
+                    argument = self._share(worker, round_, share, *downloads)
+                    calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
     def _check_losses(self, losses: Counter[int], error: Exception) -> None:
@@ -177,6 +188,17 @@ class RayExecutor:
         for ref in [worker.warm_up.remote(self._experiment) for worker in workers]:
             with suppress(*LOST):  # its next call shows it
                 _answer(ref)
+
+    def _replies(self, round_: int, call: Call, answer: Sequence[Any] | None) -> dict[int, Reply]:
+        """Return a call's replies, keep the clients' next states, and learn from their times."""
+        if answer is None:
+            late = Failure(f"no reply within {self._faults.reply_timeout_s:g} s")
+            return dict.fromkeys(call.clients, Reply(failure=late))
+        results = [from_message(result) for result in answer]
+        for client, result in zip(call.clients, results, strict=True):
+            self._keep(client, result.state)
+        self._learn_rates(round_, call.clients, results)
+        return {c: result.reply for c, result in zip(call.clients, results, strict=True)}
 
     def _keep(self, client: int, state: Any) -> None:
         """Keep a client's next state, as its worker answered it."""
@@ -209,15 +231,6 @@ class RayExecutor:
         where = (str(self.states.folder), self.states.new_name()) if is_here else ()
         return Share(self._experiment, round_, clients, payloads, distinct, states, *where)
 
-    def _shares(
-        self, round_: int, clients: Sequence[int], workers: Sequence[Any]
-    ) -> list[tuple[Any, list[int]]]:
-        """Divide clients among workers, by their images and their architectures' rates."""
-        images = self._images(round_)
-        seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
-        shares = longest_first(seconds, len(workers))
-        return [(w, share) for w, share in zip(workers, shares, strict=True) if share]
-
     def _images(self, round_: int) -> Sequence[int]:
         """Return each client's number of training images in a round."""
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
@@ -239,33 +252,6 @@ class RayExecutor:
             ]
             rate = sum(seconds for seconds, _ in timed) / max(1, sum(number for _, number in timed))
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
-
-
-def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]:
-    """Return the clients of each worker: the longest first, to the worker with the least to do.
-
-    Args:
-        seconds: how long each client takes.
-        workers: the number of workers.
-    """
-    loads = [0.0] * workers
-    shares: list[list[int]] = [[] for _ in loads]
-    for client in sorted(seconds, key=lambda c: (-seconds[c], c)):
-        least = loads.index(min(loads))
-        shares[least].append(client)
-        loads[least] += seconds[client]
-    return shares
-
-
-def _cut_to_calls(shares: list[tuple[Any, list[int]]], most: int) -> list[tuple[Any, list[int]]]:
-    """Cut shares into calls of at most `most` clients, in turns between the workers."""
-    longest = max((len(share) for _, share in shares), default=0)
-    return [
-        (worker, share[start : start + most])
-        for start in range(0, longest, most)
-        for worker, share in shares
-        if start < len(share)
-    ]
 
 
 def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedray.config import Experiment, flatten
-from fedray.core import Downlinks
+from fedray.core import Downlinks, Payload, StateTree, Total, total_over
 from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
@@ -58,13 +58,18 @@ class SerialExecutor:
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`."""
-        replies = {}
-        for client, payload in down.items():
-            before = self.states.get(client)
-            replies[client], after = self._runtime.step(name, round_, client, before, payload)
-            if after is not None and after is not before:
-                self.states.put(client, after)
-        return replies
+        return {client: self._step(name, round_, client, sent) for client, sent in down.items()}
+
+    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+        """Run one client step for every key of `down`, and add up the uploads."""
+        replies: dict[int, Reply] = {}
+
+        def summand(client: int) -> StateTree | None:
+            reply = self._step(name, round_, client, down[client])
+            replies[client], summand = self._runtime.summed(reply)
+            return summand
+
+        return replies, total_over(list(down), summand)
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
         """Run a test for every key of `down`."""
@@ -76,3 +81,10 @@ class SerialExecutor:
     def close(self) -> None:
         """Free the states."""
         self.states.close()
+
+    def _step(self, name: str, round_: int, client: int, down: Payload | None) -> Reply:
+        before = self.states.get(client)
+        reply, after = self._runtime.step(name, round_, client, before, down)
+        if after is not None and after is not before:
+            self.states.put(client, after)
+        return reply

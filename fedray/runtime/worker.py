@@ -13,7 +13,7 @@ import ray
 import torch
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Payload
+from fedray.core import ClientState, Payload, StateTree, total_over
 from fedray.federation import Reply, ScoreReply
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
@@ -123,14 +123,26 @@ class Worker:
         Returns:
             A `StepResult` per client, small ones as messages.
         """
-        runtime, results = self._runtime(share.experiment), list[Any]()
-        for client, state, down in share.inputs():
-            started = time.perf_counter()
-            reply, new = runtime.step(name, share.round, client, state, down)
-            after = None if new is state or new is None else _kept(new, share, len(results))
-            seconds = time.perf_counter() - started
-            results.append(to_message(StepResult(reply, seconds, after)))
-        return results
+        results = self._results(name, share)
+        return [to_message(result) for result in results]
+
+    def total(self, name: str, share: Share) -> tuple[list[Any], Any]:
+        """Run one step for several clients, and add up their uploads.
+
+        Returns:
+            What `step` returns, without uploads, and their `Total`, a small one as a message.
+        """
+        runtime = self._runtime(share.experiment)
+        stream, results = self._results(name, share), list[Any]()
+
+        def summand(_: int) -> StateTree | None:
+            result = next(stream)
+            reply, summand = runtime.summed(result.reply)
+            results.append(to_message(result._replace(reply=reply)))
+            return summand
+
+        total = total_over(share.clients, summand)
+        return results, to_message(total)
 
     def test(self, name: str, share: Share) -> list[ScoreReply]:
         """Run one test for several clients."""
@@ -147,6 +159,15 @@ class Worker:
     def notices(self) -> list[str]:
         """Return this process's warnings since the last call."""
         return self._notices.take()
+
+    def _results(self, name: str, share: Share) -> Iterator[StepResult]:
+        """Run one step for several clients, one after the other."""
+        runtime = self._runtime(share.experiment)
+        for number, (client, state, down) in enumerate(share.inputs()):
+            started = time.perf_counter()
+            reply, new = runtime.step(name, share.round, client, state, down)
+            after = None if new is state or new is None else _kept(new, share, number)
+            yield StepResult(reply, time.perf_counter() - started, after)
 
     def _runtime(self, experiment: str) -> ClientRuntime:
         """Return what runs an experiment's steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.core import mean_of, total_of, weighed
+from fedray.core import mean_of, total_of, total_over, weighed
 
 
 def test_the_additions_by_hand():
@@ -13,6 +13,15 @@ def test_the_additions_by_hand():
     total = total_of(lambda value: {"x": torch.tensor(value).double()}, uploads)
     assert total.clients == (1, 5, 9)
     assert float(total["x"]) == 1.0
+
+
+def test_clients_without_upload_leave_no_trace():
+    summands = {4: None, 7: {"x": torch.ones(2)}, 8: None}
+    total = total_over([4, 7, 8], summands.__getitem__)
+    assert total.clients == (7,)
+    assert torch.equal(total["x"], torch.ones(2))
+    assert not total_over([4, 8], summands.__getitem__)
+    assert not total_over([], summands.__getitem__)
 
 
 def test_nested_sums_and_counters():

@@ -185,7 +185,7 @@ def stopped_after_round_1(out: Path, **changes: Any) -> None:
     running = session(out, **changes)
     rounds = running.rounds()
     next(rounds), next(rounds)
-    running._federation.algorithm.server_update = _dies
+    running._federation.algorithm.server_step = _dies
     with pytest.raises(Exception, match="the server died"):
         next(rounds)
 

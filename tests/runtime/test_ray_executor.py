@@ -1,15 +1,11 @@
-"""How clients are divided among workers, and which replies are late."""
+"""Which replies are late."""
 
 from __future__ import annotations
 
 import pytest
 
 from fedray.runtime import ray_executor
-from fedray.runtime.ray_executor import Call, _late, longest_first
-
-
-def test_the_longest_first_to_whoever_has_the_least_to_do():
-    assert longest_first({0: 1, 1: 5, 2: 2, 3: 2}, 2) == [[1], [2, 3, 0]]
+from fedray.runtime.ray_executor import Call, _late
 
 
 class StandInRay:

@@ -1,0 +1,81 @@
+"""How the clients of an exchange are divided among workers, and among calls of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from fedray.core import halves
+
+SLACK = 1.1
+"""How much longer than an even share a worker may take, so that it adds up larger blocks."""
+PARTS = (1, 2, 4, 8, 16)
+"""Blocks per worker that are tried, until the shares are even."""
+
+
+def shares_of_clients(
+    seconds: Mapping[int, float], workers: int, most: int
+) -> list[list[Sequence[int]]]:
+    """Return the calls of each worker, with at most `most` clients each.
+
+    Args:
+        seconds: how long each client takes.
+        workers: the number of workers.
+        most: the largest number of clients in a call.
+    """
+    return [
+        [share[start : start + most] for start in range(0, len(share), most)]
+        for share in longest_first(seconds, workers)
+    ]
+
+
+def shares_of_blocks(
+    everyone: Sequence[int], seconds: Mapping[int, float], workers: int, most: int
+) -> list[list[Sequence[int]]]:
+    """Return the calls of each worker, a block each, whose uploads the worker adds up.
+
+    A block is a whole subtree of the additions (`core.sums`). Blocks are as large as even shares
+    allow, since every block is one sum that travels.
+
+    Args:
+        everyone: the clients whose uploads are added, sorted.
+        seconds: how long each client that is called takes.
+        workers: the number of workers.
+        most: the largest number of clients in a block.
+    """
+    even = SLACK * sum(seconds.values()) / workers
+    for parts in PARTS:
+        blocks = list(_blocks(everyone, seconds, even / parts, most))
+        long = {n: sum(seconds[client] for client in block) for n, block in enumerate(blocks)}
+        shares = longest_first(long, workers)
+        if max(sum(long[number] for number in share) for share in shares) <= even:
+            break
+    return [[blocks[number] for number in sorted(share)] for share in shares]
+
+
+def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]:
+    """Return the items of each worker: the longest first, to the worker with the least to do.
+
+    Args:
+        seconds: how long each item takes.
+        workers: the number of workers.
+    """
+    loads = [0.0] * workers
+    shares: list[list[int]] = [[] for _ in loads]
+    for item in sorted(seconds, key=lambda each: (-seconds[each], each)):
+        least = loads.index(min(loads))
+        shares[least].append(item)
+        loads[least] += seconds[item]
+    return shares
+
+
+def _blocks(
+    everyone: Sequence[int], seconds: Mapping[int, float], longest: float, most: int
+) -> Iterator[Sequence[int]]:
+    """Yield the largest blocks of called clients that take at most `longest`; or one client."""
+    asked: Collection[int] = [client for client in everyone if client in seconds]
+    is_small = len(asked) <= most and sum(seconds[client] for client in asked) <= longest
+    if len(asked) == len(everyone) and (is_small or len(everyone) == 1):
+        yield everyone
+    elif asked:
+        for half in halves(everyone):
+            yield from _blocks(half, seconds, longest, most)
