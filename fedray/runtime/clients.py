@@ -104,8 +104,8 @@ class ClientRuntime:
         self, name: str, context: Client, state: ClientState, down: Payload | None
     ) -> tuple[Reply, ClientState]:
         """Run a step on copies of its arguments; check its results."""
-        algorithm, private = self.assembly.algorithm, PrivateCopies()
-        context.optimizer_state.update(private.of(state.optimizer))
+        algorithm, private = self.assembly.algorithm, PrivateCopies(self.device)
+        context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
         uplink, after = self.call(
             name,
             context,
@@ -139,7 +139,7 @@ class ClientRuntime:
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
     ) -> ScoreReply:
         """Run a test of `evaluation.testing` for one client; arguments and errors as of `step`."""
-        private = PrivateCopies()
+        private = PrivateCopies(self.device)
         try:
             context = self.client(client, round_)
             given = self._given(context, state)
@@ -244,7 +244,7 @@ def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
     lent = {tensor.data_ptr() for tensor in context.skeleton.tensors.values()}
 
     def own(tensor: Tensor) -> Tensor:
-        kept = private.original(tensor).detach().cpu()
+        kept = private.kept(tensor)
         if kept.dtype in UNKEPT:
             raise TypeError(f"the state holds {kept.dtype}, which is not kept; use float32")
         return kept.clone() if kept.data_ptr() in lent else kept  # the next client's weights

@@ -78,12 +78,16 @@ class Isolation:
 
 
 class PrivateCopies:
-    """Copies of a step's state and download, which the step may change in place.
+    """Copies of a step's state and download on its device, which the step may change in place.
 
     A failed step leaves the client's state as it was, and clients share their download.
+
+    Args:
+        device: where the step runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._originals: dict[int, tuple[Tensor, Tensor]] = {}
 
     def of(self, tree: StateTree) -> dict[str, Any]:
@@ -92,11 +96,12 @@ class PrivateCopies:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a copy, and remember its original."""
-        copied = tensor.clone()
+        copied = tensor.to(self._device, copy=True)
         self._originals[id(copied)] = (copied, tensor)
         return copied
 
-    def original(self, tensor: Tensor) -> Tensor:
-        """Return the original of an unchanged copy, so that clients go on sharing one tensor."""
-        copied, original = self._originals.get(id(tensor), (tensor, tensor))
-        return original if copied is tensor and torch.equal(copied, original) else tensor
+    def kept(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the CPU: of an unchanged copy its original, which clients share."""
+        on_cpu = tensor.detach().cpu()
+        copied, original = self._originals.get(id(tensor), (None, on_cpu))
+        return original if copied is tensor and torch.equal(on_cpu, original) else on_cpu
