@@ -46,6 +46,7 @@ from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
+from fedray.runtime.pretended_device import copies
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -388,6 +389,7 @@ class Conformance:
         yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
         yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
+        yield "copies", "no copy to it in the batch loop", lambda: check_copies(experiment)
 
     def _on_ray(self, workers: int) -> MakeExecutor:
         """Return what makes executors on so many workers; all are started once.
@@ -424,8 +426,31 @@ def check_device(experiment: Experiment) -> None:
         Violation: with the first difference.
         FedrayError: when a step mixes tensors of both devices.
     """
-    there = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):  # the one attention that both devices have
         here = trace(Assembly(experiment), serial)
-        on_device = trace(Assembly(experiment), partial(SerialExecutor, device=there), there)
-    compare(here, on_device, ROUNDING)
+    compare(here, _on_device(experiment), ROUNDING)
+
+
+def check_copies(experiment: Experiment) -> None:
+    """Check that no batch copies tensors to the accelerator: twice the batches, equal copies.
+
+    Raises:
+        Violation: with the numbers of copies.
+    """
+    numbers = []
+    for batch_size in (experiment.batch_size, experiment.batch_size // 2):
+        copies.take()
+        _on_device(experiment.model_copy(update={"batch_size": batch_size}))
+        numbers.append(copies.take())
+    if numbers[0] != numbers[1]:
+        raise Violation(
+            f"{numbers[0]} copies to the accelerator, and {numbers[1]} with twice the batches; "
+            "make or move tensors before the batches"
+        )
+
+
+def _on_device(experiment: Experiment) -> list[Trace]:
+    """Run on the pretended accelerator."""
+    there = pretended_device.device()
+    with sdpa_kernel(SDPBackend.MATH):
+        return trace(Assembly(experiment), partial(SerialExecutor, device=there), there)

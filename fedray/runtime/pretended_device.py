@@ -27,6 +27,10 @@ INDEXED = (
 )
 
 
+MOVING = (aten.copy_.default, *INDEXED)
+"""Operations that copy their CPU operands to the device."""
+
+
 class MixedDevicesError(RuntimeError):
     """An operation has operands on two devices, or a generator of another device."""
 
@@ -72,6 +76,9 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the CPU tensors that its operands hold."""
     written = [kwargs[name] if name in kwargs else args[place] for place, name in _writes(func)]
     check_operands(func, args, kwargs, written)
+    moves = func in MOVING and isinstance(args[0], Pretended)
+    if moves and not all(isinstance(tensor, Pretended) for tensor in _tensors(args)):
+        copies.add()
     stays = "device" not in kwargs or torch.device(kwargs["device"] or NAME).type == NAME
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
@@ -146,7 +153,28 @@ def _writes(func: Any) -> list[tuple[int, str]]:
     return [(i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write]
 
 
+class Copies:
+    """Counts the copies of CPU tensors to the device since the last `take`."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def add(self) -> None:
+        """Count one copy."""
+        self._number += 1
+
+    def take(self) -> int:
+        """Return the number, and begin again."""
+        number, self._number = self._number, 0
+        return number
+
+
+copies = Copies()
+
+
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    if isinstance(target, Pretended) and not isinstance(source, Pretended):
+        copies.add()
     into, numbers = (t.held if isinstance(t, Pretended) else t for t in (target, source))
     into.copy_(numbers)
     return target
