@@ -224,6 +224,34 @@ def test_so_is_no_step_whose_noise_differs_or_that_has_none(mode, seed, calls, u
     assert len(list(noisy(mode, seed, calls, Telling(upload=upload)).rounds())) == 3
 
 
+@pytest.mark.parametrize("mode", ["local", "central"])
+def test_only_a_call_that_releases_noised_numbers_costs_epsilon(mode):
+    def spent(upload: Payload) -> float:
+        run = noisy(mode, None, ([0, 1], [0, 1]), Telling(upload=upload))
+        list(run.rounds())
+        return run.accountant.spent(2).total
+
+    assert spent(Made(1)) == 0
+    assert spent(Weighed(torch.ones(2))) > 0
+
+
+class Sending(Algorithm):
+    """Sends each participant two numbers."""
+
+    name = "sending"
+
+    def downlink(self, state: Any, clients: Any, server: Any) -> Any:
+        return dict.fromkeys(clients, Weighed(torch.ones(2)))
+
+
+def test_what_was_sent_to_those_who_dropped_out_was_sent():
+    plan = Plan(1, 3, 1.0, 1, FaultConfig(drop=1.0))
+    run = Federation(Sending({}, {}), Clients(), Gate({}), plan, NoServer(), Streams(0))
+    _, one = run.rounds()
+    assert one.down.bytes == {"weights": 3 * 2 * 4}
+    assert events_of(one) == [(client, "dropped") for client in range(3)]
+
+
 def test_who_is_absent_is_one_event_in_however_many_exchanges():
     _, one = federation(1, drop=1.0).rounds()
     assert events_of(one) == [(client, "dropped") for client in range(3)]

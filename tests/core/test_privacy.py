@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedray.core import Call, Gate, Payload, Privacy, payload_field
-from fedray.core.privacy import clipped, exempt_fields, update_norm
+from fedray.core import KINDS, Call, Gate, Payload, Privacy, payload_field
+from fedray.core.privacy import clipped, exempt_fields, is_covered, update_norm
 
 D = 8
 
@@ -196,6 +196,13 @@ def test_what_nothing_covers_passes_as_it_is():
         "Pictures.labels",
         "Means.counts",
     ]
+
+
+def test_everything_but_images_and_statistics_is_covered():
+    covered = {kind for kind in KINDS if is_covered(kind, torch.ones(1))}
+    assert covered == {*KINDS} - {"images", "statistics"}
+    assert {"weights", "prompts", "prototypes"} <= covered
+    assert not is_covered("weights", torch.ones(1, dtype=torch.int64))
 
 
 def test_without_privacy_nothing_is_touched():

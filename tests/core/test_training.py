@@ -115,3 +115,24 @@ def test_batches_of_an_epoch(assemble, count, drop_last, sizes):
     found = batch_indices(count, config, torch.Generator().manual_seed(0), CPU)
     assert [len(batch) for batch in found] == sizes
     assert len(set(torch.cat(list(found)).tolist())) == sum(sizes)
+
+
+def test_every_client_and_round_has_random_views_of_its_own(assemble):
+    runtime = ClientRuntime(assemble("local", {"data.augment": "flip_crop", "rounds": 3}), CPU)
+
+    def views(client: int, round_: int) -> torch.Tensor:
+        """The first batch of the same images for every client and round."""
+        found = replace(runtime.client(client, round_), train=runtime.client(0, 1).train)
+        context = LocalContext(found, found.load(found.initial()), ClientState({}), None)
+        seen = []
+
+        def loss(batch):
+            seen.append(batch.inputs.values)
+            return F.cross_entropy(context.model(batch.inputs).logits, batch.labels)
+
+        fit(context, loss)
+        return torch.cat(seen).sum(dim=(1, 2, 3)).sort().values  # whatever the order of batches
+
+    assert torch.equal(views(0, 1), views(0, 1))
+    assert not torch.equal(views(0, 1), views(1, 1))
+    assert not torch.equal(views(0, 1), views(0, 2))

@@ -205,6 +205,14 @@ def test_clients_and_domains_without_test_images_count_in_nothing():
     assert found["accuracy_domains"] == own_test(scores)["local_accuracy"] == 0.5
 
 
+def test_a_domains_accuracy_is_right_answers_of_all_images_of_its_clients():
+    scores = {0: Score(0, 3), 1: Score(300, 300), 2: Score(1, 4)}
+    facts = DataFacts(domains={"art": [0, 1], "photo": [2]})
+    found = Domains().compute(Evaluated(facts, scores))
+    assert found["accuracy_art"] == 300 / 303
+    assert found["accuracy_domains"] == (300 / 303 + 1 / 4) / 2
+
+
 def test_statistics_of_domains_over_clients_by_hand():
     """Two clients of 3 and 300 images count alike, where the pooled accuracy follows the second."""
     scores = {0: Score(0, 3), 1: Score(300, 300), 2: Score(1, 4), 3: Score(0, 0)}

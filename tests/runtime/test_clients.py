@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import same
 
 from fedray.core import ClientState
 from fedray.runtime import devices
@@ -75,6 +76,21 @@ def test_what_a_step_may_not_return_is_a_clients_failure(assemble, monkeypatch, 
     reply, after = runtime.step("client_update", 1, 0, None, None)
     assert cause in reply.failure.cause
     assert after is None
+
+
+def test_a_state_keeps_no_memory_of_the_model_that_the_next_client_loads(assemble, monkeypatch):
+    runtime = ClientRuntime(assemble("local", {"model.group": "mlp"}), CPU)
+
+    def step(client, state, down):
+        model = client.load(state.model)
+        return None, ClientState(state.model, dict(client.weights(model)))
+
+    monkeypatch.setattr(runtime.assembly.algorithm, "client_update", step)
+    _, first = runtime.step("client_update", 1, 0, None, None)
+    kept = {name: tensor.clone() for name, tensor in first.memory.items()}
+    other = ClientState({name: tensor + 1 for name, tensor in kept.items()})
+    runtime.step("client_update", 1, 1, other, None)
+    assert same(first.memory, kept)
 
 
 VALIDATED = {"data.validation_fraction": 0.2, "evaluation.global_test": True}
