@@ -10,7 +10,7 @@ round has several exchanges overrides `round`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -161,6 +161,14 @@ class Algorithm:
         """Run once before the first round; return the server's next state."""
         return state
 
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give clients what they keep, with `exchange.give`; return the server's next state.
+
+        Called after `prepare`, before every round, and before clients are tested, so that clients
+        that failed or joined later get their gifts.
+        """
+        return state
+
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Run one round: downlink, client step, server step; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
@@ -180,6 +188,10 @@ class Algorithm:
     def init_client(self, client: Client) -> ClientState:
         """Return a client's state before its first step: the initial weights."""
         return ClientState(client.initial())
+
+    def keep(self, client: Client, state: ClientState, down: Payload) -> tuple[None, ClientState]:
+        """Receive a gift: put its fields into the client's memory."""
+        return None, replace(state, memory={**state.memory, **vars(down)})
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load the weights that a round, or a test, of the client starts from: its own."""

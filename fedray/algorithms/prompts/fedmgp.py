@@ -65,6 +65,7 @@ from fedray.core import (
     Trained,
     Uplinks,
     algorithms,
+    held_versions,
     payload_field,
 )
 from fedray.models import ClassifierOutput
@@ -106,13 +107,6 @@ class SelectedGroups(Payload):
         self.require_within("samples", 1, call.samples)
 
 
-@dataclass(frozen=True)
-class WriteBackDone(Payload):
-    """That a client has taken over P~."""
-
-    done: int = payload_field("statistics", reveals="that the client was there")
-
-
 @algorithms.add
 class FedMGP(PromptMethod, LocalTraining):
     """Several groups of prompts; s of them are averaged by rank."""
@@ -121,7 +115,7 @@ class FedMGP(PromptMethod, LocalTraining):
     title = "FedMGP"
     paper = "Bo et al., NeurIPS 2025, arXiv:2511.00480"
     travels = "s of G groups of text and visual prompts"
-    uploads = (SelectedGroups, WriteBackDone)
+    uploads = (SelectedGroups,)
     downloads = (GlobalGroups,)
 
     class HParams(HyperParameters):
@@ -228,13 +222,13 @@ class FedMGP(PromptMethod, LocalTraining):
         """P~ of the last round, to those who do not have it; nobody has any before round 2."""
         if not state:
             return dict.fromkeys(clients)
-        groups = GlobalGroups(state["prompts"])
-        return {client: None if state["holders"][client] else groups for client in clients}
+        groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
+        return {c: None if held[c] == state["version"] else groups for c in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """P~ of this round, Eq. (9), which no client holds yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
-        return {"prompts": mean, "holders": torch.zeros(self.setting.clients, dtype=torch.bool)}
+        return {**state, "prompts": mean, "version": torch.tensor(server.round)}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Train and draw; average by rank; write back to those whose groups arrived (Algorithm 1).
@@ -247,10 +241,9 @@ class FedMGP(PromptMethod, LocalTraining):
             return state
         state = self.server_update(state, uplinks, exchange.server)
         reached = [client for client in exchange.participants if client in uplinks]
-        done = exchange.call("write_back", dict.fromkeys(reached, GlobalGroups(state["prompts"])))
-        holders = state["holders"].clone()
-        holders[list(done)] = True
-        return {**state, "holders": holders}
+        down = dict.fromkeys(reached, GlobalGroups(state["prompts"]))
+        version = exchange.server.round
+        return exchange.give(state, "prompts", down, version=version, step="write_back")
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -314,12 +307,12 @@ class FedMGP(PromptMethod, LocalTraining):
 
     def write_back(
         self, client: Client, state: ClientState, down: GlobalGroups
-    ) -> tuple[WriteBackDone, ClientState]:
+    ) -> tuple[None, ClientState]:
         """Put P~ into the slots that were drawn, rank by rank, and remember it."""
         groups = {modality: prompts.clone() for modality, prompts in state.model.items()}
         for modality, prompts in down.prompts.items():
             groups[modality][state.memory["drawn"][modality]] = prompts
-        return WriteBackDone(1), ClientState(groups, {**state.memory, "known": down.prompts})
+        return None, ClientState(groups, {**state.memory, "known": down.prompts})
 
 
 def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
