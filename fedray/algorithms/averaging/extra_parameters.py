@@ -15,7 +15,6 @@ from fedray.algorithms.averaging.fedavg import (
     select,
 )
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -46,11 +45,6 @@ class ExtendedUpdate(TrainedModel):
     """A trained model and trained extra parameters."""
 
     extra: Mapping[str, Tensor] = payload_field("weights")
-
-    def check(self, call: Call) -> None:
-        """Check the names and shapes of the extra parameters."""
-        super().check(call)
-        self.require_like("extra", call.down.extra)
 
 
 class ExtraParameters(FedAvg):

@@ -52,7 +52,6 @@ from fedray.algorithms.averaging.fedavg import (
     weighted_mean,
 )
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -102,10 +101,6 @@ class LabelDistribution(Payload):
         dtype=torch.float64,
         reveals="which classes the client holds, and in what proportions",
     )
-
-    def check(self, call: Call) -> None:
-        """Check that shares are in [0, 1]."""
-        self.require_within("shares", 0, 1)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
 from fedray.config import LearningRate
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -70,11 +69,6 @@ class ControlledUpdate(TrainedModel):
         "weights",
         reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
-
-    def check(self, call: Call) -> None:
-        """Check the names and shapes of the variate."""
-        super().check(call)
-        self.require_like("moved", call.down.control)
 
 
 @algorithms.add

@@ -33,7 +33,6 @@ from torch import Tensor
 from fedray.config import LossWeight
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -67,10 +66,6 @@ class ClassOutputs(Payload):
     outputs: Tensor = payload_field(
         "logits", "c C", reveals="how its model mistakes each of its classes for the others"
     )
-
-    def check(self, call: Call) -> None:
-        """Check the class numbers."""
-        self.require_classes("classes", call)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -75,7 +74,6 @@ from fedray.models import (
     Classifier,
     ClassifierOutput,
     WithAuxiliary,
-    buffer_names,
     tensor_names,
     undrawn_linear,
 )
@@ -120,33 +118,6 @@ class SmallModelUpdate(Payload):
     )
     buffers: Mapping[str, Tensor] = payload_field("statistics")
     samples: int = payload_field("statistics", reveals="how many images the client has")
-
-    def check(self, call: Call) -> None:
-        """Check the update's names and shapes, whole or in factors, and the numbers."""
-        algorithm, skeleton = call.algorithm, call.client.skeleton
-        assert isinstance(algorithm, FedKD)
-        names = algorithm.shared(skeleton.model) - buffer_names(skeleton.model)
-        expected = {
-            name: _expected_parts(tensor, self.update.get(name), algorithm.hp)
-            for name, tensor in select(skeleton.tensors, names).items()
-        }
-        self.require_like("update", expected)
-        self.require_like("buffers", call.down.buffers)
-        self.require_within("samples", 1, call.samples)
-
-
-def _expected_parts(tensor: Tensor, parts: Any, hp: FedKD.HParams) -> dict[str, Tensor]:
-    """Return tensors of the shapes that an update of `tensor` has, given the rank of `parts`."""
-    singular = parts.get("s") if isinstance(parts, Mapping) else None
-    if not hp.compress or tensor.dim() < 2 or not isinstance(singular, Tensor):
-        return {"whole": tensor}
-    *batch, m, n = as_matrices(tensor, hp.convolutions).shape
-    rank = min(m, n, *singular.shape[-1:])
-    shapes = {"u": (*batch, m, rank), "s": (*batch, rank), "v": (*batch, rank, n)}
-    return {
-        name: torch.empty(shape, dtype=tensor.dtype, device="meta")
-        for name, shape in shapes.items()
-    }
 
 
 @algorithms.add

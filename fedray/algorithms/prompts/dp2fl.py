@@ -50,7 +50,6 @@ from torch import Tensor
 from fedray.algorithms.prompts.maple import CoupledPrompts
 from fedray.config import Tree
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -91,12 +90,6 @@ class ValidationImages(Payload):
         reveals="the client's validation images themselves",
     )
     labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, reveals="their labels")
-
-    def check(self, call: Call) -> None:
-        """Check that every validation image has a label, which is a class."""
-        assert call.client.validation is not None
-        self.require_like("labels", call.client.validation.labels)
-        self.require_within("labels", 0, call.client.setting.num_classes - 1)
 
 
 @dataclass(frozen=True)
@@ -147,13 +140,6 @@ class TrainedDualPrompts(DualPrompts):
         reveals="how well these do on the images of every client that it holds",
     )
     initial_loss: float = payload_field("statistics")
-
-    def check(self, call: Call) -> None:
-        """Check the prompts' sizes and the losses."""
-        self.require_like("task", call.down.task)
-        self.require_like("data", call.down.data)
-        self.require_within("losses", NOT_MEASURED)
-        self.require_within("initial_loss", 0)
 
 
 @algorithms.add

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedray.algorithms.losses import similarity_analysis
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     LocalContext,
@@ -51,11 +50,6 @@ class ClassFeatures(Payload):
         "image, from which a reader with the model can reconstruct it",
     )
 
-    def check(self, call: Call) -> None:
-        """Check the class numbers."""
-        super().check(call)
-        self.require_classes("classes", call)
-
 
 @dataclass(frozen=True)
 class LocalPrototypes(ClassFeatures):
@@ -68,11 +62,6 @@ class LocalPrototypes(ClassFeatures):
     counts: Tensor = payload_field(
         "statistics", "c", dtype=torch.int64, reveals="how many images of each class it has"
     )
-
-    def check(self, call: Call) -> None:
-        """Check the counts."""
-        super().check(call)
-        self.require_within("counts", 1, call.samples)
 
 
 @dataclass(frozen=True)
