@@ -143,7 +143,6 @@ def stripped(upload: Payload) -> Payload:
         (stripped, "TrainedModel has other fields than declared: 'samples'"),
         (field("weights", first(Tensor.to_sparse)), "is a tensor of another kind"),
         (field("weights", first(entry(float("nan")))), "holds a NaN or an infinity"),
-        (field("weights", first(lambda t: {"inner": t})), "is a dict, expected a tensor"),
         (field("weights", lambda m: {**m, "w": CPU}), "weights.w is a device, expected a tensor"),
         (field("weights", lambda m: torch.ones(1)), "is a Tensor, expected a mapping of tensors"),
         (field("samples", float), "TrainedModel.samples is a float, expected an int"),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompting import initial_prompts, prompted_model
 
+from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.dp2fl import (
     NOT_MEASURED,
     TrainedDualPrompts,
@@ -26,7 +27,6 @@ from fedray.algorithms.prompts.dp2fl import (
     neighbours,
     raw_weights,
     task_weights,
-    weighted_sum,
 )
 from fedray.core import ClientState, fit
 from fedray.errors import UserError

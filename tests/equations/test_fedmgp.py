@@ -10,7 +10,7 @@ from clips import CPU
 from prompting import initial_prompts, loss_of
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import client_weights
+from fedray.algorithms.mean import client_weights
 from fedray.algorithms.prompts.fedmgp import (
     GlobalGroups,
     SelectedGroups,

@@ -18,17 +18,12 @@ from fedray.core import (
     Client,
     ClientState,
     Downlinks,
-    HyperParameters,
     LocalContext,
     PayloadTypes,
     Server,
     ServerState,
-    StateTree,
-    Total,
     Trained,
-    mean_of,
     payload_field,
-    weighed,
     with_extra,
 )
 
@@ -55,6 +50,7 @@ class ExtraParameters(FedAvg):
 
     uploads: ClassVar[PayloadTypes] = (ExtendedUpdate,)
     downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
+    averaged = ("model", "extra")
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Their initial values, by names that no model has; the only hook a method overrides."""
@@ -78,17 +74,3 @@ class ExtraParameters(FedAvg):
         update, kept = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
         return ExtendedUpdate(**vars(update), extra=extra), kept
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """As FedAvg: the extra parameters are averaged with the same weights."""
-        return super().means_equally(hparams)
-
-    def summand(self, upload: Any) -> StateTree:
-        """As FedAvg, of the extra parameters too."""
-        return {**super().summand(upload), "extra": weighed(upload.extra, self.weight(upload))}
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The means of models and of extra parameters, with the same weights."""
-        extra = mean_of(total["extra"], total["weight"], state["extra"])
-        return {**super().server_step(state, total, server), "extra": extra}

@@ -47,10 +47,9 @@ from fedray.algorithms.averaging.fedavg import (
     FedAvg,
     GlobalModel,
     TrainedModel,
-    client_weights,
     select,
-    weighted_mean,
 )
+from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.core import (
     Client,
     ClientState,
@@ -214,7 +213,8 @@ class FedConcat(FedAvg):
         uplinks = exchange.call("train_head", self.downlink(state, ready, exchange.server))
         if not uplinks:
             return state
-        return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), uplinks)}
+        heads = {client: upload.model for client, upload in uplinks.items()}
+        return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Give the encoders to everyone in the third stage, and again when their images change."""

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
+from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 from fedray.core import (
     Batch,
@@ -87,7 +88,7 @@ class Scaffold(FedAvg):
     class HParams(FedAvg.HParams):
         """SCAFFOLD's hyper-parameters."""
 
-        weights: Literal["samples", "uniform"] = "uniform"
+        weights: Weights = "uniform"
         """Weights of the mean: equal (paper), or n_k/n (NIID-Bench)."""
         lr_server: LearningRate = 1.0
         """η_g, step of the server; 1 takes the mean of the clients' models. Paper: 1."""

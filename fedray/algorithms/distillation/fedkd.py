@@ -44,12 +44,11 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import (
     GlobalModel,
-    client_weights,
-    mean_tensors,
     select,
 )
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
+from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.config import Tree
 from fedray.core import (
     Batch,
@@ -204,11 +203,11 @@ class FedKD(MutualLearning):
             for client, upload in uplinks.items()
         }
         buffers = {client: upload.buffers for client, upload in uplinks.items()}
-        moved = mean_tensors(weights, updates)
+        moved = weighted_mean(weights, updates)
         step = {name: self.factors(mean, server.round) for name, mean in moved.items()}
         return {
             **state,
-            "model": {**stepped(model, step), **mean_tensors(weights, buffers)},
+            "model": {**stepped(model, step), **weighted_mean(weights, buffers)},
             "step": step,
             "version": state["version"] + 1,
         }

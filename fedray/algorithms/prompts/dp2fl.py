@@ -3,7 +3,7 @@
 "DP2FL: Dual Prompt Personalized Federated Learning in Foundation Models", arXiv:2504.16357.
 
     Eq. (3)  -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
-    Eq. (4)  -> weighted_sum
+    Eq. (4)  -> weighted_sum    (mean.py)
     Eq. (5)  -> task_weights
     Eq. (6)  -> neighbours      PC: clients whose prompts lower the loss
     Eq. (7)  -> neighbours      RNC: those that raise it by less than a factor alpha
@@ -47,6 +47,7 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.maple import CoupledPrompts
 from fedray.config import Tree
 from fedray.core import (
@@ -455,15 +456,6 @@ def task_weights(losses: Tensor) -> Tensor:
     else:
         weights[counted] = (total - rows[counted]) / (total * (count - 1))
     return weights
-
-
-def weighted_sum(weights: Tensor, prompts: Tensor) -> Tensor:
-    """PT = sum_k w_k Pt~_k of prompts [K, p], Eq. (4); PD likewise.
-
-    Prompts of weight 0 are left out: they may not be finite, and 0 times NaN is NaN.
-    """
-    column = weights.unsqueeze(1)
-    return (column * prompts.masked_fill(column == 0, 0)).sum(0)
 
 
 def neighbours(losses: Tensor, initial_loss: float, alpha: float) -> tuple[Tensor, Tensor]:

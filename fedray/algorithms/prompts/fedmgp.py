@@ -46,7 +46,7 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import client_weights
+from fedray.algorithms.mean import Weights, client_weights
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.core import (
     Batch,
@@ -141,7 +141,7 @@ class FedMGP(PromptMethod, LocalTraining):
         """Over the server's groups: sum (Eq. 7), or the largest (code)."""
         same_draw: StrictBool = False
         """Whether text and vision draw from one stream (code)."""
-        weights: Literal["samples", "uniform"] = "samples"
+        weights: Weights = "samples"
         """Of Eq. (9): n_c (paper), or equal (code)."""
         inference: Inference = "logits"
         """logits: mean over groups (code); prob: mean of probabilities (Eq. 6); max_logits: the

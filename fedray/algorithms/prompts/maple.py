@@ -4,7 +4,7 @@ Khattak et al., "MaPLe: Multi-modal Prompt Learning", CVPR 2023, arXiv:2210.0311
 (arXiv:2504.16357) trains these prompts and compares itself with methods that train the same.
 
     Coupling F -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
-    averaging of the prompts -> weighted_mean  (averaging/fedavg.py)
+    averaging of the prompts -> weighted_mean  (mean.py)
     with FedProx, mu/2 ||p - p_t||² -> proximal_term  (averaging/fedprox.py)
 
 Deviations:

@@ -5,7 +5,7 @@ IEEE Transactions on Mobile Computing 2023, arXiv:2208.11625. Prompts as in CoOp
 2022): "X X ... X {class}." with the m words in front replaced.
 
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
-    averaging of p -> weighted_mean  (averaging/fedavg.py)
+    averaging of p -> weighted_mean  (mean.py)
     with FedProx, mu/2 ||p - p_t||² -> proximal_term  (averaging/fedprox.py)
 
 Deviations:
