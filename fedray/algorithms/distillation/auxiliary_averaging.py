@@ -85,7 +85,7 @@ class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
     one_model = False
 
     class HParams(AuxiliaryTraining.HParams, FedAvg.HParams):
-        """Those of both."""
+        """Those of both, which subclasses extend."""
 
     hp: HParams
 

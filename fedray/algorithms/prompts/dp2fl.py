@@ -48,7 +48,7 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray.algorithms.mean import weighted_sum
-from fedray.algorithms.prompts.maple import CoupledPrompts
+from fedray.algorithms.prompts.prompt_averaging import CoupledPrompts
 from fedray.config import Tree
 from fedray.core import (
     Client,

@@ -30,11 +30,6 @@ class FedCLIP(PromptMethod, FedAvg):
     paper = "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485"
     travels = "an adapter of image features"
 
-    class HParams(FedAvg.HParams):
-        """FedCLIP has only FedAvg's."""
-
-    hp: HParams
-
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """An adapter."""
         return AdapterClip(clip, class_names)

@@ -6,10 +6,9 @@ Federated Learning", ICLR 2025.
     Eq. (6) -> cosines
     Eq. (7) -> text_contrast
 
-The text embeddings T are sent once, before the first round; the model has no classifier. The
-combinations with FedProx and MOON take their regularisers as they are. In FedGLCL-L (`fedglcl_l`,
-Table 4) the clients train the text encoder too. With a U-Net every pixel is a sample: its V
-features are aligned with T, and the loss is the mean over pixels (Table 19).
+The text embeddings T are given once, before the first round; the model has no classifier. In
+FedGLCL-L (`fedglcl_l`, Table 4) the clients train the text encoder too. With a U-Net every pixel is
+a sample: its V features are aligned with T, and the loss is the mean over pixels (Table 19).
 
 Deviations:
     - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
@@ -40,8 +39,6 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.averaging.fedprox import FedProx
-from fedray.algorithms.averaging.moon import Moon
 from fedray.algorithms.losses import cosine_matrix, softmax_loss
 from fedray.config import Temperature
 from fedray.core import (
@@ -136,38 +133,6 @@ class FedGLCL(FedAvg):
         """T [C, V] as the client has it now."""
         vectors: Tensor = local.state.memory["text"]
         return vectors
-
-
-@algorithms.add
-class FedGLCLProx(FedProx, FedGLCL):
-    """FedGLCL with FedProx's proximal term (FedGLCL Table 2)."""
-
-    name = "fedglcl_fedprox"
-    title = "FedGLCL + FedProx"
-    paper = FedGLCL.paper
-    travels = FedGLCL.travels
-    dense = True
-
-    class HParams(FedProx.HParams, FedGLCL.HParams):
-        """Those of both; μ = 0 is FedGLCL."""
-
-    hp: HParams
-
-
-@algorithms.add
-class FedGLCLMoon(Moon, FedGLCL):
-    """FedGLCL with MOON's contrast of models (FedGLCL Table 2)."""
-
-    name = "fedglcl_moon"
-    title = "FedGLCL + MOON"
-    paper = FedGLCL.paper
-    travels = FedGLCL.travels
-    requires = Requires(text=True, head=False)
-
-    class HParams(Moon.HParams, FedGLCL.HParams):
-        """Those of both; μ = 0 is FedGLCL."""
-
-    hp: HParams
 
 
 @algorithms.add
