@@ -17,6 +17,7 @@ from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
     Algorithm,
     Downlinks,
+    Exchange,
     Gate,
     Payload,
     Server,
@@ -240,13 +241,14 @@ class Federation:
         return self._downloads(server, self.snapshot.server)
 
     def _begin(self, exchange: RoundExchange) -> ServerState:
-        return self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
+        state = self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
+        return self.algorithm.give(state, exchange)
 
     def _go_on(self, exchange: RoundExchange) -> ServerState:
         state = self.snapshot.server
         if self.plan.revertible:  # a checkpoint may still be written from it
             state = map_tensors(Tensor.clone, state)
-        return self.algorithm.round(state, exchange)
+        return self.algorithm.round(self.algorithm.give(state, exchange), exchange)
 
     def _round(
         self,
@@ -292,6 +294,9 @@ class Federation:
         self, exchange: RoundExchange, state: ServerState, started: float
     ) -> tuple[Round, Snapshot]:
         """Test and measure; return the round's record and the federation after it."""
+        is_evaluated = self.plan.is_evaluated(exchange.round)
+        if is_evaluated:
+            state = self.algorithm.give(state, exchange)
         snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
@@ -300,7 +305,7 @@ class Federation:
             facts, train_losses=exchange.train_losses, spent=spent, lr=lr, select=self.plan.select
         )
         analysis = Analysis()
-        if self.plan.is_evaluated(exchange.round):
+        if is_evaluated:
             evaluated = self._evaluate(exchange, state, evaluated)
             if isinstance(self.algorithm, Analysed):
                 analysis = self.algorithm.analyse(state, exchange.server)
@@ -421,8 +426,8 @@ def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(reported) / len(reported) for name, reported in values.items()}
 
 
-class RoundExchange:
-    """The calls of one round, with the scenario's faults and the traffic (`core.Exchange`)."""
+class RoundExchange(Exchange):
+    """The calls of one round, with the scenario's faults and the traffic."""
 
     def __init__(
         self,
@@ -435,6 +440,7 @@ class RoundExchange:
         self.participants = participants
         self.everyone: Sequence[int] = federation.plan.joined(round_)
         self.replied: set[int] = set()
+        self.absent: set[int] = set()
         self.server = replace(federation.server, round=round_, joined=self.everyone)
         self.late = list(late)
         self.up = Traffic()
@@ -488,6 +494,7 @@ class RoundExchange:
         passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
         self.down = Traffic.total([self.down, *traffic.values()])
         absent = {client for client in passed if self._strikes("drop", client)}
+        self.absent |= absent
         dropped = [Event(client, "dropped") for client in sorted(absent)]
         self.events += [event for event in dropped if event not in self.events]  # once a round
         return {client: payload for client, payload in passed.items() if client not in absent}

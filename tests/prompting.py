@@ -15,6 +15,7 @@ from fedray.core import (
     Call,
     Client,
     Downlinks,
+    Exchange,
     LocalContext,
     LocalTraining,
     Payload,
@@ -70,7 +71,7 @@ def trained_numbers(assembly: Assembly) -> int:
     return sum(prompt.numel() for prompt in prompted_model(assembly).parameters())
 
 
-class Alone:
+class Alone(Exchange):
     """An exchange with one client, whose payloads pass the gate.
 
     Args:
@@ -85,6 +86,7 @@ class Alone:
     def __init__(self, assembly: Assembly, client: Client) -> None:
         self.server = replace(assembly.server(CPU), round=1)
         self.participants = self.everyone = self.replied = [client.id]
+        self.absent = ()
         self.down, self.up = Traffic(), Traffic()
         self._assembly, self._client = assembly, client
         self._state = assembly.algorithm.init_client(client)

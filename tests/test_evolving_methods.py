@@ -83,7 +83,7 @@ def test_validation_images_that_their_owners_no_longer_have_are_not_measured(run
         assert asked == have_asked
         if round_ == LAST:
             assert len(asked) == 2
-        holds = done.servers[round_]["holds"]
+        holds = done.assembly.algorithm._holds(done.servers[round_])
         for client in done.results[round_].participants:
             measured = {owner for owner in range(4) if holds[client, owner]}
             assert measured == asked, "a client measures on what its owners have now"

@@ -120,7 +120,11 @@ def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
     for owner in reversed(params.__mro__):
         if not issubclass(owner, BaseModel) or owner is BaseModel:
             continue
-        body = ast.parse(dedent(inspect.getsource(owner))).body[0]
+        try:
+            source = inspect.getsource(owner)
+        except OSError:  # joined from its bases
+            continue
+        body = ast.parse(dedent(source)).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, after in zip(body.body, body.body[1:], strict=False):
             text = _literal(after)

@@ -51,7 +51,7 @@ from fedray.core.payload import (
 )
 from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule, schedules
-from fedray.core.server import Downlinks, Exchange, Server, Uplinks
+from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.sums import (
     Total,

@@ -9,10 +9,13 @@ round has several exchanges overrides `round`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from pydantic import create_model
 from torch import Tensor
 
 from fedray.config import Frozen, Tree
@@ -116,13 +119,17 @@ class Algorithm:
     state it again (`CLAIMS`), since what it adds may need one feature per image."""
 
     class HParams(HyperParameters):
-        """The hyper-parameters of a method that has none."""
+        """The hyper-parameters of a method that has none.
+
+        A method that declares no class of its own has those of all its bases; where two bases
+        give a default, the one that comes first in the method resolution order counts.
+        """
 
     hp: HyperParameters
     """The hyper-parameters; a subclass declares them again with its own type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the declarations of payloads, and reset claims that the class must repeat.
+        """Check payloads, join the bases' hyper-parameters, reset claims that must be repeated.
 
         Raises:
             TypeError: if a payload has a field that cannot travel.
@@ -130,6 +137,8 @@ class Algorithm:
         super().__init_subclass__(**kwargs)
         for payload in (*cls.uploads, *cls.downloads):
             payload.declared()
+        if "HParams" not in vars(cls):
+            cls.HParams = joint_hparams(cls)  # type: ignore[misc, assignment]
         for claim, steps in CLAIMS.items():
             for base in cls.__mro__:
                 if claim in vars(base):
@@ -161,6 +170,14 @@ class Algorithm:
         """Run once before the first round; return the server's next state."""
         return state
 
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give clients what they keep, with `exchange.give`; return the server's next state.
+
+        Called after `prepare`, before every round, and before clients are tested, so that clients
+        that failed or joined later get their gifts.
+        """
+        return state
+
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Run one round: downlink, client step, server step; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
@@ -181,6 +198,10 @@ class Algorithm:
         """Return a client's state before its first step: the initial weights."""
         return ClientState(client.initial())
 
+    def keep(self, client: Client, state: ClientState, down: Payload) -> tuple[None, ClientState]:
+        """Receive a gift: put its fields into the client's memory."""
+        return None, replace(state, memory={**state.memory, **vars(down)})
+
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load the weights that a round, or a test, of the client starts from: its own."""
         return LocalContext(client, client.load(state.model), state, down)
@@ -199,6 +220,30 @@ class Algorithm:
             local: the client, its model, its state and its download.
         """
         return output.logits
+
+
+def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
+    """Return one class with the hyper-parameters of all bases of a method."""
+    bases = [base.HParams for base in method.__bases__ if issubclass(base, Algorithm)]
+    declared = [base for base in dict.fromkeys(bases) if base is not Algorithm.HParams]
+    parents = tuple(
+        base
+        for base in declared
+        if not any(base is not other and issubclass(other, base) for other in declared)
+    )
+    if len(parents) < 2:
+        return parents[0] if parents else Algorithm.HParams
+    make = partial(create_model, "HParams", __base__=parents, __module__=method.__module__)
+    joint = make()
+    first: dict[str, Any] = {}  # pydantic prefers a parent's inherited field to another's own
+    for name, info in joint.model_fields.items():
+        owner: Any = next(k for k in joint.__mro__ if name in inspect.get_annotations(k))
+        own = owner.model_fields[name]
+        if repr(own) != repr(info):
+            first[name] = (own.annotation, own)
+    joint = make(**first)
+    joint.__qualname__ = f"{method.__qualname__}.HParams"
+    return cast(type[HyperParameters], joint)
 
 
 CLAIMS: Mapping[str, tuple[str, ...]] = {

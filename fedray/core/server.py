@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedray.core.client import Setting
 from fedray.core.payload import Payload
-from fedray.core.state import Tensors
+from fedray.core.state import ServerState, Tensors
 from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
@@ -89,25 +90,25 @@ class Server:
         return self.empty(self.architecture)
 
 
-class Exchange(Protocol):
-    """The interface of one round for a method: its participants, and calls of their steps."""
+class Exchange(ABC):
+    """One round for a method: its participants, calls of their steps, and gifts that they keep.
 
-    @property
-    def server(self) -> Server:
-        """The server's side of this round."""
+    Attributes:
+        server: the server's side of this round.
+        participants: ids of the clients that take part in this round, sorted.
+        everyone: ids of all clients that have joined, sorted.
+        replied: ids of the clients whose step succeeded in the last call, with or without an
+            upload.
+        absent: ids of the clients that a call of this round did not reach.
+    """
 
-    @property
-    def participants(self) -> Sequence[int]:
-        """Ids of the clients that take part in this round, sorted."""
+    server: Server
+    participants: Sequence[int]
+    everyone: Sequence[int]
+    replied: Collection[int]
+    absent: Collection[int]
 
-    @property
-    def everyone(self) -> Sequence[int]:
-        """Ids of all clients that have joined, sorted."""
-
-    @property
-    def replied(self) -> Collection[int]:
-        """Ids of the clients whose step succeeded in the last call, with or without an upload."""
-
+    @abstractmethod
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Send each client its payload, run the method's client step, and return the uploads.
 
@@ -119,5 +120,51 @@ class Exchange(Protocol):
             Uploads sorted by client id, without clients that did not reply.
         """
 
+    @abstractmethod
     def total(self, step: str, down: Downlinks) -> Total:
-        """Return the sums over the uploads of a call; of a `SummingMethod`."""
+        """Call as `call` does, and return the sums over the uploads; for a `SummingMethod`."""
+
+    def give(
+        self,
+        state: ServerState,
+        name: str,
+        payloads: Downlinks,
+        *,
+        version: int = 0,
+        step: str = "keep",
+    ) -> ServerState:
+        """Send a gift to the clients that do not hold it; return the state that notes who does.
+
+        A client holds the gift once its step has succeeded. A client that fails or is absent gets
+        the gift when the method gives it again.
+
+        Args:
+            state: the server's state; its entry "given" is `{name: versions [N]}`.
+            name: the gift's name.
+            payloads: the gift of each client that needs it, by id.
+            version: number of the gift's content; clients with another one get this one.
+            step: the client step that receives the gift; see `Algorithm.keep`.
+        """
+        held = held_versions(state, name, self.server.setting)
+        lacking = {
+            client: payload
+            for client, payload in payloads.items()
+            if held[client] != version and client not in self.absent
+        }
+        if not lacking:
+            return state
+        self.call(step, lacking)
+        return self.acknowledge(state, name, version)
+
+    def acknowledge(self, state: ServerState, name: str, version: int) -> ServerState:
+        """Return the state that notes a gift's version for all who replied to the last call."""
+        held = held_versions(state, name, self.server.setting).clone()
+        held[sorted(self.replied)] = version
+        return {**state, "given": {**state.get("given", {}), name: held}}
+
+
+def held_versions(state: ServerState, name: str, setting: Setting) -> Tensor:
+    """Return the version of a gift that each client holds, int64 [N]; -1 for none."""
+    nobody = torch.full((setting.clients,), -1)
+    held: Tensor = state.get("given", {}).get(name, nobody)
+    return held

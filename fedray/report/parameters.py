@@ -162,7 +162,7 @@ def _training_round(
     """The server's state after what precedes round 1, and the round that is counted."""
     method, everyone = federation.algorithm, federation.plan.joined(0)
     exchange = RoundExchange(federation, 0, everyone)
-    state = method.prepare(method.init_server(exchange.server), exchange)
+    state = method.give(method.prepare(method.init_server(exchange.server), exchange), exchange)
     state = method.round(state, RoundExchange(federation, 1, participants))
     if not executor.seen:
         executor.count_anew()

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompting import initial_prompts, prompted_model
 
+from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.dp2fl import (
+    NOT_MEASURED,
     TrainedDualPrompts,
     data_weights,
     embed,
@@ -25,7 +27,6 @@ from fedray.algorithms.prompts.dp2fl import (
     neighbours,
     raw_weights,
     task_weights,
-    weighted_sum,
 )
 from fedray.core import ClientState, fit
 from fedray.errors import UserError
@@ -218,6 +219,8 @@ def server_step(assemble):
         **method.init_server(server),
         "joined": torch.ones(3, dtype=torch.bool),
         "validation": validation,
+        "since": torch.zeros(3, dtype=torch.int64),
+        "given": {"validation": torch.zeros(3, dtype=torch.int64)},
     }
     noise = torch.Generator().manual_seed(0)
     uplinks = {
@@ -250,6 +253,20 @@ def test_a_client_whose_prompts_diverged_changes_nobody(assemble, losses):
         assert torch.equal(with_it[name], without_it[name])
     assert torch.equal(with_it["personal"][:2], without_it["personal"][:2])
     assert with_it["personal"].isfinite().all()
+
+
+def test_losses_on_images_that_a_client_has_not_received_are_not_counted(assemble):
+    """A client that missed the new images of client 0 has measured on its old ones."""
+    step, state, uplinks = server_step(assemble)
+    missed = {**state, "since": torch.tensor([2, 0, 0])}
+    missed["given"] = {"validation": torch.tensor([2, 0, 2])}
+    losses = uplinks[1].losses.clone()
+    losses[0] = NOT_MEASURED
+    expected = step(state, {**uplinks, 1: replace(uplinks[1], losses=losses)})
+    found = step(missed, uplinks)
+    for name in ("task", "data", "personal", "relations"):
+        assert torch.equal(found[name], expected[name])
+    assert not torch.equal(found["personal"], step(state, uplinks)["personal"])
 
 
 def test_where_all_prompts_diverged_the_prompts_stay(assemble):

@@ -6,12 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.algorithms.averaging.fedavg import (
-    FedAvg,
-    TrainedModel,
-    client_weights,
-    weighted_mean,
-)
+from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.errors import ServerError, UserError
 from fedray.models import Pixels, build
 
@@ -19,12 +15,17 @@ ONE_KIND = {"model.group": "cnn2"}
 SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
+def mean_model(uplinks):
+    models = {client: upload.model for client, upload in uplinks.items()}
+    return weighted_mean(client_weights(uplinks, "samples"), models)
+
+
 def test_algorithm_1_weighs_by_samples():
     uplinks = {
         0: TrainedModel({"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([[4.0]])}, {}, 30),
         5: TrainedModel({"w": torch.tensor([5.0, 8.0]), "b": torch.tensor([[0.0]])}, {}, 10),
     }
-    found = weighted_mean(client_weights(uplinks, "samples"), uplinks)
+    found = mean_model(uplinks)
     assert found["w"].tolist() == [2.0, 2.0]
     assert found["b"].tolist() == [[3.0]]
 
@@ -41,7 +42,7 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
         )
         for client, mean, steps in [(0, 2.0, 7), (1, 4.0, 9), (2, 6.0, 3)]
     }
-    found = weighted_mean(client_weights(uplinks, "samples"), uplinks)
+    found = mean_model(uplinks)
     assert found["running_mean"].tolist() == pytest.approx([4.0])
     assert found["num_batches_tracked"].dtype == torch.int64
     assert int(found["num_batches_tracked"]) == 9
@@ -50,7 +51,7 @@ def test_running_statistics_are_averaged_and_counters_take_the_maximum():
 def test_the_mean_does_not_change_the_uploads():
     weights = torch.ones(3)
     uplinks = {0: TrainedModel({"w": weights}, {}, 1), 1: TrainedModel({"w": weights * 3}, {}, 1)}
-    weighted_mean(client_weights(uplinks, "samples"), uplinks)
+    mean_model(uplinks)
     assert weights.tolist() == [1, 1, 1]
 
 

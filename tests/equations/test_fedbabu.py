@@ -18,10 +18,10 @@ def test_every_client_keeps_the_servers_initial_head(run, group, init):
     changes = {"model.group": group, "model.init": init, "rounds": 3, "optimizer.weight_decay": 0.1}
     done = run("fedbabu", changes)
     initial = done.assembly.models.initial(group)
-    assert set(done.models) == {0, 1, 2, 3}
-    for weights in done.models.values():
-        assert set(weights) == HEAD
-        assert all(torch.equal(weights[name], initial[name]) for name in HEAD)
+    assert set(done.memories) == {0, 1, 2, 3}
+    for memory in done.memories.values():
+        assert set(memory["head"]) == HEAD
+        assert all(torch.equal(memory["head"][name], initial[name]) for name in HEAD)
     body = done.servers[0]["model"]
     assert all(torch.equal(tensor, initial[name]) for name, tensor in body.items())
 
@@ -36,7 +36,7 @@ def test_absent_clients_have_the_head_too(run):
     changes = {"model.group": "cnn2", "model.init": "independent", "participation": 0.5}
     done = run("fedbabu", {**changes, "rounds": 1})
     assert len(done.results[1].participants) == 2
-    heads = [done.models[client]["head.weight"] for client in range(4)]
+    heads = [done.memories[client]["head"]["head.weight"] for client in range(4)]
     assert all(torch.equal(heads[0], head) for head in heads[1:])
 
 
@@ -83,7 +83,7 @@ def test_one_client_is_centralised_training_under_a_fixed_head_bit_for_bit(run):
             sgd.zero_grad()
             F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
             sgd.step()
-    after = {**done.servers[-1]["model"], **done.models[0]}
+    after = {**done.servers[-1]["model"], **done.memories[0]["head"]}
     for name, tensor in model.state_dict().items():
         assert torch.equal(after[name], tensor), name
 

@@ -17,7 +17,9 @@ from fedray.algorithms.distillation.feddistill import (
     ClassTeachers,
     distillation_loss,
     latest_rows,
-    mean_rows,
+)
+from fedray.algorithms.distillation.feddistill import (
+    teachers as teachers_of,
 )
 
 CPU = torch.device("cpu")
@@ -47,7 +49,7 @@ FIRST = {1: upload(c0=[4.0, 0, 0], c2=[1, 1, 0]), 3: upload(c0=[0.0, 2, 0])}
 
 
 def teachers(state, without: int = -1) -> ClassTeachers:
-    return mean_rows(state, state["owners"] != without)
+    return teachers_of(state, state["owners"] != without)
 
 
 def test_teachers_are_means_over_the_holders_with_equal_weights():

@@ -148,7 +148,7 @@ def test_a_download_stays_as_it_is_for_the_other_clients(assemble):
     simplex = Simplex(simplex_etf(torch.eye(10)))
     state = algorithm.init_server(assembly.server(CPU))
     down = ExtendedModel(**map_tensors(torch.clone, sent_as(state)))
-    _, kept = runtime.step("receive_simplex", 0, 0, None, simplex)
+    _, kept = runtime.step("keep", 0, 0, None, simplex)
     reply, _ = runtime.step("client_update", 1, 0, kept, down)
     assert reply.uplink.extra["scale"].item() != 1
     assert same(down.weights, state["model"])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
-    aggregate,
     local_prototypes,
     prototype_distance,
 )

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
-    aggregate,
     local_prototypes,
 )
 from fedray.algorithms.prototypes.fedtgp import FedTGP, adaptive_margin, generate, margin_logits

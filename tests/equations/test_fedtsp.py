@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
+from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
-    aggregate,
     local_prototypes,
 )
 from fedray.algorithms.text_guided.fedtsp import (

@@ -9,20 +9,10 @@ import torch
 from straight_loop import THREE, Straight, cross_entropy
 from tensors import same
 
-from fedray.algorithms.personalised.shared_head import Head, initial_head, mean_head
+from fedray.algorithms.personalised.shared_head import initial_head
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
-
-
-def head(weight: float, bias: float, samples: int) -> Head:
-    return Head({"weight": torch.full((2, 3), weight), "bias": torch.full((2,), bias)}, samples)
-
-
-def test_the_mean_head_by_hand():
-    found = mean_head({0: 0.75, 4: 0.25}, {0: head(1.0, 0.0, 30), 4: head(5.0, 8.0, 10)})
-    assert found["weight"].tolist() == [[2.0] * 3] * 2
-    assert found["bias"].tolist() == [2.0, 2.0]
 
 
 def test_two_rounds_agree_with_a_straight_loop(run):

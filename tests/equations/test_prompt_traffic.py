@@ -70,7 +70,7 @@ def test_fedmgp_trains_five_groups_and_sends_two(vit_b_16):
     alone = Alone(assembly, empty_client(assembly, (0,)))
     assembly.algorithm.round(assembly.algorithm.init_server(alone.server), alone)
     assert trained_numbers(assembly) == 12_800
-    assert alone.up.params == {"prompts": 5_120, "statistics": 2}  # its images; written
+    assert alone.up.params == {"prompts": 5_120, "statistics": 1}  # the number of its images
     assert alone.down.params == {"prompts": 5_120}
 
 

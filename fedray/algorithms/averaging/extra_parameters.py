@@ -15,21 +15,15 @@ from fedray.algorithms.averaging.fedavg import (
     select,
 )
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
-    HyperParameters,
     LocalContext,
     PayloadTypes,
     Server,
     ServerState,
-    StateTree,
-    Total,
     Trained,
-    mean_of,
     payload_field,
-    weighed,
     with_extra,
 )
 
@@ -47,11 +41,6 @@ class ExtendedUpdate(TrainedModel):
 
     extra: Mapping[str, Tensor] = payload_field("weights")
 
-    def check(self, call: Call) -> None:
-        """Check the names and shapes of the extra parameters."""
-        super().check(call)
-        self.require_like("extra", call.down.extra)
-
 
 class ExtraParameters(FedAvg):
     """FedAvg that trains and averages extra parameters like those of the model.
@@ -61,6 +50,7 @@ class ExtraParameters(FedAvg):
 
     uploads: ClassVar[PayloadTypes] = (ExtendedUpdate,)
     downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
+    averaged = ("model", "extra")
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Their initial values, by names that no model has; the only hook a method overrides."""
@@ -84,17 +74,3 @@ class ExtraParameters(FedAvg):
         update, kept = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
         return ExtendedUpdate(**vars(update), extra=extra), kept
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """As FedAvg: the extra parameters are averaged with the same weights."""
-        return super().means_equally(hparams)
-
-    def summand(self, upload: Any) -> StateTree:
-        """As FedAvg, of the extra parameters too."""
-        return {**super().summand(upload), "extra": weighed(upload.extra, self.weight(upload))}
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The means of models and of extra parameters, with the same weights."""
-        extra = mean_of(total["extra"], total["weight"], state["extra"])
-        return {**super().server_step(state, total, server), "extra": extra}

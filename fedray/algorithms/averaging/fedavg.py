@@ -3,7 +3,7 @@
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, arXiv:1602.05629.
 
-    Algorithm 1, server line -> FedAvg.summand, FedAvg.server_step
+    Algorithm 1, server line -> Averaging.summand, Averaging.server_step (mean.py)
 
 Methods with a global model build on this class: they say which tensors are shared, which
 parameters are trainable, what regularises, or how the server updates the model.
@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 
+from fedray.algorithms.mean import Averaging, Weights
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -37,15 +36,9 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
-    StateTree,
-    SummingMethod,
-    Total,
     Trained,
     algorithms,
-    mean_of,
     payload_field,
-    total_of,
-    weighed,
 )
 from fedray.errors import nearest
 from fedray.models import Classifier, buffer_names, tensor_names
@@ -90,17 +83,9 @@ class TrainedModel(GlobalModel):
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
 
-    def check(self, call: Call) -> None:
-        """Check the names and shapes of the tensors, and the number of samples."""
-        super().check(call)
-        if isinstance(call.down, GlobalModel):
-            self.require_like("weights", call.down.weights)
-            self.require_like("buffers", call.down.buffers)
-        self.require_within("samples", 1, call.samples)
-
 
 @algorithms.add
-class FedAvg(SummingMethod, LocalTraining):
+class FedAvg(Averaging, LocalTraining):
     """Whole models are communicated and averaged; clients are stateless."""
 
     name = "fedavg"
@@ -110,6 +95,7 @@ class FedAvg(SummingMethod, LocalTraining):
     dense = True
     uploads: ClassVar[PayloadTypes] = (TrainedModel,)
     downloads: ClassVar[PayloadTypes] = (GlobalModel,)
+    averaged: ClassVar[tuple[str, ...]] = ("model",)
     one_model: ClassVar[bool] = True
     """Whether all clients predict with the global model."""
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
@@ -119,7 +105,7 @@ class FedAvg(SummingMethod, LocalTraining):
     class HParams(HyperParameters):
         """What all methods with a global model have."""
 
-        weights: Literal["samples", "uniform"] = "samples"
+        weights: Weights = "samples"
         """Weights of the mean: n_k/n (paper), or equal."""
 
     hp: HParams
@@ -166,17 +152,8 @@ class FedAvg(SummingMethod, LocalTraining):
         return dict.fromkeys(clients, self.down_type.of(server.model, state["model"]))
 
     def weight(self, upload: Any) -> float:
-        """What a client weighs in every mean: n_k, or 1."""
-        return float(upload.samples) if self.hp.weights == "samples" else 1.0
-
-    def summand(self, upload: Any) -> StateTree:
-        """n_k w_k and n_k, whose sums give the mean."""
-        weight = self.weight(upload)
-        return {"weight": torch.tensor(weight).double(), "model": weighed(upload.model, weight)}
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The mean of the participants' weights."""
-        return {**state, "model": mean_of(total["model"], total["weight"], state["model"])}
+        """Return the weight of an upload in every mean: n_k, or 1."""
+        return super().weight(upload) if self.hp.weights == "samples" else 1.0
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -198,39 +175,6 @@ class FedAvg(SummingMethod, LocalTraining):
         kept = select(client.save(model), personal) if personal else {}
         update = self.up_type.of(model, shared, samples=len(client.train))
         return update, ClientState(kept, local.state.memory)
-
-
-def client_weights(uplinks: Mapping[int, Any], how: str) -> dict[int, float]:
-    """p_k of each participant: n_k/n by samples, or 1/K; they sum to 1."""
-    sizes = {k: float(u.samples) if how == "samples" else 1.0 for k, u in uplinks.items()}
-    total = sum(sizes.values())
-    return {client: size / total for client, size in sizes.items()}
-
-
-def weighted_mean(
-    weights: Mapping[int, float], uplinks: Mapping[int, GlobalModel]
-) -> dict[str, Tensor]:
-    """The mean w = sum_k p_k w_k over the participants (Algorithm 1).
-
-    Args:
-        weights: p_k by client.
-        uplinks: weights and buffers by client.
-    """
-    return mean_tensors(weights, {client: upload.model for client, upload in uplinks.items()})
-
-
-def mean_tensors(
-    weights: Mapping[int, float], uploads: Mapping[int, Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
-    """The mean over clients of the tensors of each name; counters' maximum.
-
-    Args:
-        weights: p_k by client.
-        uploads: tensors by client and name.
-    """
-    weighted = {client: (upload, weights[client]) for client, upload in uploads.items()}
-    total = total_of(lambda pair: {"mean": weighed(*pair)}, weighted)
-    return mean_of(total["mean"], 1.0, next(iter(uploads.values())))
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:

@@ -47,12 +47,10 @@ from fedray.algorithms.averaging.fedavg import (
     FedAvg,
     GlobalModel,
     TrainedModel,
-    client_weights,
     select,
-    weighted_mean,
 )
+from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -66,6 +64,7 @@ from fedray.core import (
     Tensors,
     Uplinks,
     algorithms,
+    held_versions,
     payload_field,
     total_of,
 )
@@ -102,10 +101,6 @@ class LabelDistribution(Payload):
         reveals="which classes the client holds, and in what proportions",
     )
 
-    def check(self, call: Call) -> None:
-        """Check that shares are in [0, 1]."""
-        self.require_within("shares", 0, 1)
-
 
 @dataclass(frozen=True)
 class Encoders(Payload):
@@ -116,17 +111,6 @@ class Encoders(Payload):
         reveals="the mean encoder of each cluster; of a cluster of one client, that client's own",
     )
     buffers: Mapping[str, Mapping[str, Tensor]] = payload_field("statistics")
-
-
-@dataclass(frozen=True)
-class Receipt(Payload):
-    """The encoders have arrived, and so many training images have features now."""
-
-    images: int = payload_field("statistics", reveals="how many training images the client has")
-
-    def check(self, call: Call) -> None:
-        """Check the number of images."""
-        self.require_within("images", 1, call.samples)
 
 
 @dataclass(frozen=True)
@@ -143,14 +127,14 @@ class FedConcat(FedAvg):
     """FedAvg in clusters, then one classifier on the features of all clusters' encoders.
 
     The server's state: each cluster's model, `{"clusters": {"0": {...}, ...}}`; `assignment`, the
-    cluster of each client [N]; `reached`, who has the encoders [N]; from the third stage on `head`.
+    cluster of each client [N]; from the third stage on `head`.
     """
 
     name = "fedconcat"
     title = "FedConcat"
     paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
     travels = "label distributions once; models in clusters; encoders once; classifiers"
-    uploads = (LabelDistribution, TrainedModel, Receipt)
+    uploads = (LabelDistribution, TrainedModel)
     downloads = (GlobalModel, Encoders, ConcatenatedHead)
 
     class HParams(FedAvg.HParams):
@@ -197,10 +181,7 @@ class FedConcat(FedAvg):
                 "lower it, or raise rounds, so that the classifier is trained after them"
             )
         model = super().init_server(server)["model"]
-        return {
-            "clusters": {str(g): model for g in range(self.hp.clusters)},
-            "reached": torch.zeros(self.setting.clients, dtype=torch.bool),
-        }
+        return {"clusters": {str(g): model for g in range(self.hp.clusters)}}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Collect the clients' label distributions and cluster them."""
@@ -225,27 +206,32 @@ class FedConcat(FedAvg):
         """A round inside the clusters, or of the classifier on their frozen encoders."""
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
-        if exchange.server.round in self.setting.phases:  # features of other images
-            state = {**state, "reached": torch.zeros_like(state["reached"])}
         if "head" not in state:
             state = {**state, "head": self._initial_head(state, exchange.server)}
-        state = self._send_encoders(state, exchange)
-        ready = [c for c in exchange.participants if state["reached"][c]]
+        has_encoders = self._has_encoders(state, exchange.server)
+        ready = [client for client in exchange.participants if has_encoders[client]]
         uplinks = exchange.call("train_head", self.downlink(state, ready, exchange.server))
         if not uplinks:
             return state
-        return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), uplinks)}
+        heads = {client: upload.model for client, upload in uplinks.items()}
+        return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
-    def _send_encoders(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the encoders to all clients that have not received them yet."""
-        missing = [c for c in exchange.everyone if not state["reached"][c]]
-        if not missing:
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give the encoders to everyone in the third stage, and again when their images change."""
+        server = exchange.server
+        if server.round <= self.cluster_rounds or self._has_encoders(state, server).all():
             return state
-        down = dict.fromkeys(missing, _encoders(state, exchange.server))
-        receipts = exchange.call("receive_encoders", down)
-        reached = state["reached"].clone()
-        reached[list(receipts)] = True
-        return {**state, "reached": reached}
+        down = dict.fromkeys(exchange.everyone, _encoders(state, server))
+        phase = self._phase(server)
+        return exchange.give(state, "encoders", down, version=phase, step="receive_encoders")
+
+    def _phase(self, server: Server) -> int:
+        """Return the first round of the data's phase to which the round belongs."""
+        return max((first for first in self.setting.phases if first <= server.round), default=0)
+
+    def _has_encoders(self, state: ServerState, server: Server) -> Tensor:
+        """Return which clients hold the encoders, and features of their present images [N]."""
+        return held_versions(state, "encoders", self.setting) == self._phase(server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The classifier to those who have the encoders, to others their cluster's model."""
@@ -253,7 +239,8 @@ class FedConcat(FedAvg):
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
             head = ConcatenatedHead(state["head"], {})
-            down |= {c: head for c in clients if state["reached"][c]}
+            has_encoders = self._has_encoders(state, server)
+            down |= {client: head for client in clients if has_encoders[client]}
         return down
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -289,13 +276,13 @@ class FedConcat(FedAvg):
 
     def receive_encoders(
         self, client: Client, state: ClientState, down: Encoders
-    ) -> tuple[Receipt, ClientState]:
+    ) -> tuple[None, ClientState]:
         """Keep the encoders, and compute the features of the client's training images, once."""
         encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
         parts = [client.features(model, client.train) for model in loaded(client, encoders)]
         features = torch.cat(parts, dim=1).cpu()
         memory = {**state.memory, "encoders": encoders, "features": features}
-        return Receipt(len(features)), ClientState(state.model, memory)
+        return None, ClientState(state.model, memory)
 
     def train_head(
         self, client: Client, state: ClientState, down: ConcatenatedHead

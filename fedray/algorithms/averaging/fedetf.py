@@ -29,7 +29,7 @@ Buffers: as in FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,9 +38,8 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.averaging.extra_parameters import ExtendedModel, ExtraParameters
+from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.averaging.sent_once import SentOnce
 from fedray.config import Epochs, LearningRate
 from fedray.core import (
     PLAIN_SGD,
@@ -63,28 +62,20 @@ from fedray.models import ClassifierOutput, head_tensors
 class Simplex(Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
-    vectors: Tensor = payload_field(
+    simplex: Tensor = payload_field(
         "prototypes", "C C", reveals="nothing: a random rotation of a fixed simplex"
     )
 
 
-@dataclass(frozen=True)
-class ModelAndSimplex(ExtendedModel):
-    """The global model, the scale and the simplex, for a client that did not get the simplex."""
-
-    kept: Mapping[str, Tensor] = payload_field("prototypes")
-
-
 @algorithms.add
-class FedETF(SentOnce, ExtraParameters):
+class FedETF(ExtraParameters):
     """FedAvg of models under a fixed simplex; clients store it and their class counts."""
 
     name = "fedetf"
     title = "FedETF"
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
     travels = "models and a scale; the simplex once"
-    downloads = (*ExtraParameters.downloads, Simplex, ModelAndSimplex)
-    with_kept = ModelAndSimplex
+    downloads = (*ExtraParameters.downloads, Simplex)
 
     class HParams(FedAvg.HParams):
         """FedETF's hyper-parameters."""
@@ -109,18 +100,18 @@ class FedETF(SentOnce, ExtraParameters):
         """The scale s, if it is trainable."""
         return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the simplex to all clients once, also to clients that join later."""
-        simplex = Simplex(self.kept(exchange.server)["simplex"])
-        exchange.call("receive_simplex", dict.fromkeys(range(self.setting.clients), simplex))
-        return {**state, "holds": self.replied(exchange)}
-
-    def kept(self, server: Server) -> Mapping[str, Tensor]:
-        """Return the simplex, randomly rotated."""
+    def init_server(self, server: Server) -> ServerState:
+        """Return the initial weights and scale, and the simplex, randomly rotated."""
         classes = self.setting.num_classes
         random = server.streams.torch("fedetf")
         draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
-        return {"simplex": simplex_etf(torch.linalg.qr(draw).Q).float()}
+        simplex = simplex_etf(torch.linalg.qr(draw).Q).float()
+        return {**super().init_server(server), "simplex": simplex}
+
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give the simplex to all clients, also to those that join later: they are tested."""
+        simplex = Simplex(state["simplex"])
+        return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -129,12 +120,6 @@ class FedETF(SentOnce, ExtraParameters):
         local = super().begin(client, state, down)
         memory = {**local.state.memory, "counts": client.class_counts()}
         return replace(local, state=ClientState(local.state.model, memory))
-
-    def receive_simplex(
-        self, client: Client, state: ClientState, down: Simplex
-    ) -> tuple[None, ClientState]:
-        """Put the simplex into the client's memory."""
-        return None, self.keep(state, {"simplex": down.vectors})
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The balanced loss of s times the cosines with the simplex."""

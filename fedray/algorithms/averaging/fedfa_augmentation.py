@@ -24,18 +24,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import Field, StrictBool
 from torch import Tensor, nn
 
-from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -60,21 +58,6 @@ class VariedModel(GlobalModel):
     )
 
 
-_CHANNELS: WeakKeyDictionary[Classifier, list[int]] = WeakKeyDictionary()
-
-
-def _stage_statistics(client: Client) -> dict[str, Tensor]:
-    """Return tensors of the names and shapes that running means have in the client's stages."""
-    model = client.skeleton.model
-    if model not in _CHANNELS:
-        _CHANNELS[model] = stage_channels(client)
-    return {
-        f"{stage}.{statistic}": torch.empty(channels)
-        for stage, channels in enumerate(_CHANNELS[model])
-        for statistic in ("mean", "std")
-    }
-
-
 @dataclass(frozen=True)
 class VariedUpdate(TrainedModel):
     """A trained model, and the running means of every stage's statistics [channels]."""
@@ -84,11 +67,6 @@ class VariedUpdate(TrainedModel):
         reveals="means and deviations of the client's images in every stage, in the clear even "
         "under privacy",
     )
-
-    def check(self, call: Call) -> None:
-        """Check the stages' statistics, some of which may be missing."""
-        super().check(call)
-        self.require_like("running", select(_stage_statistics(call.client), self.running))
 
 
 @algorithms.add
@@ -167,24 +145,6 @@ class FedFAAugmentation(FedAvg):
         running = {name: value.cpu() for name, value in layers.running.items()}
         memory = {**kept.memory, "running": running}
         return VariedUpdate(**vars(update), running=running), ClientState(kept.model, memory)
-
-
-@torch.no_grad()
-def stage_channels(client: Client) -> list[int]:
-    """How many channels the maps of every stage of a client's model have, by one image."""
-    model, found = client.skeleton.model, list[int]()
-
-    def note(module: nn.Module, inputs: Any, maps: Tensor) -> None:
-        found.append(maps.shape[1])
-
-    hooks = [end.register_forward_hook(note) for end in convolution_stages(model)]
-    one = replace(client.train, index=client.train.index[:1])
-    model.eval()
-    for batch in client.batches(one):
-        model(batch.inputs)
-    for hook in hooks:
-        hook.remove()
-    return found
 
 
 @dataclass

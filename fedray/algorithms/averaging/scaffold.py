@@ -3,12 +3,9 @@
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
 ICML 2020, arXiv:1910.06378.
 
-    Eq. (3) -> Scaffold.loss, drift
+    Eq. (3) -> Scaffold.train
     Eq. (4) -> new_control
     Eq. (5) -> Scaffold.server_step
-
-The step w - eta (g - c_i + c) is the gradient step of the loss plus <c - c_i, w>, so the local loop
-stays the common one.
 
 Deviations:
     - With momentum rho the local updates are longer than K steps; K is then FedNova's a_i, so that
@@ -22,17 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
+from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -46,11 +43,11 @@ from fedray.core import (
     Total,
     Trained,
     algorithms,
+    fit,
     mean_of,
     payload_field,
     weighed,
 )
-from fedray.models import ClassifierOutput
 
 
 @dataclass(frozen=True)
@@ -71,11 +68,6 @@ class ControlledUpdate(TrainedModel):
         reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
 
-    def check(self, call: Call) -> None:
-        """Check the names and shapes of the variate."""
-        super().check(call)
-        self.require_like("moved", call.down.control)
-
 
 @algorithms.add
 class Scaffold(FedAvg):
@@ -93,7 +85,7 @@ class Scaffold(FedAvg):
     class HParams(FedAvg.HParams):
         """SCAFFOLD's hyper-parameters."""
 
-        weights: Literal["samples", "uniform"] = "uniform"
+        weights: Weights = "uniform"
         """Weights of the mean: equal (paper), or n_k/n (NIID-Bench)."""
         lr_server: LearningRate = 1.0
         """η_g, step of the server; 1 takes the mean of the clients' models. Paper: 1."""
@@ -114,11 +106,26 @@ class Scaffold(FedAvg):
         down = ControlledModel.of(server.model, state["model"], control=state["control"])
         return dict.fromkeys(clients, down)
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The supervised loss and <c - c_i, w>, whose gradient is the correction of Eq. (3)."""
-        c_i = local.state.memory["control"]
-        correction = {name: c - c_i[name] for name, c in local.down.control.items()}
-        return super().loss(output, batch, local) + drift(local.model, correction)
+    def train(self, local: LocalContext) -> Trained:
+        """Train by steps w - eta (g - c_i + c), Eq. (3)."""
+        c, c_i = local.down.control, local.state.memory["control"]
+        parameters = dict(local.model.named_parameters())
+        corrections = [(w, (c[name] - c_i[name]).to(w)) for name, w in parameters.items()]
+
+        def correct() -> None:
+            for w, correction in corrections:
+                assert w.grad is not None
+                w.grad += correction
+
+        def loss(batch: Batch) -> Tensor:
+            return self.loss(local.model(batch.inputs), batch, local)
+
+        return fit(local, loss, before_step=correct)
+
+    @classmethod
+    def means_equally(cls, hparams: HyperParameters) -> bool:
+        """Return True under FedAvg's condition: variates are only summed."""
+        return super().means_equally(hparams)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
         """As FedAvg, with the step of the client's variate (option II)."""
@@ -134,11 +141,6 @@ class Scaffold(FedAvg):
         moved = {name: control - c_i[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), moved=moved)
         return update, ClientState(kept.model, {**kept.memory, "control": new})
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """As FedAvg; of the control variates the sum is taken."""
-        return super().means_equally(hparams)
 
     def summand(self, upload: Any) -> StateTree:
         """As FedAvg, and c_i+ - c_i."""
@@ -158,12 +160,6 @@ class Scaffold(FedAvg):
 def zeros(model: nn.Module) -> Tensors:
     """The first control variate: 0 for each parameter; buffers have none."""
     return {name: torch.zeros(w.shape) for name, w in model.named_parameters()}
-
-
-def drift(model: nn.Module, correction: Mapping[str, Tensor]) -> Tensor:
-    """<c - c_i, w> over the parameters in the model's order; its gradient is c - c_i, Eq. (3)."""
-    products = [(w * correction[name].to(w)).sum() for name, w in model.named_parameters()]
-    return torch.stack(products).sum()
 
 
 def new_control(old: Tensor, c: Tensor, x: Tensor, y: Tensor, length: float) -> Tensor:

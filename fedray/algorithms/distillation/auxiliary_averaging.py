@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.algorithms.mean import Weights
 from fedray.config import Tree
 from fedray.core import (
     AuxiliaryMethod,
@@ -38,7 +39,7 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
     class HParams(HyperParameters):
         """What all methods with a small model have."""
 
-        weights: Literal["samples", "uniform"] = "uniform"
+        weights: Weights = "uniform"
         """Weights of the small models' mean: equal (official code), or n_k/n."""
         clip_norm: float | None = Field(None, gt=0, le=1e6)
         """Greatest length of the gradient of each of the two models, where `clip_grad_norm` bounds
@@ -84,7 +85,7 @@ class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
     one_model = False
 
     class HParams(AuxiliaryTraining.HParams, FedAvg.HParams):
-        """Those of both."""
+        """Those of both, which subclasses extend."""
 
     hp: HParams
 

@@ -5,7 +5,7 @@ Augmentation under Non-IID Private Data", 2018, arXiv:1811.11479.
 
     Algorithm 1, device: mean output of every label -> ClassSums.means
     Algorithm 1, device: loss with regulariser      -> distillation_loss
-    Algorithm 1, server: teachers                   -> latest_rows, mean_rows
+    Algorithm 1, server: teachers                   -> latest_rows, teachers
 
 As the paper has it, outputs are those seen while training, under moving weights, and the mean over
 devices has equal weights. The paper's augmentation by a generative model is not part of it.
@@ -30,10 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedray.algorithms.mean import row_means
 from fedray.config import LossWeight
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -67,10 +67,6 @@ class ClassOutputs(Payload):
     outputs: Tensor = payload_field(
         "logits", "c C", reveals="how its model mistakes each of its classes for the others"
     )
-
-    def check(self, call: Call) -> None:
-        """Check the class numbers."""
-        self.require_classes("classes", call)
 
 
 @dataclass(frozen=True)
@@ -128,8 +124,8 @@ class FedDistill(LocalTraining):
         """The teachers: the same for all, or of each client's others."""
         everyone = torch.ones_like(state["owners"], dtype=torch.bool)
         if self.hp.teacher == "all":
-            return dict.fromkeys(clients, mean_rows(state, everyone))
-        return {client: mean_rows(state, state["owners"] != client) for client in clients}
+            return dict.fromkeys(clients, teachers(state, everyone))
+        return {client: teachers(state, state["owners"] != client) for client in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Take over the uploads; classes without any keep what they had."""
@@ -207,17 +203,16 @@ def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
     }
 
 
-def mean_rows(state: ServerState, chosen: Tensor) -> ClassTeachers:
+def teachers(state: ServerState, chosen: Tensor) -> ClassTeachers:
     """The mean over clients of the chosen rows of each class, with equal weights.
 
     Args:
         state: the rows: owners [M], classes [M], outputs [M, C].
         chosen: which of them count [M], bool.
     """
-    classes, outputs = state["classes"][chosen], state["outputs"][chosen]
-    holders = torch.bincount(classes, minlength=outputs.shape[1])
-    sums = torch.zeros(len(holders), outputs.shape[1]).index_add_(0, classes, outputs)
-    return ClassTeachers(sums / holders.clamp_min(1).unsqueeze(1), holders > 0)
+    outputs = state["outputs"][chosen]
+    means, holders = row_means(outputs, state["classes"][chosen], outputs.shape[1])
+    return ClassTeachers(means, holders > 0)
 
 
 def distillation_loss(logits: Tensor, labels: Tensor, known: Tensor, present: Tensor) -> Tensor:

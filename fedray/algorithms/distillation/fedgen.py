@@ -40,12 +40,11 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor, nn
 
-from fedray.algorithms.averaging.fedavg import client_weights
-from fedray.algorithms.personalised.shared_head import GlobalHead, Head, HeadAveraging, mean_head
+from fedray.algorithms.mean import Weights, client_weights, weighted_mean
+from fedray.algorithms.personalised.shared_head import GlobalHead, Head, HeadAveraging
 from fedray.config import Epochs, LearningRate, LossWeight
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -76,10 +75,6 @@ class ClassCounts(Payload):
         dtype=torch.int64,
         reveals="how many images of each class the client has",
     )
-
-    def check(self, call: Call) -> None:
-        """Check the counts."""
-        self.require_within("counts", 0, call.samples)
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ class FedGen(HeadAveraging):
         generated_weight: LossWeight = 1.0
         """Weight of the generated features' term, Eq. (5); 0: heads are averaged and nothing is
         generated, LG-FedAvg. Paper: 1."""
-        weights: Literal["samples", "uniform"] = "samples"
+        weights: Weights = "samples"
         """Weights of heads and ensemble: n_k/n (FedTSP's comparison), or equal (paper)."""
         noise: Literal["uniform", "gaussian"] = "uniform"
         """Noise that the generator starts from: U[0, 1) (both repositories), N(0, 1) (paper)."""
@@ -203,7 +198,8 @@ class FedGen(HeadAveraging):
         weights, generator = client_weights(uplinks, self.hp.weights), state["generator"]
         if self.hp.generated_weight and not self.hp.untrained:
             generator = self._trained(state, weights, uplinks, server)
-        return {**state, "generator": generator, "head": mean_head(weights, uplinks)}
+        heads = {client: upload.head for client, upload in uplinks.items()}
+        return {**state, "generator": generator, "head": weighted_mean(weights, heads)}
 
     def _trained(
         self, state: ServerState, weights: Mapping[int, float], uplinks: Uplinks, server: Server

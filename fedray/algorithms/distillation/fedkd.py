@@ -44,19 +44,18 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import (
     GlobalModel,
-    client_weights,
-    mean_tensors,
     select,
 )
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
+from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.config import Tree
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
+    Exchange,
     HyperParameters,
     LocalContext,
     Payload,
@@ -66,6 +65,7 @@ from fedray.core import (
     Trained,
     Uplinks,
     algorithms,
+    held_versions,
     payload_field,
 )
 from fedray.models import (
@@ -73,7 +73,6 @@ from fedray.models import (
     Classifier,
     ClassifierOutput,
     WithAuxiliary,
-    buffer_names,
     tensor_names,
     undrawn_linear,
 )
@@ -109,7 +108,7 @@ class SmallModelStep(Payload):
 
 @dataclass(frozen=True)
 class SmallModelUpdate(Payload):
-    """By how much a client's small model moved; its buffers; from which step on."""
+    """The change of a client's small model, and its buffers."""
 
     update: Mapping[str, Mapping[str, Tensor]] = payload_field(
         "weights",
@@ -117,36 +116,7 @@ class SmallModelUpdate(Payload):
         "images, images), to the precision of `energy_start` and `energy_end`",
     )
     buffers: Mapping[str, Tensor] = payload_field("statistics")
-    version: int = payload_field("statistics")
     samples: int = payload_field("statistics", reveals="how many images the client has")
-
-    def check(self, call: Call) -> None:
-        """Check the update's names and shapes, whole or in factors, and the numbers."""
-        algorithm, skeleton = call.algorithm, call.client.skeleton
-        assert isinstance(algorithm, FedKD)
-        names = algorithm.shared(skeleton.model) - buffer_names(skeleton.model)
-        expected = {
-            name: _expected_parts(tensor, self.update.get(name), algorithm.hp)
-            for name, tensor in select(skeleton.tensors, names).items()
-        }
-        self.require_like("update", expected)
-        self.require_like("buffers", call.down.buffers)
-        self.require_within("version", call.down.version, call.down.version)
-        self.require_within("samples", 1, call.samples)
-
-
-def _expected_parts(tensor: Tensor, parts: Any, hp: FedKD.HParams) -> dict[str, Tensor]:
-    """Return tensors of the shapes that an update of `tensor` has, given the rank of `parts`."""
-    singular = parts.get("s") if isinstance(parts, Mapping) else None
-    if not hp.compress or tensor.dim() < 2 or not isinstance(singular, Tensor):
-        return {"whole": tensor}
-    *batch, m, n = as_matrices(tensor, hp.convolutions).shape
-    rank = min(m, n, *singular.shape[-1:])
-    shapes = {"u": (*batch, m, rank), "s": (*batch, rank), "v": (*batch, rank, n)}
-    return {
-        name: torch.empty(shape, dtype=tensor.dtype, device="meta")
-        for name, shape in shapes.items()
-    }
 
 
 @algorithms.add
@@ -203,9 +173,15 @@ class FedKD(MutualLearning):
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
-        """The small model, no step yet, and nobody who has it."""
-        nobody = torch.full((self.setting.clients,), -1)
-        return {**super().init_server(server), "version": torch.tensor(0), "held": nobody}
+        """Return version 0 of the small model, which no client holds yet."""
+        return {**super().init_server(server), "version": torch.tensor(0)}
+
+    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Run one round; clients that trained in it hold the version that they were sent."""
+        down = self.downlink(state, exchange.participants, exchange.server)
+        uplinks = exchange.call("client_update", down)
+        state = exchange.acknowledge(state, "model", int(state["version"]))
+        return self.server_update(state, uplinks, exchange.server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The last step for those who have what it started from, else the small model."""
@@ -214,7 +190,7 @@ class FedKD(MutualLearning):
         if version == 0:
             return dict.fromkeys(clients, whole)
         step = SmallModelStep(state["step"], whole.buffers, version)
-        held = state["held"].tolist()
+        held = held_versions(state, "model", self.setting).tolist()
         return {client: step if held[client] == version - 1 else whole for client in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
@@ -227,16 +203,13 @@ class FedKD(MutualLearning):
             for client, upload in uplinks.items()
         }
         buffers = {client: upload.buffers for client, upload in uplinks.items()}
-        moved = mean_tensors(weights, updates)
+        moved = weighted_mean(weights, updates)
         step = {name: self.factors(mean, server.round) for name, mean in moved.items()}
-        held = state["held"].clone()
-        for client, upload in uplinks.items():
-            held[client] = upload.version
         return {
-            "model": {**stepped(model, step), **mean_tensors(weights, buffers)},
+            **state,
+            "model": {**stepped(model, step), **weighted_mean(weights, buffers)},
             "step": step,
             "version": state["version"] + 1,
-            "held": held,
         }
 
     # --- client ----------------------------------------------------------------------------------
@@ -281,7 +254,7 @@ class FedKD(MutualLearning):
         buffers = select(trained.tensors, local.down.buffers)
         shared = self.shared(local.model)
         kept = {n: t for n, t in client.save(local.model).items() if n not in shared}
-        sent = SmallModelUpdate(update, buffers, local.down.version, len(client.train))
+        sent = SmallModelUpdate(update, buffers, len(client.train))
         return sent, ClientState(kept, local.state.memory)
 
 

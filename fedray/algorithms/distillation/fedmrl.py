@@ -5,7 +5,7 @@ arXiv:2406.00488.
 
     fusion r = P([G(x), F(x)]) -> FusedWithAuxiliary.forward  (models/auxiliary.py)
     l_G + l_F -> matryoshka_loss
-    mean of the small models -> weighted_mean  (averaging/fedavg.py)
+    mean of the small models -> weighted_mean  (mean.py)
 
 Deviations:
     - The official code of FedTSP, and HtFLlib, of which it is a fork, never save the projector, so

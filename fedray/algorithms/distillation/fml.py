@@ -5,7 +5,7 @@ the small model here.
 
     L_local, L_meme -> mutual_loss
     D_KL            -> kl_divergence  (losses.py)
-    mean of the meme models -> weighted_mean  (averaging/fedavg.py)
+    mean of the meme models -> weighted_mean  (mean.py)
 
 Deviations:
     - D_KL is the mean over images, and each model follows its own loss alone. The official code of

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -31,8 +31,6 @@ from fedray.algorithms.personalised.shared_head import GlobalHead, HeadAveraging
 from fedray.config import LossWeight, Temperature
 from fedray.core import (
     Batch,
-    Client,
-    ClientState,
     Downlinks,
     Exchange,
     HyperParameters,
@@ -51,7 +49,7 @@ from fedray.models import ClassifierOutput
 class Targets(Payload):
     """The fixed targets [C, d], sent once."""
 
-    vectors: Tensor = payload_field(
+    targets: Tensor = payload_field(
         "prototypes", "C d", reveals="nothing: the targets are drawn from the seed"
     )
 
@@ -112,31 +110,12 @@ class AlignFed(HeadAveraging):
         bias = torch.empty(classes).uniform_(-bound, bound, generator=random)
         initial = torch.empty(classes, d).uniform_(-1, 1, generator=random)
         targets = spread_targets(initial, self.hp.target_steps, self.hp.target_temperature)
-        return {
-            "targets": targets,
-            "head": {"weight": weight, "bias": bias},
-            "holds": torch.zeros(self.setting.clients, dtype=torch.bool),
-        }
+        return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the targets to everyone, once."""
-        return self._send_targets(state, exchange, exchange.everyone)
-
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the targets to participants that lack them, then run the round."""
-        missing = [client for client in exchange.participants if not state["holds"][client]]
-        return super().round(self._send_targets(state, exchange, missing), exchange)
-
-    def _send_targets(
-        self, state: ServerState, exchange: Exchange, clients: Sequence[int]
-    ) -> ServerState:
-        """Send the targets, and return the state with the clients that have received them."""
-        if not clients:
-            return state
-        exchange.call("keep_targets", dict.fromkeys(clients, Targets(state["targets"])))
-        holds = state["holds"].clone()
-        holds[sorted(exchange.replied)] = True
-        return {**state, "holds": holds}
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give the targets to everyone who has joined."""
+        targets = Targets(state["targets"])
+        return exchange.give(state, "targets", dict.fromkeys(exchange.everyone, targets))
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """The shared head and λ_t."""
@@ -149,12 +128,6 @@ class AlignFed(HeadAveraging):
         return similarity_analysis(state["targets"])
 
     # --- client ----------------------------------------------------------------------------------
-
-    def keep_targets(
-        self, client: Client, state: ClientState, down: Targets
-    ) -> tuple[None, ClientState]:
-        """Put the targets into the client's memory."""
-        return None, replace(state, memory={"targets": down.vectors})
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Cross-entropy + λ_t * L_align."""

@@ -6,8 +6,9 @@ ICLR 2022, arXiv:2106.06042.
     Algorithm 1, local update -> FedBABU.begin
     Algorithm 1, aggregation  -> FedBABU.shared
 
-The head is sent to all clients once, before the first round: with `model.init=independent` the
-clients' own initial heads would differ. The paper's fine-tuning after training is not part of it.
+All clients are given the server's initial head before the first round: with
+`model.init=independent` their own initial heads would differ. The paper's fine-tuning after
+training is not part of this method.
 
 Buffers: those of the body are averaged as in FedAvg; the head has none.
 """
@@ -19,8 +20,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import GlobalModel
-from fedray.algorithms.averaging.sent_once import SentOnce
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, select
 from fedray.core import (
     Client,
     ClientState,
@@ -39,55 +39,40 @@ from fedray.models import Classifier, head_tensors, tensor_names
 class FixedHead(Payload):
     """The head that all clients keep: its weight [C, d] and bias [C] by their names."""
 
-    weights: Mapping[str, Tensor] = payload_field("weights", reveals="nothing: initial weights")
-
-
-@dataclass(frozen=True)
-class BodyAndHead(GlobalModel):
-    """The global body and the fixed head, for a client that did not get the head."""
-
-    kept: Mapping[str, Tensor] = payload_field("weights")
+    head: Mapping[str, Tensor] = payload_field("weights", reveals="nothing: initial weights")
 
 
 @algorithms.add
-class FedBABU(SentOnce):
-    """FedAvg of bodies under one fixed random head."""
+class FedBABU(FedAvg):
+    """FedAvg of bodies under one fixed random head, which clients keep in their memory."""
 
     name = "fedbabu"
     title = "FedBABU"
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     travels = "models without the head; the head once"
     dense = True
-    downloads = (GlobalModel, FixedHead, BodyAndHead)
-    with_kept = BodyAndHead
+    downloads = (GlobalModel, FixedHead)
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """The body: all but the head (Algorithm 1)."""
+        """Return the names of the body: all but the head (Algorithm 1)."""
         return tensor_names(model) - head_tensors(model)
 
+    def personal(self, model: Classifier) -> Collection[str]:
+        """Return no names: the head is in the client's memory."""
+        return ()
+
+    def init_server(self, server: Server) -> ServerState:
+        """Return the initial body and head."""
+        head = select(server.initial(server.architecture), head_tensors(server.model))
+        return {**super().init_server(server), "head": head}
+
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give the head to all clients, also to those that join later: they are tested before."""
+        head = FixedHead(state["head"])
+        return exchange.give(state, "head", dict.fromkeys(range(self.setting.clients), head))
+
     def begin(self, client: Client, state: ClientState, down: GlobalModel) -> LocalContext:
-        """The global body under the fixed head; only the body is trainable (Algorithm 1)."""
-        local = super().begin(client, state, down)
+        """Load the global body under the fixed head; only the body is trainable (Algorithm 1)."""
+        local = super().begin(client, replace(state, model=state.memory["head"]), down)
         body = {name for name, _ in local.model.named_parameters()} - head_tensors(local.model)
         return replace(local, trainable=body)
-
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send the server's initial head to all clients once, also to clients that join later."""
-        head = FixedHead(self.kept(exchange.server))
-        exchange.call("receive_head", dict.fromkeys(range(self.setting.clients), head))
-        return {**state, "holds": self.replied(exchange)}
-
-    def kept(self, server: Server) -> Mapping[str, Tensor]:
-        """Return the server's initial head."""
-        initial, names = server.initial(server.architecture), head_tensors(server.model)
-        return {name: initial[name] for name in sorted(names)}
-
-    def keep(self, state: ClientState, kept: Mapping[str, Tensor]) -> ClientState:
-        """Return the client's state with the fixed head instead of its initial one."""
-        return ClientState({**state.model, **kept}, state.memory)
-
-    def receive_head(
-        self, client: Client, state: ClientState, down: FixedHead
-    ) -> tuple[None, ClientState]:
-        """Store the head, instead of the client's initial one."""
-        return None, self.keep(state, down.weights)

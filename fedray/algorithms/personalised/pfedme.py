@@ -34,6 +34,7 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.algorithms.averaging.fedprox import proximal_term
+from fedray.algorithms.mean import Weights
 from fedray.config import Epochs, LearningRate
 from fedray.core import (
     Batch,
@@ -65,7 +66,7 @@ class PFedMe(FedAvg):
 
         evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
 
-        weights: Literal["samples", "uniform"] = "uniform"
+        weights: Weights = "uniform"
         """Weights of the mean: equal (paper), or n_k/n."""
         lambda_: float = Field(15.0, gt=0, le=1e6, alias="lambda")
         """λ, how strongly personal models are held; large keeps them at w. Paper: 15."""

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import mean_tensors
+from fedray.algorithms.mean import Averaging
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -21,14 +19,9 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
-    StateTree,
-    SummingMethod,
     Tensors,
-    Total,
     Trained,
-    mean_of,
     payload_field,
-    weighed,
 )
 from fedray.models import head_tensors
 
@@ -53,11 +46,6 @@ class Head(Payload):
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
 
-    def check(self, call: Call) -> None:
-        """Check the names and shapes of the head, and the number of samples."""
-        self.require_like("head", call.down.head)
-        self.require_within("samples", 1, call.samples)
-
 
 class HeadSharing(LocalTraining):
     """Local training of personal extractors, of any architecture, under the server's head."""
@@ -80,19 +68,11 @@ class HeadSharing(LocalTraining):
         return LocalContext(client, client.load({**state.model, **head}), state, down)
 
 
-class HeadAveraging(SummingMethod, HeadSharing):
+class HeadAveraging(Averaging, HeadSharing):
     """The shared head is the mean of what the participants trained."""
 
     uploads: ClassVar[PayloadTypes] = (Head,)
-
-    def summand(self, upload: Any) -> StateTree:
-        """n_k h_k and n_k, whose sums give the mean."""
-        weight = float(upload.samples)
-        return {"weight": torch.tensor(weight).double(), "head": weighed(upload.head, weight)}
-
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The mean of the heads by samples."""
-        return {**state, "head": mean_of(total["head"], total["weight"], state["head"])}
+    averaged = ("head",)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Head, ClientState]:
         """Upload the trained head; keep the model."""
@@ -106,13 +86,3 @@ def initial_head(server: Server) -> Tensors:
     names = head_tensors(server.empty(architecture))
     initial = server.initial(architecture)
     return {name.removeprefix("head."): initial[name] for name in initial if name in names}
-
-
-def mean_head(weights: Mapping[int, float], uplinks: Mapping[int, Head]) -> Tensors:
-    """The mean h = sum_k p_k h_k over the participants.
-
-    Args:
-        weights: p_k by client.
-        uplinks: heads by client.
-    """
-    return mean_tensors(weights, {client: upload.head for client, upload in uplinks.items()})

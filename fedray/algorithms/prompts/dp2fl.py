@@ -3,7 +3,7 @@
 "DP2FL: Dual Prompt Personalized Federated Learning in Foundation Models", arXiv:2504.16357.
 
     Eq. (3)  -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
-    Eq. (4)  -> weighted_sum
+    Eq. (4)  -> weighted_sum    (mean.py)
     Eq. (5)  -> task_weights
     Eq. (6)  -> neighbours      PC: clients whose prompts lower the loss
     Eq. (7)  -> neighbours      RNC: those that raise it by less than a factor alpha
@@ -47,10 +47,10 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.prompts.maple import CoupledPrompts
+from fedray.algorithms.mean import weighted_sum
+from fedray.algorithms.prompts.prompt_averaging import CoupledPrompts
 from fedray.config import Tree
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -63,6 +63,7 @@ from fedray.core import (
     ServerState,
     Uplinks,
     algorithms,
+    held_versions,
     payload_field,
 )
 from fedray.evaluation.protocols import Analysis
@@ -90,12 +91,6 @@ class ValidationImages(Payload):
         reveals="the client's validation images themselves",
     )
     labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, reveals="their labels")
-
-    def check(self, call: Call) -> None:
-        """Check that every validation image has a label, which is a class."""
-        assert call.client.validation is not None
-        self.require_like("labels", call.client.validation.labels)
-        self.require_within("labels", 0, call.client.setting.num_classes - 1)
 
 
 @dataclass(frozen=True)
@@ -147,23 +142,17 @@ class TrainedDualPrompts(DualPrompts):
     )
     initial_loss: float = payload_field("statistics")
 
-    def check(self, call: Call) -> None:
-        """Check the prompts' sizes and the losses."""
-        self.require_like("task", call.down.task)
-        self.require_like("data", call.down.data)
-        self.require_within("losses", NOT_MEASURED)
-        self.require_within("initial_loss", 0)
-
 
 @algorithms.add
 class DP2FL(CoupledPrompts, LocalTraining):
     """Prompts for the task are averaged, prompts for the data are mixed client by client.
 
     The server's state: `task` PT [t] and `data` PD [p], `first_task` and `first_data` before any
-    round, `personal` every Pd_k [N, p], `joined` whether a client has taken part [N], `holds`
-    whether client i has V_k [N, N], `relations` how many pairs of clients were PC, RNC and DNC [3],
-    `validation` V_k by the owner's id. A client's memory: `validation`, and `phase`, the round from
-    which on its owners have had these images.
+    round, `personal` every Pd_k [N, p], `joined` whether a client has taken part [N], `relations`
+    how many pairs of clients were PC, RNC and DNC [3], `validation` V_k by the owner's id, and
+    `since` the round in which V_k arrived [N], -1 without V_k. The version of the gift "validation"
+    is the last of these rounds. A client's memory: `validation`, and `phase`, the round from which
+    on its owners have had these images.
     """
 
     name = "dp2fl"
@@ -219,7 +208,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
             "first_data": data,
             "personal": data.repeat(clients, 1),
             "joined": torch.zeros(clients, dtype=torch.bool),
-            "holds": torch.zeros(clients, clients, dtype=torch.bool),
+            "since": torch.full((clients,), -1),
             "relations": torch.zeros(3, dtype=torch.int64),
             "validation": {},
         }
@@ -227,16 +216,14 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Exchange everyone's validation images."""
         state = self._exchange_validation(state, exchange, exchange.everyone)
-        joined, holds = state["joined"].clone(), state["holds"].clone()
+        joined = state["joined"].clone()
         joined[list(exchange.everyone)] = True
-        for client in exchange.replied:  # to the last call, by which the images were sent
-            holds[client, _owners(state)] = True
-        return {**state, "joined": joined, "holds": holds}
+        return {**state, "joined": joined}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Validation images that are missing, then downlink, client step, server step."""
         if exchange.server.round in self.setting.phases:  # V_k are other images
-            state = {**state, "validation": {}, "holds": torch.zeros_like(state["holds"])}
+            state = {**state, "validation": {}, "since": torch.full_like(state["since"], -1)}
         state = self._exchange_validation(state, exchange, exchange.participants)
         return super().round(state, exchange)
 
@@ -247,20 +234,26 @@ class DP2FL(CoupledPrompts, LocalTraining):
         unknown = [k for k in clients if str(k) not in state["validation"]]
         offers = exchange.call("offer_validation", dict.fromkeys(unknown)) if unknown else {}
         received = {str(k): {"images": v.images, "labels": v.labels} for k, v in offers.items()}
-        state = {**state, "validation": {**state["validation"], **received}}
-        owners = _owners(state)
+        since = state["since"].clone()
+        since[list(offers)] = exchange.server.round
+        state = {**state, "validation": {**state["validation"], **received}, "since": since}
+        holds, owners = self._holds(state), _owners(state)
         sets: dict[tuple[int, ...], ValidationSets] = {}
-        down: dict[int, Payload | None] = {}
+        down: dict[int, Payload] = {}
         for client in clients:
-            missing = tuple(k for k in owners if not state["holds"][client, k])
-            if not missing or client not in owners:  # has all, or does not answer
-                continue
-            if missing not in sets:
-                sets[missing] = ValidationSets.of(state["validation"], missing)
-            down[client] = sets[missing]
-        if down:
-            exchange.call("receive_validation", down)
-        return state
+            missing = tuple(k for k in owners if not holds[client, k])
+            if missing and client in owners:  # the others hold all, or do not answer
+                if missing not in sets:
+                    sets[missing] = ValidationSets.of(state["validation"], missing)
+                down[client] = sets[missing]
+        version, step = int(since.max()), "receive_validation"
+        return exchange.give(state, "validation", down, version=version, step=step)
+
+    def _holds(self, state: ServerState) -> Tensor:
+        """Return whether client i holds the V_k that the server has [N, N]."""
+        since: Tensor = state["since"]
+        held = held_versions(state, "validation", self.setting).unsqueeze(1)
+        return (since >= 0) & (since <= held)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """PT and each client's Pd_k; for a new client, the initial prompts of `newcomer`."""
@@ -280,7 +273,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
         tasks = torch.stack([upload.task for upload in uplinks.values()]).double()
         trained = torch.stack([upload.data for upload in uplinks.values()]).double()
         losses = torch.stack([upload.losses for upload in uplinks.values()]).double()
-        measured = losses != NOT_MEASURED
+        own = torch.eye(self.setting.clients, dtype=torch.bool)
+        measured = (self._holds(state) | own)[list(uplinks)] & (losses != NOT_MEASURED)
         usable = tasks.isfinite().all(1) & trained.isfinite().all(1)
         losses = losses.masked_fill(~measured | ~usable.unsqueeze(1), torch.nan)
         weights = torch.zeros(len(uplinks), dtype=losses.dtype)
@@ -297,9 +291,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
             personal[client] = moved(before, trained, mixing)
             dropped = ~(helpful | retained)
             relations += torch.stack([helpful.sum(), retained.sum(), dropped.sum()])
-        joined, holds = state["joined"].clone(), state["holds"].clone()
+        joined = state["joined"].clone()
         joined[list(uplinks)] = True
-        holds[list(uplinks)] = measured
         averaged = {}
         if usable.any():  # else PT and PD stay what they were
             averaged["task"] = weighted_sum(weights, tasks).float()
@@ -309,7 +302,6 @@ class DP2FL(CoupledPrompts, LocalTraining):
             **averaged,
             "personal": personal,
             "joined": joined,
-            "holds": holds,
             "relations": relations,
         }
 
@@ -464,15 +456,6 @@ def task_weights(losses: Tensor) -> Tensor:
     else:
         weights[counted] = (total - rows[counted]) / (total * (count - 1))
     return weights
-
-
-def weighted_sum(weights: Tensor, prompts: Tensor) -> Tensor:
-    """PT = sum_k w_k Pt~_k of prompts [K, p], Eq. (4); PD likewise.
-
-    Prompts of weight 0 are left out: they may not be finite, and 0 times NaN is NaN.
-    """
-    column = weights.unsqueeze(1)
-    return (column * prompts.masked_fill(column == 0, 0)).sum(0)
 
 
 def neighbours(losses: Tensor, initial_loss: float, alpha: float) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ Lu et al., "FedCLIP: Fast Generalization and Personalization for CLIP in Federat
 Data Engineering Bulletin 2023, arXiv:2302.13485.
 
     attention adapter -> AdapterClip.image_features  (models/prompted/adapter.py)
-    averaging of the adapter -> weighted_mean  (averaging/fedavg.py)
+    averaging of the adapter -> weighted_mean  (mean.py)
 
 Deviations:
     - The experiment's optimiser; official: Adam.
@@ -29,11 +29,6 @@ class FedCLIP(PromptMethod, FedAvg):
     title = "FedCLIP"
     paper = "Lu et al., IEEE Data Eng. Bull. 2023, arXiv:2302.13485"
     travels = "an adapter of image features"
-
-    class HParams(FedAvg.HParams):
-        """FedCLIP has only FedAvg's."""
-
-    hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         """An adapter."""

@@ -46,11 +46,10 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import client_weights
+from fedray.algorithms.mean import Weights, client_weights
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.core import (
     Batch,
-    Call,
     Client,
     ClientState,
     Downlinks,
@@ -65,6 +64,7 @@ from fedray.core import (
     Trained,
     Uplinks,
     algorithms,
+    held_versions,
     payload_field,
 )
 from fedray.models import ClassifierOutput
@@ -98,20 +98,6 @@ class SelectedGroups(Payload):
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
 
-    def check(self, call: Call) -> None:
-        """Check the number and shapes of the groups, and the number of samples."""
-        assert isinstance(call.algorithm, FedMGP)
-        count, groups = call.algorithm.hp.uploaded, call.client.skeleton.tensors
-        self.require_like("prompts", {name: group[:count] for name, group in groups.items()})
-        self.require_within("samples", 1, call.samples)
-
-
-@dataclass(frozen=True)
-class WriteBackDone(Payload):
-    """That a client has taken over P~."""
-
-    done: int = payload_field("statistics", reveals="that the client was there")
-
 
 @algorithms.add
 class FedMGP(PromptMethod, LocalTraining):
@@ -121,7 +107,7 @@ class FedMGP(PromptMethod, LocalTraining):
     title = "FedMGP"
     paper = "Bo et al., NeurIPS 2025, arXiv:2511.00480"
     travels = "s of G groups of text and visual prompts"
-    uploads = (SelectedGroups, WriteBackDone)
+    uploads = (SelectedGroups,)
     downloads = (GlobalGroups,)
 
     class HParams(HyperParameters):
@@ -155,7 +141,7 @@ class FedMGP(PromptMethod, LocalTraining):
         """Over the server's groups: sum (Eq. 7), or the largest (code)."""
         same_draw: StrictBool = False
         """Whether text and vision draw from one stream (code)."""
-        weights: Literal["samples", "uniform"] = "samples"
+        weights: Weights = "samples"
         """Of Eq. (9): n_c (paper), or equal (code)."""
         inference: Inference = "logits"
         """logits: mean over groups (code); prob: mean of probabilities (Eq. 6); max_logits: the
@@ -228,13 +214,13 @@ class FedMGP(PromptMethod, LocalTraining):
         """P~ of the last round, to those who do not have it; nobody has any before round 2."""
         if not state:
             return dict.fromkeys(clients)
-        groups = GlobalGroups(state["prompts"])
-        return {client: None if state["holders"][client] else groups for client in clients}
+        groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
+        return {c: None if held[c] == state["version"] else groups for c in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """P~ of this round, Eq. (9), which no client holds yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
-        return {"prompts": mean, "holders": torch.zeros(self.setting.clients, dtype=torch.bool)}
+        return {**state, "prompts": mean, "version": torch.tensor(server.round)}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Train and draw; average by rank; write back to those whose groups arrived (Algorithm 1).
@@ -247,10 +233,9 @@ class FedMGP(PromptMethod, LocalTraining):
             return state
         state = self.server_update(state, uplinks, exchange.server)
         reached = [client for client in exchange.participants if client in uplinks]
-        done = exchange.call("write_back", dict.fromkeys(reached, GlobalGroups(state["prompts"])))
-        holders = state["holders"].clone()
-        holders[list(done)] = True
-        return {**state, "holders": holders}
+        down = dict.fromkeys(reached, GlobalGroups(state["prompts"]))
+        version = exchange.server.round
+        return exchange.give(state, "prompts", down, version=version, step="write_back")
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -314,12 +299,12 @@ class FedMGP(PromptMethod, LocalTraining):
 
     def write_back(
         self, client: Client, state: ClientState, down: GlobalGroups
-    ) -> tuple[WriteBackDone, ClientState]:
+    ) -> tuple[None, ClientState]:
         """Put P~ into the slots that were drawn, rank by rank, and remember it."""
         groups = {modality: prompts.clone() for modality, prompts in state.model.items()}
         for modality, prompts in down.prompts.items():
             groups[modality][state.memory["drawn"][modality]] = prompts
-        return WriteBackDone(1), ClientState(groups, {**state.memory, "known": down.prompts})
+        return None, ClientState(groups, {**state.memory, "known": down.prompts})
 
 
 def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.prompts.prompt_averaging import ContextHParams, PromptAveraging
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import Classifier, ClassifierOutput
@@ -36,7 +36,7 @@ from fedray.models.prompted import ContrastOutput, PersonalClip, PromptedClip
 
 
 @algorithms.add
-class FedPGP(PromptAveraging):
+class FedPGP(PromptAveraging, ContextMethod):
     """FedAvg of sigma; clients keep U and V."""
 
     name = "fedpgp"
@@ -45,7 +45,7 @@ class FedPGP(PromptAveraging):
     travels = "one context, without its correction"
     one_model = False
 
-    class HParams(PromptAveraging.HParams, ContextHParams):
+    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
         """FedPGP's hyper-parameters."""
 
         rank: int = Field(8, ge=1, le=65_536)

@@ -6,7 +6,7 @@ arXiv:2310.06123. Official code: github.com/boschresearch/FedTPG.
     prompt generator -> PromptGenerator  (models/prompted/generator.py)
     context of the classes at hand -> GeneratorClip.text_features  (models/prompted/generator.py)
     local loss over the client's classes -> FedTPG.loss
-    averaging, equal weights -> weighted_mean  (averaging/fedavg.py)
+    averaging, equal weights -> weighted_mean  (mean.py)
 
 Deviations:
     - The experiment's optimiser and schedule; official: SGD, lr 0.003, cosine, 500 rounds.
@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.mean import Weights
 from fedray.core import (
     Batch,
     Client,
@@ -50,7 +51,7 @@ class FedTPG(PromptMethod, FedAvg):
     class HParams(FedAvg.HParams):
         """FedTPG's hyper-parameters."""
 
-        weights: Literal["samples", "uniform"] = "uniform"
+        weights: Weights = "uniform"
         """Weights of the mean: equal (official), or n_k/n (FedMGP's port)."""
         length: int = Field(4, ge=1, le=64)
         """m, tokens of the context. Official: 4."""

@@ -6,7 +6,7 @@ top of them as they are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -15,6 +15,8 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.core import HyperParameters, PromptMethod, payload_field
 from fedray.models import Classifier
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import ContextClip, DualPromptClip, PromptedClip
 
 
 @dataclass(frozen=True)
@@ -48,27 +50,61 @@ class PromptAveraging(PromptMethod, FedAvg):
     downloads = (GlobalPrompts,)
 
 
-class ContextHParams(HyperParameters):
-    """Hyper-parameters of methods with contexts."""
+class ContextMethod(PromptMethod):
+    """A method whose model has contexts in front of the class names."""
 
-    length: int = Field(16, ge=1, le=64)
-    """m, tokens of a context. FedMGP's comparison: 16."""
-    words: str | None = None
-    """Start from the embeddings of these words, for example "a photo of a" with m = 4; None: from
-    N(0, 0.02²)."""
+    class HParams(HyperParameters):
+        """Hyper-parameters of the contexts."""
+
+        length: int = Field(16, ge=1, le=64)
+        """m, tokens of a context. FedMGP's comparison: 16."""
+        words: str | None = None
+        """Start from the embeddings of these words, for example "a photo of a" with m = 4; None:
+        from N(0, 0.02²)."""
+
+    hp: HParams
 
 
-class PairedContexts(PromptAveraging):
+class SingleContext(ContextMethod):
+    """A method whose model is one context."""
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """Return a CLIP with one context."""
+        return ContextClip(clip, class_names, self.hp.length, self.hp.words)
+
+
+class PairedContexts(PromptAveraging, ContextMethod):
     """FedAvg of a shared context; each client keeps its local one (FedOTP, PromptFolio)."""
 
     travels = "one of two contexts"
     one_model = False
 
-    class HParams(PromptAveraging.HParams, ContextHParams):
-        """Those of FedAvg and of the contexts."""
+    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
+        """Those of FedAvg and of the contexts, which subclasses extend."""
 
     hp: HParams
 
     def shared(self, model: Classifier) -> Collection[str]:
         """The shared context."""
         return {"shared_context"}
+
+
+class CoupledPrompts(PromptMethod):
+    """A method whose model is text prompts, and maps that make vision prompts of them."""
+
+    class HParams(HyperParameters):
+        """Hyper-parameters of the prompts."""
+
+        length: int = Field(2, ge=1, le=64)
+        """n, tokens of each prompt (MaPLe: 2)."""
+        depth: int = Field(1, ge=1, le=64)
+        """J, blocks of both towers with prompts; 1: only at the input. MaPLe: 9; DP2FL's equations:
+        1."""
+        words: str | None = "a photo of a"
+        """The first text prompt starts from these words' embeddings; None: from N(0, 0.02²)."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        """Text prompts and maps."""
+        return DualPromptClip(clip, class_names, self.hp.length, self.hp.depth, self.hp.words)

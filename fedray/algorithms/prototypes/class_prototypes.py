@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedray.algorithms.losses import similarity_analysis
 from fedray.core import (
-    Call,
     Client,
     ClientState,
     LocalContext,
@@ -21,15 +20,11 @@ from fedray.core import (
     PayloadTypes,
     Server,
     ServerState,
-    Tensors,
     Trained,
     payload_field,
-    total_of,
 )
 from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier
-
-Aggregation = Literal["weighted", "uniform", "literal"]
 
 
 @dataclass(frozen=True)
@@ -51,11 +46,6 @@ class ClassFeatures(Payload):
         "image, from which a reader with the model can reconstruct it",
     )
 
-    def check(self, call: Call) -> None:
-        """Check the class numbers."""
-        super().check(call)
-        self.require_classes("classes", call)
-
 
 @dataclass(frozen=True)
 class LocalPrototypes(ClassFeatures):
@@ -68,11 +58,6 @@ class LocalPrototypes(ClassFeatures):
     counts: Tensor = payload_field(
         "statistics", "c", dtype=torch.int64, reveals="how many images of each class it has"
     )
-
-    def check(self, call: Call) -> None:
-        """Check the counts."""
-        super().check(call)
-        self.require_within("counts", 1, call.samples)
 
 
 @dataclass(frozen=True)
@@ -111,47 +96,6 @@ class PrototypeSharing(LocalTraining):
 def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
     """FedTSP Eq. (5): P_{i,c} is the mean feature of client i's training images of class c."""
     return LocalPrototypes(*client.class_means(model))
-
-
-def aggregate(
-    uplinks: Mapping[int, LocalPrototypes], classes: int, how: Aggregation
-) -> tuple[Tensor, Tensor]:
-    """Average the clients' prototypes class by class.
-
-    Args:
-        uplinks: local prototypes by client id.
-        classes: C.
-        how: weighted by n_{i,c}/n_c; uniform over the clients that hold the class; literal is
-            FedTSP's Eq. (6) as printed, weighted and then divided by the number of holders.
-
-    Returns:
-        Prototypes [C, d] (zero where absent) and which classes are present [C].
-    """
-    total = total_of(lambda upload: class_sums(upload, classes, how), uplinks)
-    return class_means(total.sums, how)
-
-
-def class_sums(upload: LocalPrototypes, classes: int, how: Aggregation) -> Tensors:
-    """What a client's prototypes add to each class's mean (`aggregate`), in double precision.
-
-    Returns:
-        Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].
-    """
-    held, count = upload.classes, len(upload.classes)
-    weight = torch.ones(count).double() if how == "uniform" else upload.counts.double()
-    vectors = torch.zeros(classes, upload.vectors.shape[1], dtype=torch.float64)
-    vectors[held] = upload.vectors.double() * weight.unsqueeze(1)
-    weights, holders = torch.zeros(2, classes, dtype=torch.float64)
-    weights[held], holders[held] = weight, 1.0
-    return {"vectors": vectors, "weights": weights, "holders": holders}
-
-
-def class_means(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
-    """What `class_sums` of all clients come to; see `aggregate`."""
-    means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
-    if how == "literal":
-        means = means / sums["holders"].clamp_min(1).unsqueeze(1)
-    return means.float(), sums["holders"] > 0
 
 
 def uploaded_batches(

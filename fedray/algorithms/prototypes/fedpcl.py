@@ -29,10 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.losses import similarity_analysis
+from fedray.algorithms.mean import aggregate, row_means
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
-    aggregate,
     no_prototypes,
 )
 from fedray.config import Temperature
@@ -174,11 +174,9 @@ def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
     """Means of the unit features of the classes that a client holds; not of unit length."""
     features = client.features(model, client.train)
     labels = client.train.labels.to(features.device)
-    counts = torch.bincount(labels, minlength=client.setting.num_classes)
-    sums = features.new_zeros(len(counts), features.shape[1])
-    sums.index_add_(0, labels, F.normalize(features, dim=1))
+    means, counts = row_means(F.normalize(features, dim=1), labels, client.setting.num_classes)
     held = counts.nonzero().squeeze(1)
-    return LocalPrototypes(held, sums[held] / counts[held].unsqueeze(1), counts[held])
+    return LocalPrototypes(held, means[held], counts[held])
 
 
 def prototype_contrast(

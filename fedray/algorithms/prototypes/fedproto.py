@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243.
 
-    Eq. (6) -> aggregate (prototypes/class_prototypes.py)
+    Eq. (6) -> aggregate (mean.py)
     Eq. (7) -> prototype_loss
 
 Deviations:
@@ -28,12 +28,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedray.algorithms.mean import Aggregation, class_means, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    Aggregation,
     GlobalPrototypes,
     PrototypeSharing,
-    class_means,
-    class_sums,
     no_prototypes,
     prototype_distance,
 )

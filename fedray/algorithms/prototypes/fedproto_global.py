@@ -3,7 +3,7 @@
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
 
-    Eq. (6) -> aggregate (prototypes/class_prototypes.py)
+    Eq. (6) -> aggregate (mean.py)
     Eq. (7) -> FedProtoGlobal.loss
 
 Deviations:
@@ -27,12 +27,10 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.losses import similarity_analysis
+from fedray.algorithms.mean import Aggregation, class_means, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    Aggregation,
     GlobalPrototypes,
     LocalPrototypes,
-    class_means,
-    class_sums,
     local_prototypes,
     no_prototypes,
     prototype_distance,

@@ -32,11 +32,11 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     PrototypeSharing,
-    aggregate,
     local_prototypes,
     no_prototypes,
     uploaded_batches,

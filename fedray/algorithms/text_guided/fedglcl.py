@@ -6,10 +6,9 @@ Federated Learning", ICLR 2025.
     Eq. (6) -> cosines
     Eq. (7) -> text_contrast
 
-The text embeddings T are sent once, before the first round; the model has no classifier. The
-combinations with FedProx and MOON take their regularisers as they are. In FedGLCL-L (`fedglcl_l`,
-Table 4) the clients train the text encoder too. With a U-Net every pixel is a sample: its V
-features are aligned with T, and the loss is the mean over pixels (Table 19).
+The text embeddings T are given once, before the first round; the model has no classifier. In
+FedGLCL-L (`fedglcl_l`, Table 4) the clients train the text encoder too. With a U-Net every pixel is
+a sample: its V features are aligned with T, and the loss is the mean over pixels (Table 19).
 
 Deviations:
     - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
@@ -30,26 +29,20 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.averaging.extra_parameters import ExtendedModel, ExtraParameters
+from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.averaging.fedprox import FedProx
-from fedray.algorithms.averaging.moon import Moon
-from fedray.algorithms.averaging.sent_once import SentOnce
 from fedray.algorithms.losses import cosine_matrix, softmax_loss
 from fedray.config import Temperature
 from fedray.core import (
     Batch,
-    Client,
-    ClientState,
     Exchange,
     LocalContext,
     Payload,
@@ -87,25 +80,11 @@ class TextTowerInputs(Payload):
 class TextEmbeddings(Payload):
     """T: the classes' text embeddings [C, V], of unit length."""
 
-    vectors: Tensor = payload_field("text_embeddings", "C d", reveals=OF_NAMES)
-
-
-@dataclass(frozen=True)
-class ModelAndText(GlobalModel):
-    """The global model and T, for a client that did not get T."""
-
-    kept: Mapping[str, Tensor] = payload_field("text_embeddings")
-
-
-@dataclass(frozen=True)
-class ExtendedModelAndText(ExtendedModel):
-    """The model, what learns of the text encoder, and T, for a client that did not get T."""
-
-    kept: Mapping[str, Tensor] = payload_field("text_embeddings")
+    text: Tensor = payload_field("text_embeddings", "C d", reveals=OF_NAMES)
 
 
 @algorithms.add
-class FedGLCL(SentOnce):
+class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained against text embeddings."""
 
     name = "fedglcl"
@@ -114,8 +93,7 @@ class FedGLCL(SentOnce):
     travels = "image encoders; text embeddings once"
     requires = Requires(text=True, head=False)
     dense = True
-    downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings, ModelAndText)
-    with_kept: ClassVar[Any] = ModelAndText
+    downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
 
     class HParams(FedAvg.HParams):
         """FedGLCL's hyper-parameters."""
@@ -127,26 +105,20 @@ class FedGLCL(SentOnce):
 
     hp: HParams
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send T to all clients once, also to clients that join later: they are tested before.
+    def init_server(self, server: Server) -> ServerState:
+        """Return the initial weights and T.
 
         Raises:
-            UserError: when the encoder's width is not the features'.
+            UserError: if the encoder's width is not the features'.
         """
-        embeddings = TextEmbeddings(self.kept(exchange.server)["text"])
-        exchange.server.check_width(embeddings.vectors)
-        exchange.call("receive_text", dict.fromkeys(range(self.setting.clients), embeddings))
-        return {**state, "holds": self.replied(exchange)}
+        text = server.tower.frozen_prototypes(of_unit_length=True)
+        server.check_width(text)
+        return {**super().init_server(server), "text": text}
 
-    def kept(self, server: Server) -> Mapping[str, Tensor]:
-        """Return T."""
-        return {"text": server.tower.frozen_prototypes(of_unit_length=True)}
-
-    def receive_text(
-        self, client: Client, state: ClientState, down: TextEmbeddings
-    ) -> tuple[None, ClientState]:
-        """Put T into the client's memory."""
-        return None, self.keep(state, {"text": down.vectors})
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give T to all clients, also to those that join later: they are tested before."""
+        text = TextEmbeddings(state["text"])
+        return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), text))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """The contrast of images with texts, Eq. (7)."""
@@ -164,38 +136,6 @@ class FedGLCL(SentOnce):
 
 
 @algorithms.add
-class FedGLCLProx(FedProx, FedGLCL):
-    """FedGLCL with FedProx's proximal term (FedGLCL Table 2)."""
-
-    name = "fedglcl_fedprox"
-    title = "FedGLCL + FedProx"
-    paper = FedGLCL.paper
-    travels = FedGLCL.travels
-    dense = True
-
-    class HParams(FedProx.HParams, FedGLCL.HParams):
-        """Those of both; μ = 0 is FedGLCL."""
-
-    hp: HParams
-
-
-@algorithms.add
-class FedGLCLMoon(Moon, FedGLCL):
-    """FedGLCL with MOON's contrast of models (FedGLCL Table 2)."""
-
-    name = "fedglcl_moon"
-    title = "FedGLCL + MOON"
-    paper = FedGLCL.paper
-    travels = FedGLCL.travels
-    requires = Requires(text=True, head=False)
-
-    class HParams(Moon.HParams, FedGLCL.HParams):
-        """Those of both; μ = 0 is FedGLCL."""
-
-    hp: HParams
-
-
-@algorithms.add
 class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     """FedGLCL-L: every client trains the text encoder, or its end, too (FedGLCL Table 4).
 
@@ -209,13 +149,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     paper = FedGLCL.paper
     travels = "image encoders and what learns of the text encoder; text embeddings once"
     uploads = ExtraParameters.uploads
-    downloads = (
-        *ExtraParameters.downloads,
-        TextEmbeddings,
-        TextTowerInputs,
-        ExtendedModelAndText,
-    )
-    with_kept = ExtendedModelAndText
+    downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
     requires = Requires(text=True, head=False)
 
     class HParams(FedGLCL.HParams):
@@ -241,57 +175,33 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         state = super().init_server(server)
         if self.hp.blocks == 0:
             return state
-        return {**state, "extra": dict(server.tower.trainable(self._blocks).tensors)}
+        tower = server.tower.trainable(None if self.hp.blocks == "all" else self.hp.blocks)
+        whole = tower.start.dim() == 2  # words; else outputs of the blocks below
+        inputs = {
+            "hidden": torch.zeros(*tower.mask.shape, 1) if whole else tower.start,
+            "words": tower.start if whole else torch.zeros_like(tower.mask).long(),
+            "mask": tower.mask,
+            "shape": tower.shape.numbers(),
+        }
+        return {**state, "extra": dict(tower.tensors), "inputs": inputs}
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Send T to all clients once, and the inputs of the blocks that learn."""
-        state = super().prepare(state, exchange)
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give T to all clients, and the inputs of the blocks that learn."""
+        state = super().give(state, exchange)
         if self.hp.blocks == 0:
             return state
-        inputs = self._inputs(exchange.server)
-        exchange.call("receive_inputs", dict.fromkeys(range(self.setting.clients), inputs))
-        return {**state, "holds": state["holds"] & self.replied(exchange)}
-
-    def kept(self, server: Server) -> Mapping[str, Tensor]:
-        """Return T, and the inputs of the blocks that learn."""
-        kept = super().kept(server)
-        return kept if self.hp.blocks == 0 else {**kept, **_tensors(self._inputs(server))}
-
-    def _inputs(self, server: Server) -> TextTowerInputs:
-        tower = server.tower.trainable(self._blocks)
-        whole = tower.start.dim() == 2  # words; else outputs of the blocks below
-        return TextTowerInputs(
-            hidden=torch.zeros(*tower.mask.shape, 1) if whole else tower.start,
-            words=tower.start if whole else torch.zeros_like(tower.mask).long(),
-            mask=tower.mask,
-            shape=tower.shape.numbers(),
-        )
-
-    def receive_inputs(
-        self, client: Client, state: ClientState, down: TextTowerInputs
-    ) -> tuple[None, ClientState]:
-        """Put the inputs into the client's memory."""
-        return None, self.keep(state, _tensors(down))
-
-    @property
-    def _blocks(self) -> int | None:
-        return None if self.hp.blocks == "all" else self.hp.blocks
+        inputs = TextTowerInputs(**state["inputs"])
+        return exchange.give(state, "inputs", dict.fromkeys(range(self.setting.clients), inputs))
 
     def text(self, local: LocalContext) -> Tensor:
         """T [C, V] through what learns, anew for every batch."""
         if self.hp.blocks != 0:
             memory, device = local.state.memory, local.client.device
-            start, mask = (memory[name].to(device) for name in ("text_start", "text_mask"))
-            shape = TowerShape.of(memory["text_shape"])
-            return class_embeddings(local.extra, start, mask, shape)
+            source = "hidden" if memory["hidden"].shape[2] > 1 else "words"
+            start, mask = (memory[name].to(device) for name in (source, "mask"))
+            return class_embeddings(local.extra, start, mask, TowerShape.of(memory["shape"]))
         weight, bias = local.extra[WEIGHT], local.extra[BIAS]
         return F.linear(super().text(local).to(weight.device), weight, bias)
-
-
-def _tensors(inputs: TextTowerInputs) -> dict[str, Tensor]:
-    """Return the inputs of the blocks that learn by their names in a client's memory."""
-    start = inputs.hidden if inputs.hidden.shape[2] > 1 else inputs.words
-    return {"text_start": start, "text_mask": inputs.mask, "text_shape": inputs.shape}
 
 
 def cosines(features: Tensor, text: Tensor) -> Tensor:

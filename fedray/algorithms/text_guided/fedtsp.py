@@ -7,7 +7,7 @@ arXiv:2503.13543 (numbering of the arXiv version).
     Eq. (3) -> TextStyle.texts          (language/styles.py)
     Eq. (4) -> insert_prompts           (language/prompts.py)
     Eq. (5) -> local_prototypes         (prototypes/class_prototypes.py)
-    Eq. (6) -> aggregate                (prototypes/class_prototypes.py)
+    Eq. (6) -> aggregate                (mean.py)
     Eq. (7) -> server_loss
     Eq. (8) -> semantic_prototype_loss
 
@@ -37,12 +37,10 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray.algorithms.losses import cosine_matrix
+from fedray.algorithms.mean import Aggregation, class_means, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
-    Aggregation,
     LocalPrototypes,
     PrototypeSharing,
-    class_means,
-    class_sums,
     local_prototypes,
 )
 from fedray.config import LearningRate, LossWeight, Temperature, Tree

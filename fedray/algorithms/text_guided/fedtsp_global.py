@@ -46,19 +46,17 @@ class ModelWithText(GlobalModel, TextPrototypes):
 
 
 @algorithms.add
-class FedTSPGlobal(FedTSP, FedAvg):
-    """FedAvg whose clients align to the text prototypes that their image prototypes train."""
+class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
+    """FedAvg whose clients align to the text prototypes that their image prototypes train.
+
+    λ = 0 is FedAvg.
+    """
 
     name = "fedtsp_global"
     title = "FedTSP, one global model"
     travels = "whole models and class prototypes up, the model and text prototypes down"
     uploads = (LocalPrototypes, PrototypedUpdate)
     downloads = (GlobalModel, ModelWithText)
-
-    class HParams(FedTSP.HParams, FedAvg.HParams):
-        """Those of both; λ = 0 is FedAvg."""
-
-    hp: HParams
 
     # --- server ----------------------------------------------------------------------------------
 

@@ -1,0 +1,144 @@
+"""Means over clients, in the terms of the papers.
+
+p_k is the weight of client k, n_k the number of its training samples, and n_{k,c} the number of its
+samples of class c. Sums run in double precision, so that a mean of many is exact to the last digit
+of a float32.
+
+    p_k                                        -> client_weights
+    sum_k p_k w_k of named tensors             -> weighted_mean, Averaging
+    sum_k w_k v_k of vectors                   -> weighted_sum
+    sum_k n_{k,c} v_{k,c} / n_c class by class -> aggregate, from class_sums and class_means
+    mean of the rows of each class             -> row_means
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedray.core import (
+    Server,
+    ServerState,
+    StateTree,
+    SummingMethod,
+    Tensors,
+    Total,
+    Uplinks,
+    mean_of,
+    total_of,
+    weighed,
+)
+
+Weights: TypeAlias = Literal["samples", "uniform"]
+Aggregation: TypeAlias = Literal["weighted", "uniform", "literal"]
+
+
+class Averaging(SummingMethod):
+    """A method that averages named tensors of the uploads, all with the weights p_k."""
+
+    averaged: ClassVar[tuple[str, ...]]
+    """Names of the averaged mappings, both in an upload and in the server's state."""
+
+    def weight(self, upload: Any) -> float:
+        """Return the weight of an upload, n_k; p_k is its share of the sum."""
+        return float(upload.samples)
+
+    def summand(self, upload: Any) -> StateTree:
+        """Return n_k, and n_k w_k of each averaged mapping."""
+        weight = self.weight(upload)
+        sums = {name: weighed(getattr(upload, name), weight) for name in self.averaged}
+        return {"weight": torch.tensor(weight).double(), **sums}
+
+    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+        """Replace each averaged mapping by its mean over the participants."""
+        weight = total["weight"]
+        means = {name: mean_of(total[name], weight, state[name]) for name in self.averaged}
+        return {**state, **means}
+
+
+def client_weights(uploads: Uplinks, how: Weights) -> dict[int, float]:
+    """Return p_k of each participant: n_k/n by samples, or 1/K; they sum to 1."""
+    sizes = {k: float(u.samples) if how == "samples" else 1.0 for k, u in uploads.items()}
+    total = sum(sizes.values())
+    return {client: size / total for client, size in sizes.items()}
+
+
+def weighted_mean(
+    weights: Mapping[int, float], tensors: Mapping[int, Mapping[str, Tensor]]
+) -> Tensors:
+    """Return w = sum_k p_k w_k, tensor by tensor; integer counters take the maximum.
+
+    Args:
+        weights: p_k by client.
+        tensors: w_k by client and name.
+    """
+    weighted = {client: (named, weights[client]) for client, named in tensors.items()}
+    total = total_of(lambda pair: {"mean": weighed(*pair)}, weighted)
+    return mean_of(total["mean"], 1.0, next(iter(tensors.values())))
+
+
+def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
+    """Return sum_k w_k v_k of vectors [K, p], DP2FL's Eq. (4).
+
+    Vectors of weight 0 are left out: they may not be finite, and 0 times NaN is NaN.
+    """
+    column = weights.unsqueeze(1)
+    return (column * vectors.masked_fill(column == 0, 0)).sum(0)
+
+
+# --- class by class ------------------------------------------------------------------------------
+
+
+def aggregate(uploads: Uplinks, classes: int, how: Aggregation) -> tuple[Tensor, Tensor]:
+    """Return the mean of the clients' vectors of each class, Eq. (6) of FedProto and FedTSP.
+
+    Args:
+        uploads: `LocalPrototypes` by client.
+        classes: C.
+        how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class; "literal" is
+            FedTSP's Eq. (6) as printed: weighted, then divided by the number of holders.
+
+    Returns:
+        Means [C, d], zero where no client holds the class, and which classes are present [C].
+    """
+    total = total_of(lambda upload: class_sums(upload, classes, how), uploads)
+    return class_means(total.sums, how)
+
+
+def class_sums(upload: Any, classes: int, how: Aggregation) -> Tensors:
+    """Return what a client adds to each class's mean, in double precision.
+
+    Returns:
+        Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].
+    """
+    held, count = upload.classes, len(upload.classes)
+    weight = torch.ones(count).double() if how == "uniform" else upload.counts.double()
+    vectors = torch.zeros(classes, upload.vectors.shape[1], dtype=torch.float64)
+    vectors[held] = upload.vectors.double() * weight.unsqueeze(1)
+    weights, holders = torch.zeros(2, classes, dtype=torch.float64)
+    weights[held], holders[held] = weight, 1.0
+    return {"vectors": vectors, "weights": weights, "holders": holders}
+
+
+def class_means(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
+    """Return the means from the clients' summed `class_sums`; see `aggregate`."""
+    means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
+    if how == "literal":
+        means = means / sums["holders"].clamp_min(1).unsqueeze(1)
+    return means.float(), sums["holders"] > 0
+
+
+def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the mean row of each class [C, d], zero without rows, and the rows' number [C].
+
+    Args:
+        rows: [M, d].
+        labels: the class of each row [M].
+        classes: C.
+    """
+    counts = torch.bincount(labels, minlength=classes)
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
+    return sums / counts.clamp_min(1).unsqueeze(1), counts

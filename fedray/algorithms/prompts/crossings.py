@@ -1,0 +1,94 @@
+"""Prompts trained by other methods: CoOp's and MaPLe's, locally and by FedAvg, FedProx and pFedMe.
+
+CoOp's context: Zhou et al., IJCV 2022, arXiv:2109.01134; by FedAvg it is PromptFL, Guo et al., IEEE
+TMC 2023, arXiv:2208.11625. MaPLe's prompts in both towers: Khattak et al., CVPR 2023,
+arXiv:2210.03117. DP2FL (arXiv:2504.16357) compares itself with these; it gives no values for
+pFedMe, whose own are the defaults.
+
+    text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
+    coupling F of MaPLe's prompts -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
+    averaging of the prompts -> weighted_mean  (mean.py)
+    with FedProx, mu/2 ||p - p_t||² -> proximal_term  (averaging/fedprox.py)
+    with pFedMe, inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
+
+Deviations:
+    - No random crops by default: images are prepared as for testing.
+    - One layer of MaPLe's prompts by default (`depth`), MaPLe's nine in the experiments of scale
+      "paper".
+"""
+
+from __future__ import annotations
+
+from fedray.algorithms.averaging.fedprox import FedProx
+from fedray.algorithms.personalised.pfedme import PFedMe
+from fedray.algorithms.prompts.prompt_averaging import (
+    CoupledPrompts,
+    PromptAveraging,
+    SingleContext,
+)
+from fedray.algorithms.prompts.promptfl import PromptFL
+from fedray.core import LocalTraining, algorithms
+
+
+@algorithms.add
+class LocalPrompts(SingleContext, LocalTraining):
+    """One context for each client, trained alone."""
+
+    name = "local_prompts"
+    title = "Local prompts"
+    paper = "Zhou et al., IJCV 2022, arXiv:2109.01134 (CoOp), at each client"
+    travels = "nothing"
+
+
+@algorithms.add
+class FedProxPromptFL(PromptFL, FedProx):  # type: ignore[misc]
+    """PromptFL with FedProx's proximal term (DP2FL's comparison "FP+P"); μ = 0 is PromptFL."""
+
+    name = "promptfl_fedprox"
+    title = "PromptFL + FedProx"
+
+
+@algorithms.add
+class PFedMePromptFL(PFedMe, PromptFL):  # type: ignore[misc]
+    """A global context, and personal ones held near it."""
+
+    name = "promptfl_pfedme"
+    title = "PromptFL + pFedMe"
+    paper = PromptFL.paper
+
+
+@algorithms.add
+class MapleLocal(CoupledPrompts, LocalTraining):
+    """MaPLe's prompts at each client, trained alone (DP2FL's comparison "Local")."""
+
+    name = "maple_local"
+    title = "MaPLe, local"
+    paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, at each client"
+    travels = "nothing"
+
+
+@algorithms.add
+class MapleFedAvg(PromptAveraging, CoupledPrompts):  # type: ignore[misc]
+    """FedAvg of MaPLe's prompts."""
+
+    name = "maple_fedavg"
+    title = "MaPLe + FedAvg"
+    paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged"
+    travels = "text prompts and the maps to vision prompts"
+
+
+@algorithms.add
+class MapleFedProx(MapleFedAvg, FedProx):  # type: ignore[misc]
+    """FedProx on MaPLe's prompts (DP2FL's comparison "FP+P"); μ = 0 is maple_fedavg."""
+
+    name = "maple_fedprox"
+    title = "MaPLe + FedProx"
+
+
+@algorithms.add
+class MaplePFedMe(PFedMe, MapleFedAvg):  # type: ignore[misc]
+    """Global prompts in both towers, and personal ones held near them."""
+
+    name = "maple_pfedme"
+    title = "MaPLe + pFedMe"
+    paper = MapleFedAvg.paper

@@ -1,0 +1,35 @@
+"""FedGLCL with the regularisers of FedProx and MOON (FedGLCL Table 2).
+
+Yan et al., "On the Importance of Language-driven Representation Learning for Heterogeneous
+Federated Learning", ICLR 2025.
+
+    contrast of images with texts -> text_contrast  (text_guided/fedglcl.py)
+    FedProx's mu/2 ||w - w_t||² -> proximal_term  (averaging/fedprox.py)
+    MOON's contrast of models -> model_contrast  (averaging/moon.py)
+"""
+
+from __future__ import annotations
+
+from fedray.algorithms.averaging.fedprox import FedProx
+from fedray.algorithms.averaging.moon import Moon
+from fedray.algorithms.text_guided.fedglcl import FedGLCL
+from fedray.core import algorithms
+
+
+@algorithms.add
+class FedGLCLProx(FedProx, FedGLCL):  # type: ignore[misc]
+    """FedGLCL with FedProx's proximal term; μ = 0 is FedGLCL."""
+
+    name = "fedglcl_fedprox"
+    title = "FedGLCL + FedProx"
+    paper = FedGLCL.paper
+    dense = True
+
+
+@algorithms.add
+class FedGLCLMoon(Moon, FedGLCL):  # type: ignore[misc]
+    """FedGLCL with MOON's contrast of models; μ = 0 is FedGLCL."""
+
+    name = "fedglcl_moon"
+    title = "FedGLCL + MOON"
+    paper = FedGLCL.paper
