@@ -62,4 +62,4 @@ from fedray.core.sums import (
     total_over,
     weighed,
 )
-from fedray.core.training import LocalTraining, Trained, fit, with_extra
+from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra

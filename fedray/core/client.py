@@ -244,8 +244,8 @@ class Client:
         return self.skeleton.tensors if model is self.skeleton.model else named_tensors(model)
 
     def save(self, model: nn.Module) -> Tensors:
-        """Return a copy of a model's parameters and buffers on the CPU: for the client's state."""
-        return {name: tensor.to("cpu", copy=True) for name, tensor in self.weights(model).items()}
+        """Return a copy of a model's parameters and buffers: for the client's state."""
+        return {name: tensor.clone() for name, tensor in self.weights(model).items()}
 
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:

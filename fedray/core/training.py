@@ -171,17 +171,19 @@ def batch_indices(
 ) -> Sequence[Tensor]:
     """Return the indices of one epoch's batches, int64."""
     order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
-    order = order.to(device)
-    if count <= config.batch_size and not config.drop_last:
-        return (order,)
+    sizes = batch_sizes(count, config)
+    return torch.split(order[: sum(sizes)].to(device), sizes)
+
+
+def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
+    """Return the sizes of one epoch's batches."""
     whole, rest = divmod(count, config.batch_size)
-    if config.drop_last:
-        order = order[: whole * config.batch_size]
-    elif rest == 1 and whole > 0:
-        # Batch normalisation cannot train on one image, so it joins the batch before.
-        sizes = [config.batch_size] * (whole - 1) + [config.batch_size + 1]
-        return torch.split(order, sizes)
-    return torch.split(order, config.batch_size)
+    sizes = [config.batch_size] * whole
+    if rest == 1 and sizes and not config.drop_last:
+        sizes[-1] += 1  # batch normalisation cannot train on one image
+    elif rest and not config.drop_last:
+        sizes.append(rest)
+    return sizes
 
 
 def _optimizer(local: LocalContext) -> torch.optim.Optimizer:

@@ -26,6 +26,7 @@ from fedray.core import (
     Skeleton,
     StateTree,
     SummingMethod,
+    Tensors,
 )
 from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
@@ -185,11 +186,15 @@ class ClientRuntime:
             train=self._training_samples(data.train[client]),
             architecture=architecture,
             skeleton=self._skeleton(architecture),
-            initial=partial(models.initial, architecture, client),
+            initial=partial(self._initial, architecture, client),
             device=self.device,
             validation=None if validation is None else self._samples(validation[client]),
             method=self.assembly.algorithm.name,
         )
+
+    def _initial(self, architecture: str, client: int) -> Tensors:
+        weights = self.assembly.models.initial(architecture, client)
+        return {name: tensor.to(self.device) for name, tensor in weights.items()}
 
     def held_out(self, client: int, round_: int) -> HeldOut:
         """Return the images on which a client's model is tested."""

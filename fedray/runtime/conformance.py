@@ -25,6 +25,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.core import (
     Algorithm,
+    Batch,
     Client,
     ClientState,
     Downlinks,
@@ -33,6 +34,7 @@ from fedray.core import (
     Total,
     algorithms,
     total_over,
+    training,
 )
 from fedray.core.state import StateTree, leaves, map_tensors
 from fedray.errors import FedrayError, one_line
@@ -46,7 +48,7 @@ from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.pretended_device import copies
+from fedray.runtime.pretended_device import Copies
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -432,21 +434,28 @@ def check_device(experiment: Experiment) -> None:
 
 
 def check_copies(experiment: Experiment) -> None:
-    """Check that no batch copies tensors to the accelerator: twice the batches, equal copies.
+    """Check that no tensor is copied to the accelerator while a batch is trained on.
 
     Raises:
-        Violation: with the numbers of copies.
+        Violation: with the number of copies.
     """
-    numbers = []
-    for batch_size in (experiment.batch_size, experiment.batch_size // 2):
-        copies.take()
-        _on_device(experiment.model_copy(update={"batch_size": batch_size}))
-        numbers.append(copies.take())
-    if numbers[0] != numbers[1]:
-        raise Violation(
-            f"{numbers[0]} copies to the accelerator, and {numbers[1]} with twice the batches; "
-            "make or move tensors before the batches"
-        )
+    batches = training._Epochs._batches
+    inside = 0
+
+    def watched(epochs: Any) -> Iterator[Batch]:
+        nonlocal inside
+        for number, batch in enumerate(batches(epochs)):
+            before = Copies.number
+            yield batch
+            inside += Copies.number - before if number else 0  # the first may prepare something
+
+    training._Epochs._batches = watched  # type: ignore[assignment, method-assign]
+    try:
+        _on_device(experiment)
+    finally:
+        training._Epochs._batches = batches  # type: ignore[method-assign]
+    if inside and not algorithms.get(experiment.algorithm.name).draws_per_batch:
+        raise Violation(f"{inside} copies in two rounds; make or move tensors before the batches")
 
 
 def _on_device(experiment: Experiment) -> list[Trace]:

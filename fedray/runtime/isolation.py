@@ -104,4 +104,5 @@ class PrivateCopies:
         """Return a tensor on the CPU: of an unchanged copy its original, which clients share."""
         on_cpu = tensor.detach().cpu()
         copied, original = self._originals.get(id(tensor), (None, on_cpu))
-        return original if copied is tensor and torch.equal(on_cpu, original) else on_cpu
+        is_kept = copied is tensor and original.device == on_cpu.device
+        return original if is_kept and torch.equal(on_cpu, original) else on_cpu

@@ -230,3 +230,14 @@ class ModuleMemory(FedAvg):
         loss = super().loss(output, batch, local)
         self.losses[local.client.id] = loss.item()
         return loss * before
+
+
+@algorithms.add
+class CopyPerBatch(FedAvg):
+    """Moves a tensor to the device for every batch."""
+
+    name = "copy_per_batch"
+
+    def loss(self, output, batch, local):
+        weights = torch.linspace(0.5, 1, self.setting.num_classes).to(local.client.device)
+        return torch.nn.functional.cross_entropy(output.logits * weights, batch.labels)

@@ -31,10 +31,11 @@ BROKEN = {
         "a Secret cannot travel, expected a TrainedModel (`uploads`",
     ),
     "wrong_device": ("device", "move them with .to(device)"),
+    "copy_per_batch": ("copies", "copies in two rounds; make or move tensors before the batches"),
     "module_memory": ("resume", "round 1: server/model/"),
 }
 """By method: a law that it breaks, and words of the difference."""
-LAWS = 9
+LAWS = 10
 
 
 def checked(*words: str) -> tuple[int, dict[str, dict[str, str]]]:

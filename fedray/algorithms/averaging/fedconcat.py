@@ -280,7 +280,7 @@ class FedConcat(FedAvg):
         """Keep the encoders, and compute the features of the client's training images, once."""
         encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
         parts = [client.features(model, client.train) for model in loaded(client, encoders)]
-        features = torch.cat(parts, dim=1).cpu()
+        features = torch.cat(parts, dim=1)
         memory = {**state.memory, "encoders": encoders, "features": features}
         return None, ClientState(state.model, memory)
 
@@ -354,7 +354,7 @@ def with_encoders(
     labels, positions = train.all_labels[train.index], np.arange(len(train))
     return replace(
         client,
-        train=Samples(features.numpy(), labels, positions, ImageFeatures),
+        train=Samples(features.cpu().numpy(), labels, positions, ImageFeatures),
         setting=replace(setting, feature_dim=width),
         skeleton=Skeleton(model.to(client.device)),
     )

@@ -118,7 +118,7 @@ class FedETF(ExtraParameters):
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Begin like FedAvg, with n_i, the class counts of the client's images in this round."""
         local = super().begin(client, state, down)
-        memory = {**local.state.memory, "counts": client.class_counts()}
+        memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
         return replace(local, state=ClientState(local.state.model, memory))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
@@ -178,7 +178,7 @@ class FedETF(ExtraParameters):
 
 def with_simplex_copied(local: LocalContext) -> LocalContext:
     """The context with a trainable copy of the simplex, on the client's device."""
-    simplex = local.state.memory["simplex"].to(local.client.device, copy=True)
+    simplex = local.state.memory["simplex"].clone()
     state = ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
     return replace(local, state=state)
 
@@ -202,7 +202,7 @@ def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
     """f^T M [B, C] of the normalised outputs f [B, C]; cosines as long as M's columns are unit."""
     with torch.autocast(outputs.device.type, enabled=False):  # it would multiply in bfloat16
         unit = F.normalize(outputs.float(), dim=1, eps=1e-8)
-        return unit @ simplex.to(outputs.device).T
+        return unit @ simplex.T
 
 
 def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
@@ -214,4 +214,4 @@ def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         counts: n_i [C]; equal counts give the plain cross-entropy.
     """
     prior = counts.clamp_min(1).float().log()
-    return F.cross_entropy(logits + prior.to(logits.device), labels)
+    return F.cross_entropy(logits + prior, labels)

@@ -139,7 +139,7 @@ class FedFAAnchors(FedAvg):
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
-        anchors = local.down.anchors.to(local.client.device)
+        anchors = local.down.anchors
         return loss + float(self.hp.lambda_) * anchor_loss(output.features, batch.labels, anchors)
 
     def client_update(
@@ -147,7 +147,7 @@ class FedFAAnchors(FedAvg):
     ) -> tuple[AnchoredUpdate, ClientState]:
         """Train; after every batch calibrate the head, after every epoch move the local anchors."""
         local = self.begin(client, state, down)
-        anchors, config = down.anchors.to(client.device), self.setting.training
+        anchors, config = down.anchors, self.setting.training
         calibration = Calibration(local.model.head, anchors, self.hp.calibration_lr)
         images = len(client.train)
         moving = MovingAnchors(

@@ -77,6 +77,7 @@ class FedFAAugmentation(FedAvg):
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
+    draws_per_batch = True
     uploads = (VariedUpdate,)
     downloads = (VariedModel,)
 
@@ -142,9 +143,9 @@ class FedFAAugmentation(FedAvg):
         with layers.on(local.model):
             trained = self.train(local)
         update, kept = self.finish(local, trained)
-        running = {name: value.cpu() for name, value in layers.running.items()}
-        memory = {**kept.memory, "running": running}
-        return VariedUpdate(**vars(update), running=running), ClientState(kept.model, memory)
+        memory = {**kept.memory, "running": layers.running}
+        sent = VariedUpdate(**vars(update), running=layers.running)
+        return sent, ClientState(kept.model, memory)
 
 
 @dataclass
@@ -192,9 +193,9 @@ class Augmentation:
     def _draw(self, name: str, statistic: Tensor, initial: float) -> Tensor:
         """Move the running mean, then draw [B, C] around the batch's statistics."""
         now = statistic.detach().mean(dim=0)
-        before = self.running.get(name, torch.full_like(now, initial)).to(now)
+        before = self.running.get(name, torch.full_like(now, initial))
         self.running[name] = self.momentum * before + (1 - self.momentum) * now
-        weight = fusion_weights(self.variances.get(name, torch.ones_like(now)).to(now))
+        weight = fusion_weights(self.variances.get(name, torch.ones_like(now)))
         spread = ((weight + 1) * (statistic.var(dim=0) + EPS)).sqrt()
         noise = torch.randn(statistic.shape, generator=self.random).to(statistic)
         return statistic + noise * spread

@@ -52,7 +52,7 @@ class FedLC(FedAvg):
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """As FedAvg, and n_i, the class counts of the images that the client has now."""
         local = super().begin(client, state, down)
-        memory = {**local.state.memory, "counts": client.class_counts()}
+        memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
         return replace(local, state=ClientState(local.state.model, memory))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
@@ -73,4 +73,4 @@ def calibrate(logits: Tensor, counts: Tensor, tau: float) -> Tensor:
         g [B, C].
     """
     margins = counts.float().clamp_min(1e-8).pow(-0.25)
-    return logits - tau * margins.to(logits.device)
+    return logits - tau * margins

@@ -43,5 +43,5 @@ class FedProx(FedAvg):
 
 def proximal_term(model: nn.Module, start: Mapping[str, Tensor], mu: float) -> Tensor:
     """mu/2 ||w - w_t||² over all parameters that are shared, Eq. (2)."""
-    pairs = [(w, start[name].to(w)) for name, w in model.named_parameters() if name in start]
+    pairs = [(w, start[name]) for name, w in model.named_parameters() if name in start]
     return mu / 2 * torch.stack([(w - w_t).square().sum() for w, w_t in pairs]).sum()

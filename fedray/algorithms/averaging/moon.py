@@ -105,8 +105,7 @@ def frozen_features(model: Classifier, weights: Mapping[str, Tensor], inputs: In
     """Features [B, d] under other weights, in evaluation mode; the model stays as it is."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    placed = {name: tensor.to(inputs.values.device) for name, tensor in weights.items()}
-    features: Tensor = functional_call(model, placed, (inputs,)).features
+    features: Tensor = functional_call(model, dict(weights), (inputs,)).features
     for module, mode in modes:
         module.training = mode
     return features

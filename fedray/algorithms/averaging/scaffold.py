@@ -110,7 +110,7 @@ class Scaffold(FedAvg):
         """Train by steps w - eta (g - c_i + c), Eq. (3)."""
         c, c_i = local.down.control, local.state.memory["control"]
         parameters = dict(local.model.named_parameters())
-        corrections = [(w, (c[name] - c_i[name]).to(w)) for name, w in parameters.items()]
+        corrections = [(w, c[name] - c_i[name]) for name, w in parameters.items()]
 
         def correct() -> None:
             for w, correction in corrections:
@@ -135,7 +135,7 @@ class Scaffold(FedAvg):
         sgd = sgd_of(config)
         length = config.lr * effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
         new = {
-            name: new_control(c_i[name], c, x[name], y[name].cpu(), length)
+            name: new_control(c_i[name], c, x[name], y[name], length)
             for name, c in local.down.control.items()
         }
         moved = {name: control - c_i[name] for name, control in new.items()}

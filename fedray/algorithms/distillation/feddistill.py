@@ -225,5 +225,5 @@ def distillation_loss(logits: Tensor, labels: Tensor, known: Tensor, present: Te
         present: which classes have a teacher [C].
     """
     log_p = F.log_softmax(logits.float(), dim=1)
-    each = -(known.to(log_p)[labels] * log_p).sum(1)
+    each = -(known[labels] * log_p).sum(1)
     return (each * present.to(log_p)[labels]).mean()

@@ -58,6 +58,7 @@ from fedray.core import (
     Trained,
     Uplinks,
     algorithms,
+    batch_sizes,
     fit,
     payload_field,
 )
@@ -219,17 +220,15 @@ class FedGen(HeadAveraging):
         random = server.streams.torch("fedgen_server", round_=server.round)
         counts = self._pooled(state)
         for _ in range(self.hp.server_epochs):
-            noise, labels = self._draw(counts, random, device)
+            noise, labels = (drawn.to(device) for drawn in self._draw(counts, random))
             optimizer.zero_grad()
             features = generate(generator, noise, labels)
             ensemble_loss(features, labels, heads, shares).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return {name: tensor.detach().cpu() for name, tensor in generator.items()}
 
-    def _draw(
-        self, counts: Tensor, random: torch.Generator, device: torch.device
-    ) -> tuple[Tensor, Tensor]:
-        """A batch of noise [B, n] and labels [B]."""
+    def _draw(self, counts: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw a batch of noise [B, n] and labels [B]."""
         size = self.setting.training.batch_size
         labels = draw_labels(counts, size, random)
         noise = torch.empty(size, self.hp.noise_dim)
@@ -237,7 +236,7 @@ class FedGen(HeadAveraging):
             noise.uniform_(generator=random)
         else:
             noise.normal_(generator=random)
-        return noise.to(device), labels.to(device)
+        return noise, labels
 
     # --- client ----------------------------------------------------------------------------------
 
@@ -252,14 +251,18 @@ class FedGen(HeadAveraging):
         if self.hp.generated_weight == 0:
             return super().train(local)
         client, down = local.client, local.down
-        generator = {name: tensor.to(client.device) for name, tensor in down.generator.items()}
         random = self.setting.streams.torch("fedgen", round_=client.round, client=client.id)
+        config, counts = self.setting.training, down.counts.cpu()
+        batches = config.epochs * len(batch_sizes(len(client.train), config))
+        draws = [self._draw(counts, random) for _ in range(batches)]  # moved in one copy
+        noises, targets = (torch.stack(each) for each in zip(*draws, strict=True))
+        drawn = zip(noises.to(client.device), targets.to(client.device), strict=True)
 
         def loss(batch: Batch) -> Tensor:
             supervised = self.loss(local.model(batch.inputs), batch, local)
-            noise, labels = self._draw(down.counts, random, client.device)
+            noise, labels = next(drawn)
             with torch.no_grad():
-                features = generate(generator, noise, labels)
+                features = generate(down.generator, noise, labels)
             return supervised + self.hp.generated_weight * generated_loss(
                 local.model.head, features, labels
             )

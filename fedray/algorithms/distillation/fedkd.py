@@ -248,7 +248,7 @@ class FedKD(MutualLearning):
         """Upload by how much the small model moved; keep the own one and the server's."""
         client, before = local.client, local.state.memory["small"]
         update = {
-            name: self.factors(trained.tensors[name].cpu() - tensor, client.round)
+            name: self.factors((trained.tensors[name] - tensor).cpu(), client.round)
             for name, tensor in before.items()
         }
         buffers = select(trained.tensors, local.down.buffers)

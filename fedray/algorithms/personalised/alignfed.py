@@ -135,7 +135,7 @@ class AlignFed(HeadAveraging):
         weight: float = local.down.weight
         if weight == 0:
             return loss
-        targets = local.state.memory["targets"].to(batch.labels.device)
+        targets = local.state.memory["targets"]
         logits = cosine_matrix(output.features, targets) / self.hp.temperature
         return loss + weight * alignment_loss(logits, batch.labels, self.hp.softmax)
 

@@ -228,9 +228,8 @@ def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> 
     share = torch.bincount(labels, minlength=len(means)) / len(labels)
     held = share > 0
     local = means / torch.where(held, share, 1).unsqueeze(1)
-    present = down.present.to(means.device)
-    vectors = down.vectors.to(means.device).where(present.unsqueeze(1), local)
-    return GlobalPrototypes(vectors, present | held)
+    vectors = down.vectors.where(down.present.unsqueeze(1), local)
+    return GlobalPrototypes(vectors, down.present | held)
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:

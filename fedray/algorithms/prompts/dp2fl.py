@@ -388,7 +388,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         losses[client.id] = mean_loss(model, embedded, labels)
         for owner, held in state.memory["validation"].items():
             if int(owner) != client.id:
-                images, labels = (held[name].to(client.device) for name in ("images", "labels"))
+                images, labels = held["images"], held["labels"]
                 losses[int(owner)] = mean_loss(model, embed(model, images), labels)
         task, data = model.split_parameters(trained.tensors)
         return TrainedDualPrompts(task, data, losses, initial_loss), state

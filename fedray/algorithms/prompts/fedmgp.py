@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import ClassVar, Literal
 
 import torch
@@ -292,7 +291,8 @@ class FedMGP(PromptMethod, LocalTraining):
             drawn = torch.randperm(hp.groups, generator=random)[: hp.selected]
         else:
             similarity = similarities(prompts, reference, hp.similarity)
-            drawn = draw_groups(selection_probabilities(similarity, hp.tau), hp.selected, random)
+            probabilities = selection_probabilities(similarity.cpu(), hp.tau)
+            drawn = draw_groups(probabilities, hp.selected, random)
         for group in range(hp.groups):
             client.reports[f"drawn_{modality}_{group}"] = float(group in drawn)
         return drawn
@@ -329,8 +329,8 @@ def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reducti
         sign: "attract" minimises the distance, "repel" its negative.
         reduction: "mean" over pairs and n, or "sum" over ordered pairs and n.
     """
-    first, second = zip(*combinations(range(len(features)), 2), strict=True)
-    a, b = features[list(first)], features[list(second)]
+    first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
+    a, b = features[first], features[second]
     if measure == "cos":
         distance = 1 - (a * b).sum(-1)
     elif measure == "l1":

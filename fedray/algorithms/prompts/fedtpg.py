@@ -33,8 +33,8 @@ from fedray.core import (
     PromptMethod,
     Trained,
     algorithms,
+    fit,
 )
-from fedray.models import ClassifierOutput
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import GeneratorClip, PromptedClip
 
@@ -66,18 +66,18 @@ class FedTPG(PromptMethod, FedAvg):
         return GeneratorClip(clip, class_names, self.hp.length)
 
     def train(self, local: LocalContext) -> Trained:
-        """Train on the subset of classes that the client holds."""
-        assert isinstance(local.model, PromptedClip)
+        """Train on the cross-entropy over the classes that the client holds."""
+        model = local.model
+        assert isinstance(model, PromptedClip)
         classes = held_classes(local.client) if self.hp.classes == "own" else None
-        with local.model.class_subset(classes):
-            return super().train(local)
+        with model.class_subset(classes):
+            scope = torch.tensor(model.classes, device=local.client.device)
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy over the class subset."""
-        assert isinstance(local.model, PromptedClip)
-        scope = torch.tensor(local.model.classes, device=batch.labels.device)
-        columns = torch.searchsorted(scope, batch.labels)
-        return super().loss(output, batch._replace(labels=columns), local)
+            def loss(batch: Batch) -> Tensor:
+                columns = torch.searchsorted(scope, batch.labels)
+                return self.loss(model(batch.inputs), batch._replace(labels=columns), local)
+
+            return fit(local, loss)
 
 
 def held_classes(client: Client) -> tuple[int, ...]:

@@ -132,8 +132,8 @@ def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalProto
 
     A sample whose class has no prototype counts as zero (FedProto's index set).
     """
-    target = prototypes.vectors.to(features.device)[labels]
-    present = prototypes.present.to(features.device)[labels].unsqueeze(1)
+    target = prototypes.vectors[labels]
+    present = prototypes.present[labels].unsqueeze(1)
     return F.mse_loss(features, torch.where(present, target, features))
 
 

@@ -22,7 +22,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -136,10 +136,7 @@ class FedPCL(LocalTraining):
         local = self.begin(client, state, down)
         if not down.present.any():
             return self.finish(local, Trained(client.weights(local.model), 0, ()))
-        near = PrototypeSets(  # moved once, not with every batch
-            *(t.to(client.device) for t in (down.vectors, down.present, down.sets))
-        )
-        return self.finish(local, self.train(replace(local, down=near)))
+        return self.finish(local, self.train(local))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """L_g + L_p: the contrast with the global prototypes, and its mean over the clients'."""
@@ -166,8 +163,8 @@ class FedPCL(LocalTraining):
         z, memory = F.normalize(output.features.float(), dim=1), local.state.memory
         if not memory:
             return z.new_zeros(len(z), self.setting.num_classes)
-        products: Tensor = z @ memory["vectors"].to(z.device).T
-        return products.masked_fill(~memory["present"].to(z.device), -torch.inf)
+        products: Tensor = z @ memory["vectors"].T
+        return products.masked_fill(~memory["present"], -torch.inf)
 
 
 def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:

@@ -196,17 +196,17 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     def text(self, local: LocalContext) -> Tensor:
         """T [C, V] through what learns, anew for every batch."""
         if self.hp.blocks != 0:
-            memory, device = local.state.memory, local.client.device
+            memory = local.state.memory
             source = "hidden" if memory["hidden"].shape[2] > 1 else "words"
-            start, mask = (memory[name].to(device) for name in (source, "mask"))
+            start, mask = (memory[name] for name in (source, "mask"))
             return class_embeddings(local.extra, start, mask, TowerShape.of(memory["shape"]))
         weight, bias = local.extra[WEIGHT], local.extra[BIAS]
-        return F.linear(super().text(local).to(weight.device), weight, bias)
+        return F.linear(super().text(local), weight, bias)
 
 
 def cosines(features: Tensor, text: Tensor) -> Tensor:
     """delta_j = cos(I, T_j) of features I [B, V] and text embeddings T [C, V]: [B, C], Eq. (6)."""
-    return cosine_matrix(features, text.to(features.device))
+    return cosine_matrix(features, text)
 
 
 def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denominator) -> Tensor:

@@ -284,7 +284,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
-        text = local.down.vectors.to(batch.labels.device)
+        text = local.down.vectors
         if self.hp.align == "l2":
             term = normalised_l2_loss(output.features, batch.labels, text)
         else:

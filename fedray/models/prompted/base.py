@@ -43,6 +43,7 @@ class PromptedClip(Classifier, ABC):
         self._cached_features: tuple[object, Tensor] | None = None
         self._texts: dict[str, ClassTexts] = {}
         self._fixed: dict[str, Tensor] = {}
+        self._fixed_in_scope: tuple[object, Tensor] | None = None
 
     clip: FrozenClip
 
@@ -88,7 +89,10 @@ class PromptedClip(Classifier, ABC):
             with torch.autocast(device.type, enabled=False):  # the same whoever asks first
                 texts = [template.format(name) for name in self.names]
                 self._fixed[template] = unit(self.clip.text.features(texts))
-        return self._fixed[template][list(self._classes)]
+        key = (template, self._classes)
+        if self._fixed_in_scope is None or self._fixed_in_scope[0] != key:  # an index is a copy
+            self._fixed_in_scope = (key, self._fixed[template][list(self._classes)])
+        return self._fixed_in_scope[1]
 
     def texts(self) -> Tensor:
         """Text features; without gradients they are kept until a prompt changes."""
