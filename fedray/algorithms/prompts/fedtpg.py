@@ -33,8 +33,8 @@ from fedray.core import (
     PromptMethod,
     Trained,
     algorithms,
-    fit,
 )
+from fedray.models import ClassifierOutput
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import GeneratorClip, PromptedClip
 
@@ -49,8 +49,6 @@ class FedTPG(PromptMethod, FedAvg):
     travels = "a prompt generator"
 
     class HParams(FedAvg.HParams):
-        """FedTPG's hyper-parameters."""
-
         weights: Weights = "uniform"
         """Weights of the mean: equal (official), or n_k/n (FedMGP's port)."""
         length: int = Field(4, ge=1, le=64)
@@ -62,24 +60,22 @@ class FedTPG(PromptMethod, FedAvg):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """A generator."""
         return GeneratorClip(clip, class_names, self.hp.length)
 
     def train(self, local: LocalContext) -> Trained:
-        """Train on the cross-entropy over the classes that the client holds."""
-        model = local.model
-        assert isinstance(model, PromptedClip)
+        """Train on the subset of classes that the client holds."""
+        assert isinstance(local.model, PromptedClip)
         classes = held_classes(local.client) if self.hp.classes == "own" else None
-        with model.class_subset(classes):
-            scope = torch.tensor(model.classes, device=local.client.device)
+        with local.model.class_subset(classes):
+            return super().train(local)
 
-            def loss(batch: Batch) -> Tensor:
-                columns = torch.searchsorted(scope, batch.labels)
-                return self.loss(model(batch.inputs), batch._replace(labels=columns), local)
-
-            return fit(local, loss)
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """Return the cross-entropy over the class subset."""
+        assert isinstance(local.model, PromptedClip)
+        columns = torch.searchsorted(local.model.scope, batch.labels)
+        return super().loss(output, batch._replace(labels=columns), local)
 
 
 def held_classes(client: Client) -> tuple[int, ...]:
-    """The classes of a client's training images, sorted."""
+    """Return the classes of a client's training images, sorted."""
     return tuple(client.class_counts().nonzero().flatten().tolist())

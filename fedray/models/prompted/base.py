@@ -43,7 +43,7 @@ class PromptedClip(Classifier, ABC):
         self._cached_features: tuple[object, Tensor] | None = None
         self._texts: dict[str, ClassTexts] = {}
         self._fixed: dict[str, Tensor] = {}
-        self._fixed_in_scope: tuple[object, Tensor] | None = None
+        self._scope: tuple[Sequence[int], Tensor] | None = None
 
     clip: FrozenClip
 
@@ -63,6 +63,14 @@ class PromptedClip(Classifier, ABC):
     def classes(self) -> tuple[int, ...]:
         """The classes in scope: what the columns of the logits mean."""
         return self._classes
+
+    @property
+    def scope(self) -> Tensor:
+        """The classes in scope, int64 [K], on the device."""
+        if self._scope is None or self._scope[0] != self._classes:
+            device = self.clip.vision.std.device
+            self._scope = (self._classes, torch.tensor(self._classes, device=device))
+        return self._scope[1]
 
     @contextmanager
     def class_subset(self, classes: Sequence[int] | None) -> Iterator[None]:
@@ -89,10 +97,7 @@ class PromptedClip(Classifier, ABC):
             with torch.autocast(device.type, enabled=False):  # the same whoever asks first
                 texts = [template.format(name) for name in self.names]
                 self._fixed[template] = unit(self.clip.text.features(texts))
-        key = (template, self._classes)
-        if self._fixed_in_scope is None or self._fixed_in_scope[0] != key:  # an index is a copy
-            self._fixed_in_scope = (key, self._fixed[template][list(self._classes)])
-        return self._fixed_in_scope[1]
+        return self._fixed[template][self.scope]
 
     def texts(self) -> Tensor:
         """Text features; without gradients they are kept until a prompt changes."""
