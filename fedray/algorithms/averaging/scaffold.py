@@ -17,7 +17,7 @@ Buffers: running statistics and counters are averaged as in FedAvg and have no v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,6 @@ from fedray.core import (
     Batch,
     Client,
     ClientState,
-    Downlinks,
     HyperParameters,
     LocalContext,
     Requires,
@@ -81,10 +80,9 @@ class Scaffold(FedAvg):
     dense = True
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
+    down_type = ControlledModel
 
     class HParams(FedAvg.HParams):
-        """SCAFFOLD's hyper-parameters."""
-
         weights: Weights = "uniform"
         """Weights of the mean: equal (paper), or n_k/n (NIID-Bench)."""
         lr_server: LearningRate = 1.0
@@ -93,18 +91,11 @@ class Scaffold(FedAvg):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights; c = 0."""
         return {**super().init_server(server), "control": zeros(server.model)}
 
     def init_client(self, client: Client) -> ClientState:
-        """As FedAvg; c_i = 0."""
         control = zeros(client.skeleton.model)
         return ClientState(super().init_client(client).model, {"control": control})
-
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """X and c, the same for all."""
-        down = ControlledModel.of(server.model, state["model"], control=state["control"])
-        return dict.fromkeys(clients, down)
 
     def train(self, local: LocalContext) -> Trained:
         """Train by steps w - eta (g - c_i + c), Eq. (3)."""
@@ -128,7 +119,7 @@ class Scaffold(FedAvg):
         return super().means_equally(hparams)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
-        """As FedAvg, with the step of the client's variate (option II)."""
+        """Upload like FedAvg, with the step of the client's variate, option II."""
         sent, kept = super().finish(local, trained)
         config, c_i = local.client.setting.training, local.state.memory["control"]
         x, y = local.down.weights, sent.weights
@@ -143,11 +134,10 @@ class Scaffold(FedAvg):
         return update, ClientState(kept.model, {**kept.memory, "control": new})
 
     def summand(self, upload: Any) -> StateTree:
-        """As FedAvg, and c_i+ - c_i."""
         return {**super().summand(upload), "moved": weighed(upload.moved, 1.0)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """X + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
+        """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
         moved = mean_of(total["moved"], float(self.setting.clients), state["control"])
         control = {}
@@ -158,12 +148,12 @@ class Scaffold(FedAvg):
 
 
 def zeros(model: nn.Module) -> Tensors:
-    """The first control variate: 0 for each parameter; buffers have none."""
+    """Return the first control variate: 0 for each parameter; buffers have none."""
     return {name: torch.zeros(w.shape) for name, w in model.named_parameters()}
 
 
 def new_control(old: Tensor, c: Tensor, x: Tensor, y: Tensor, length: float) -> Tensor:
-    """c_i+ = c_i - c + (x - y_i) / (K eta), option II of Eq. (4).
+    """Return c_i+ = c_i - c + (x - y_i) / (K eta), option II of Eq. (4).
 
     `x` are the weights that the round began with, `y` the trained ones, `length` is K eta.
     """

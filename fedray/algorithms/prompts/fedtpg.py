@@ -49,8 +49,6 @@ class FedTPG(PromptMethod, FedAvg):
     travels = "a prompt generator"
 
     class HParams(FedAvg.HParams):
-        """FedTPG's hyper-parameters."""
-
         weights: Weights = "uniform"
         """Weights of the mean: equal (official), or n_k/n (FedMGP's port)."""
         length: int = Field(4, ge=1, le=64)
@@ -62,7 +60,6 @@ class FedTPG(PromptMethod, FedAvg):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """A generator."""
         return GeneratorClip(clip, class_names, self.hp.length)
 
     def train(self, local: LocalContext) -> Trained:
@@ -73,7 +70,7 @@ class FedTPG(PromptMethod, FedAvg):
             return super().train(local)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy over the class subset."""
+        """Return the cross-entropy over the class subset."""
         assert isinstance(local.model, PromptedClip)
         scope = torch.tensor(local.model.classes, device=batch.labels.device)
         columns = torch.searchsorted(scope, batch.labels)
@@ -81,5 +78,5 @@ class FedTPG(PromptMethod, FedAvg):
 
 
 def held_classes(client: Client) -> tuple[int, ...]:
-    """The classes of a client's training images, sorted."""
+    """Return the classes of a client's training images, sorted."""
     return tuple(client.class_counts().nonzero().flatten().tolist())
