@@ -32,8 +32,8 @@ def update(weight, samples, classes, vectors, counts) -> PrototypedUpdate:
 def state() -> dict[str, dict[str, torch.Tensor]]:
     present = torch.zeros(10, dtype=torch.bool)
     present[7] = True
-    prototypes = {"vectors": torch.full((10, 2), 9.0), "present": present}
-    return {"model": {"w": torch.zeros(1)}, "prototypes": prototypes}
+    vectors = torch.full((10, 2), 9.0)
+    return {"model": {"w": torch.zeros(1)}, "vectors": vectors, "present": present}
 
 
 @pytest.mark.parametrize(("how", "expected"), [("weighted", [0.75, 2.0]), ("uniform", [0.5, 4.0])])

@@ -32,6 +32,5 @@ class FedProx(FedAvg):
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the supervised loss and the proximal term, Eq. (2)."""
         loss, mu = super().loss(output, batch, local), self.hp.mu
         return loss + proximal_term(local.model, local.down.weights, mu) if mu else loss

@@ -29,10 +29,7 @@ from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
 from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 from fedray.core import (
-    Batch,
-    Client,
     ClientState,
-    HyperParameters,
     LocalContext,
     Requires,
     Server,
@@ -81,6 +78,7 @@ class Scaffold(FedAvg):
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
     down_type = ControlledModel
+    means_equally = FedAvg.means_equally  # variates are only summed
 
     class HParams(FedAvg.HParams):
         weights: Weights = "uniform"
@@ -93,43 +91,33 @@ class Scaffold(FedAvg):
     def init_server(self, server: Server) -> ServerState:
         return {**super().init_server(server), "control": zeros(server.model)}
 
-    def init_client(self, client: Client) -> ClientState:
-        control = zeros(client.skeleton.model)
-        return ClientState(super().init_client(client).model, {"control": control})
-
     def train(self, local: LocalContext) -> Trained:
         """Train by steps w - eta (g - c_i + c), Eq. (3)."""
-        c, c_i = local.down.control, local.state.memory["control"]
-        parameters = dict(local.model.named_parameters())
-        corrections = [(w, (c[name] - c_i[name]).to(w)) for name, w in parameters.items()]
+        c, c_i = local.down.control, local.state.memory.get("control", zeros(local.model))
+        corrections = [(w, (c[n] - c_i[n]).to(w)) for n, w in local.model.named_parameters()]
 
         def correct() -> None:
             for w, correction in corrections:
                 assert w.grad is not None
                 w.grad += correction
 
-        def loss(batch: Batch) -> Tensor:
-            return self.loss(local.model(batch.inputs), batch, local)
-
-        return fit(local, loss, before_step=correct)
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True under FedAvg's condition: variates are only summed."""
-        return super().means_equally(hparams)
+        return fit(
+            local,
+            lambda batch: self.loss(local.model(batch.inputs), batch, local),
+            before_step=correct,
+        )
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
         """Upload like FedAvg, with the step of the client's variate, option II."""
         sent, kept = super().finish(local, trained)
-        config, c_i = local.client.setting.training, local.state.memory["control"]
-        x, y = local.down.weights, sent.weights
-        sgd = sgd_of(config)
+        config, sgd = local.client.setting.training, sgd_of(local.client.setting.training)
         length = config.lr * effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
+        old, x, y = kept.memory.get("control", zeros(local.model)), local.down.weights, sent.weights
         new = {
-            name: new_control(c_i[name], c, x[name], y[name].cpu(), length)
+            name: new_control(old[name], c, x[name], y[name].cpu(), length)
             for name, c in local.down.control.items()
         }
-        moved = {name: control - c_i[name] for name, control in new.items()}
+        moved = {name: control - old[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), moved=moved)
         return update, ClientState(kept.model, {**kept.memory, "control": new})
 

@@ -40,7 +40,6 @@ from fedray.core import (
     Batch,
     Client,
     ClientState,
-    HyperParameters,
     LocalContext,
     Server,
     ServerState,
@@ -60,6 +59,7 @@ class PFedMe(FedAvg):
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
     one_model = False
+    means_equally = FedAvg.means_equally  # the step goes towards the mean
 
     class HParams(FedAvg.HParams):
         evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
@@ -91,11 +91,6 @@ class PFedMe(FedAvg):
             return epochs * self.inner_steps
 
     hp: HParams
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True under FedAvg's condition: the step goes towards the mean."""
-        return super().means_equally(hparams)
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return (1 - beta) w + beta mean(w_c); buffers are the mean's."""
