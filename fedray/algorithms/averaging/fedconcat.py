@@ -24,7 +24,7 @@ Deviations:
       weights for the others.
     - The largest cluster's bound is kept by an optimal assignment in each step of K-means, not by a
       greedy one, and no cluster is empty.
-    - The classifier is trained on images without augmentation, whatever `data.augment` says.
+    - The classifier is trained on images without augmentation; `data.augment` does not apply.
     - A client whose label distribution has not arrived counts as one with equal shares.
 
 Buffers: as in FedAvg, inside each cluster; frozen encoders are in evaluation mode.

@@ -94,7 +94,7 @@ class FedFAAnchors(FedAvg):
         anchor_momentum: float = Field(0.5, ge=0, le=1)
         """Momentum of an anchor's mean over epochs; 1 fixes the anchors. Official code: 0.5."""
         anchor_mean: Divisor = "all"
-        """What the sum of batch means is divided by: all batches (official code: the mean of a
+        """Divisor of the sum of batch means: all batches (official code: the mean of a
         rare class is too short), or those that hold the class."""
 
         def local_steps(self, epochs: int) -> int:

@@ -10,7 +10,7 @@ ICML 2020, arXiv:1910.06378.
 Deviations:
     - With momentum rho the local updates are longer than K steps; K is then FedNova's a_i, so that
       the variates keep the size of a gradient.
-    - Weights of the mean are uniform, as in the paper, whatever other methods do by default.
+    - Weights of the mean are uniform by default, as in the paper.
 
 Buffers: running statistics and counters are averaged as in FedAvg and have no variates.
 """

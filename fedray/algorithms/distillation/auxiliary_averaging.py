@@ -1,6 +1,6 @@
 """Clients with a small model beside their own: how both are trained, and FedAvg of the small ones.
 
-What FML, FedKD and FedMRL share. The small model has the first architecture of `model.group`; it
+Bases of FML, FedKD and FedMRL. The small model has the first architecture of `model.group`; it
 starts from the weights that FedAvg of that architecture starts from.
 """
 
@@ -99,7 +99,7 @@ class MutualLearning(AuxiliaryTraining):
         """Hyper-parameters of methods with mutual learning."""
 
         kl: Literal["images", "entries"] = "images"
-        """What the mean of the KL divergence is over: images (paper), or images times classes,
+        """Mean of the KL divergence over images (paper), or over images times classes,
         which makes it C times smaller (official code)."""
         teacher_gradients: StrictBool = False
         """Whether gradients of both losses reach both models, as in the official code; false: each

@@ -102,10 +102,10 @@ class FedDistill(LocalTraining):
         gamma: LossWeight = 1.0
         """γ, weight of the distillation; 0 is Local. FedTSP's comparison: 1."""
         outputs: Literal["logits", "probabilities"] = "logits"
-        """What is averaged: logits, whose softmax teaches (FedTSP's comparison), or the outputs of
+        """Averaged outputs: logits, whose softmax teaches (FedTSP's comparison), or the outputs of
         the softmax (paper)."""
         teacher: Literal["all", "others"] = "all"
-        """Whose mean teaches a client: that of all who hold the class (FedTSP's comparison), or of
+        """The teacher of a client: the mean of all that hold the class (FedTSP's comparison), or of
         the others alone (paper); then a single client is Local."""
 
     hp: HParams

@@ -1,8 +1,8 @@
 """FedKD: mutual distillation with a small model, whose updates travel as singular values.
 
 Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature
-Communications 2022, arXiv:2108.13323. What the paper calls mentor and mentee are the client's own
-model and the small one here.
+Communications 2022, arXiv:2108.13323. The paper's mentor is the client's own model, its
+mentee the small model.
 
     L of either model -> adaptive_loss
     hidden states, MSE(H, W_h H_s) -> FedKD.loss
@@ -135,7 +135,7 @@ class FedKD(MutualLearning):
         compress: StrictBool = True
         """Send factors; false: send tensors whole, as FedTSP's repository does."""
         convolutions: Convolutions = "matrices"
-        """What is factorised of a convolution: one matrix [out, in * kh * kw], or a matrix kh x kw
+        """How a convolution is factorised: one matrix [out, in * kh * kw], or a matrix kh x kw
         for every pair of channels (HtFLlib)."""
 
         @classmethod

@@ -84,7 +84,7 @@ class AlignFed(HeadAveraging):
         target_steps: int = Field(2000, ge=1, le=10**6)
         """SGD steps that spread the targets (repository: 100,000)."""
         softmax: Literal["class", "batch"] = "class"
-        """What the alignment's softmax runs over: the classes (text), or the batch (repository)."""
+        """Range of the alignment's softmax: the classes (text), or the batch (repository)."""
 
         @model_validator(mode="after")
         def _reaches_the_end(self) -> AlignFed.HParams:

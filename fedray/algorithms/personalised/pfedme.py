@@ -76,7 +76,7 @@ class PFedMe(FedAvg):
         beta: float = Field(1.0, gt=0, le=2)
         """β, step of the server; 1 takes the mean. Paper: 1 or 2."""
         test: Literal["personal", "global"] = "personal"
-        """What is tested: the personal models, or the global one they start from."""
+        """Tested models: the personal ones, or the global one they start from."""
 
         @model_validator(mode="after")
         def _does_not_jump(self) -> PFedMe.HParams:

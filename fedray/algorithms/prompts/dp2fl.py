@@ -181,7 +181,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         """Eq. (14): bounded (see Deviations), literal, or zero, which leaves retained clients out
         when some client is helpful."""
         newcomer: Literal["init", "init_global", "global"] = "global"
-        """What a client that joins starts from (Tables 3 and 4). init: (PT^(0), PD^(0));
+        """Prompts from which a client that joins starts (Tables 3 and 4). init: (PT^(0), PD^(0));
         init_global: (PT, PD^(0)); global: (PT, PD)."""
         union_test: StrictBool = False
         """Whether every client's model is tested on all clients' test images after the last round

@@ -137,7 +137,7 @@ class FedGLCL(FedAvg):
 class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     """FedGLCL-L: every client trains the text encoder, or its end, too (FedGLCL Table 4).
 
-    What it costs: a block of BERT-base has 7.1 million parameters (28 MB up and as many down for
+    Cost: a block of BERT-base has 7.1 million parameters (28 MB up and as many down for
     every client and round), the whole tower 86 million (340 MB) without the words that no text has.
     Every batch takes all classes' texts forward and backward through what learns.
     """
