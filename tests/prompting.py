@@ -22,7 +22,9 @@ from fedray.core import (
     Samples,
     Skeleton,
     Tensors,
+    Total,
     Trained,
+    total_of,
 )
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.prompted import PromptedClip
@@ -90,6 +92,10 @@ class Alone(Exchange):
         self.down, self.up = Traffic(), Traffic()
         self._assembly, self._client = assembly, client
         self._state = assembly.algorithm.init_client(client)
+
+    def total(self, step: str, down: Downlinks) -> Total:
+        """Add up what `call` returns."""
+        return total_of(self._assembly.algorithm.summand, self.call(step, down))
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
         """Run the client's step on what passes the gate."""

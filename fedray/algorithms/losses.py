@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.evaluation.protocols import Analysis
 
 
 def softmax_loss(logits: Tensor, labels: Tensor, *, exclude_target: bool = False) -> Tensor:
-    """-log(e^{g_y} / sum_c e^{g_c}), mean over the batch: cross-entropy, or without its positive.
+    """Return -log(e^{g_y} / sum_c e^{g_c}), the batch's mean; optionally without the positive.
 
     With the label's class left out of the sum it may be negative, and
     cross-entropy = softplus(that) for every image.
@@ -30,7 +31,7 @@ def softmax_loss(logits: Tensor, labels: Tensor, *, exclude_target: bool = False
 
 
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """Cosines [A, B] between the rows of a [A, d] and b [B, d]; zero vectors give 0, not NaN.
+    """Return cosines [A, B] of the rows of a [A, d] and b [B, d]; 0, not NaN, for zero vectors.
 
     In float32 under autocast too, which would multiply in bfloat16: divided by a temperature of
     0.01, its rounding is a third of a logit.
@@ -41,7 +42,7 @@ def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
 
 
 def similarity_analysis(vectors: Tensor, present: Tensor | None = None) -> Analysis:
-    """Cosines between the server's class prototypes, as FedTSP's Fig. 1 draws them.
+    """Return cosines between the server's class prototypes, as FedTSP's Fig. 1 draws them.
 
     Args:
         vectors: [C, d].
@@ -60,7 +61,7 @@ def similarity_analysis(vectors: Tensor, present: Tensor | None = None) -> Analy
 def kl_divergence(
     logits: Tensor, teacher: Tensor, over: Literal["images", "entries"] = "images"
 ) -> Tensor:
-    """KL(softmax(teacher) || softmax(logits)), in float32 under autocast too.
+    """Return KL(softmax(teacher) || softmax(logits)), in float32 under autocast too.
 
     Args:
         logits: of the model that learns [B, C].
@@ -70,3 +71,9 @@ def kl_divergence(
     log_p, log_q = (F.log_softmax(x.float(), dim=1) for x in (teacher, logits))
     divergence = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
     return divergence if over == "images" else divergence / logits.shape[1]
+
+
+def proximal_term(model: nn.Module, start: Mapping[str, Tensor], mu: float) -> Tensor:
+    """Return mu/2 ||w - w_t||² over all parameters that are shared, Eq. (2) of FedProx."""
+    pairs = [(w, start[name]) for name, w in model.named_parameters() if name in start]
+    return mu / 2 * torch.stack([(w - w_t).square().sum() for w, w_t in pairs]).sum()

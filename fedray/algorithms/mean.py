@@ -53,7 +53,6 @@ class Averaging(SummingMethod):
         return {"weight": torch.tensor(weight).double(), **sums}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Replace each averaged mapping by its mean over the participants."""
         weight = total["weight"]
         means = {name: mean_of(total[name], weight, state[name]) for name in self.averaged}
         return {**state, **means}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Requires:
-    """What a method needs from an experiment; the method gets nothing else of the kind.
+    """Needs of a method; the experiment gives it nothing else of these kinds.
 
     Attributes:
         text: the server has a text tower with the classes' texts.
@@ -109,7 +109,7 @@ class Algorithm:
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
     travels: ClassVar[str]
-    """What is sent, in one phrase."""
+    """The payloads in one phrase."""
     requires: ClassVar[Requires] = Requires()
     uploads: ClassVar[PayloadTypes] = ()
     downloads: ClassVar[PayloadTypes] = ()
@@ -254,7 +254,7 @@ CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
     "means_equally": ("round", "server_update", "summand", "server_step"),
 }
-"""What a class states about itself, and the steps about which it states this. A subclass that
+"""Statements of a class about itself, and the steps about which it states this. A subclass that
 changes one of these steps must state it again; with no steps listed, every subclass must."""
 
 

@@ -36,6 +36,15 @@ def test_the_adaptive_loss_by_hand():
     assert float(adaptive_loss(zero, zero, zero)) == 0.0  # not 0/0
 
 
+def test_the_first_round_has_the_first_energy(assemble):
+    """The squares of the singular values are 16, 9 and 1; round 2 of 2 is half-way to all."""
+    keys = {"rounds": 2, "algorithm.energy_start": 0.5, "algorithm.energy_end": 1.0}
+    method = assemble("fedkd", keys).algorithm
+    update = torch.diag(torch.tensor([4.0, 3.0, 1.0, *[0.0] * 9]))
+    ranks = [len(method.factors(update, round_)["s"]) for round_ in (0, 1, 2)]
+    assert ranks == [1, 1, 2]
+
+
 @pytest.mark.parametrize(("done", "expected"), [(0, 0.5), (0.25, 0.6), (1, 0.9)])
 def test_the_energy_rises_linearly(done, expected):
     assert energy(0.5, 0.9, done) == pytest.approx(expected)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from clips import CPU
-from prompting import initial_prompts, loss_of
+from prompting import empty_client, initial_prompts, loss_of
 from torch import Tensor
 
 from fedray.algorithms.mean import client_weights
@@ -21,7 +21,7 @@ from fedray.algorithms.prompts.fedmgp import (
     selection_probabilities,
     similarities,
 )
-from fedray.core import Batch, ClientState, LocalContext
+from fedray.core import Batch, ClientState, LocalContext, Trained
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
@@ -101,6 +101,20 @@ def test_write_back_touches_the_drawn_slots_alone(assemble):
         _, found = algorithm.write_back(None, state, GlobalGroups(mean))
         assert found.model["text"].flatten().tolist() == pytest.approx(after)
         assert before.flatten().tolist() == values  # nothing is changed in place
+
+
+def test_eq7_a_client_that_was_sent_new_prompts_ranks_by_these(assemble):
+    """Else by those that it took over last."""
+    near = {"algorithm.tau": 1e-3, "algorithm.selected": 1}
+    assembly = assemble("fedmgp", near)
+    client, groups = empty_client(assembly, (0,)), initial_prompts(assembly)
+    known, new = ({name: group[i : i + 1] for name, group in groups.items()} for i in (1, 2))
+    state = ClientState(groups, {"known": known})
+    for down, nearest in ((None, 1), (GlobalGroups(new), 2)):
+        local = assembly.algorithm.begin(client, state, down)
+        trained = Trained(client.weights(local.model), steps=0, losses=())
+        _, after = assembly.algorithm.finish(local, trained)
+        assert [drawn.tolist() for drawn in after.memory["drawn"].values()] == [[nearest]] * 2
 
 
 # --- Eq. (3), (4), (6) ----------------------------------------------------------------------------

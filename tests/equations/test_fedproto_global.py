@@ -32,8 +32,8 @@ def update(weight, samples, classes, vectors, counts) -> PrototypedUpdate:
 def state() -> dict[str, dict[str, torch.Tensor]]:
     present = torch.zeros(10, dtype=torch.bool)
     present[7] = True
-    prototypes = {"vectors": torch.full((10, 2), 9.0), "present": present}
-    return {"model": {"w": torch.zeros(1)}, "prototypes": prototypes}
+    vectors = torch.full((10, 2), 9.0)
+    return {"model": {"w": torch.zeros(1)}, "vectors": vectors, "present": present}
 
 
 @pytest.mark.parametrize(("how", "expected"), [("weighted", [0.75, 2.0]), ("uniform", [0.5, 4.0])])
@@ -45,7 +45,7 @@ def test_eq6_classes_weigh_by_their_samples_and_models_by_all(assemble, how, exp
     }
     found = assembly.algorithm.server_update(state(), uplinks, assembly.server(CPU))
     assert found["model"]["w"].tolist() == [2.0]
-    vectors, present = found["prototypes"]["vectors"], found["prototypes"]["present"]
+    vectors, present = found["vectors"], found["present"]
     assert vectors[0].tolist() == expected
     assert vectors[1].tolist() == [4.0, 4.0]
     assert vectors[7].tolist() == [9.0, 9.0]  # nobody uploaded it: it stays
@@ -89,7 +89,7 @@ def test_mu_0_is_fedavg_bit_for_bit_and_mu_1_is_not_from_the_second_round_on(run
 def test_a_single_clients_prototypes_are_the_global_models(run):
     done = run("fedproto_global", {**ONE_KIND, "data.clients": 1})
     client = ClientRuntime(done.assembly, CPU).client(0, 2)
-    prototypes = done.servers[-1]["prototypes"]
+    prototypes = done.servers[-1]
     expected = local_prototypes(client, client.load(done.servers[-1]["model"]))
     assert prototypes["present"].nonzero().flatten().tolist() == expected.classes.tolist()
     torch.testing.assert_close(prototypes["vectors"][expected.classes], expected.vectors)

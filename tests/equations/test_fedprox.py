@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tensors import same
 
 import fedray
-from fedray.algorithms.averaging.fedprox import proximal_term
+from fedray.algorithms.losses import proximal_term
 from fedray.errors import UserError
 from fedray.models import build
 

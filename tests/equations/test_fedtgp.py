@@ -145,11 +145,10 @@ def test_one_epoch_is_one_sgd_step_on_the_uploads():
 
 def test_the_server_takes_batches_of_the_clients_size():
     def vectors(batch_size, **hparams):
-        training = TrainingConfig(batch_size=batch_size)
-        method = FedTGP(
-            FedTGP.HParams(server_epochs=3, **hparams), replace(SETTING, training=training)
-        )
-        return method.server_update(method.init_server(SERVER), UPLINKS, SERVER)["vectors"]
+        setting = replace(SETTING, training=TrainingConfig(batch_size=batch_size))
+        method, server = FedTGP(FedTGP.HParams(server_epochs=3, **hparams), setting), SERVER
+        server = replace(server, setting=setting)
+        return method.server_update(method.init_server(server), UPLINKS, server)["vectors"]
 
     batches = {size: vectors(50, server_batch_size=size) for size in (2, 3, 100)}
     assert torch.equal(vectors(2), batches[2])

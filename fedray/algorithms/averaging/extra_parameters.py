@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,6 @@ from fedray.algorithms.averaging.fedavg import (
 from fedray.core import (
     Client,
     ClientState,
-    Downlinks,
     LocalContext,
     PayloadTypes,
     Server,
@@ -50,27 +49,20 @@ class ExtraParameters(FedAvg):
 
     uploads: ClassVar[PayloadTypes] = (ExtendedUpdate,)
     downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
+    down_type = ExtendedModel
     averaged = ("model", "extra")
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
-        """Their initial values, by names that no model has; the only hook a method overrides."""
+        """Return their initial values, by names that no model has."""
         raise NotImplementedError
 
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights and extra parameters."""
         return {**super().init_server(server), "extra": self.extra_parameters()}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The global model and the extra parameters, the same for all."""
-        down = ExtendedModel.of(server.model, state["model"], extra=state["extra"])
-        return dict.fromkeys(clients, down)
-
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """The global model, and copies of the extra parameters."""
         return with_extra(super().begin(client, state, down), down.extra)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ExtendedUpdate, ClientState]:
-        """As FedAvg, with the extra parameters."""
         update, kept = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
         return ExtendedUpdate(**vars(update), extra=extra), kept

@@ -56,7 +56,7 @@ class GlobalModel(Payload):
 
     @classmethod
     def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **rest: Any) -> Self:
-        """The payload of `tensors`, of which the buffers of `model` are `buffers`.
+        """Return the payload of `tensors`; those that are buffers of `model` are `buffers`.
 
         Args:
             model: says by its structure what is a buffer.
@@ -69,7 +69,7 @@ class GlobalModel(Payload):
 
     @property
     def model(self) -> dict[str, Tensor]:
-        """Weights and buffers by name."""
+        """Return weights and buffers by name."""
         return {**self.weights, **self.buffers}
 
 
@@ -100,10 +100,11 @@ class FedAvg(Averaging, LocalTraining):
     """Whether all clients predict with the global model."""
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
     up_type: ClassVar[type[TrainedModel]] = TrainedModel
-    """Payload types of the shared part, server to client and client to server."""
+    """Payload types of the shared part, server to client and client to server. Further fields of
+    `down_type` are the entries of those names in the server's state."""
 
     class HParams(HyperParameters):
-        """What all methods with a global model have."""
+        """Hyper-parameters of all methods with a global model."""
 
         weights: Weights = "samples"
         """Weights of the mean: n_k/n (paper), or equal."""
@@ -112,24 +113,20 @@ class FedAvg(Averaging, LocalTraining):
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """With equal weights."""
+        """Return True with equal weights."""
         return isinstance(hparams, FedAvg.HParams) and hparams.weights == "uniform"
 
-    # --- what a method may say of itself ---------------------------------------------------------
-
     def shared(self, model: Classifier) -> Collection[str]:
-        """The tensors that are communicated and averaged; the others stay with the client."""
+        """Return the names of the tensors that are communicated and averaged."""
         return tensor_names(model)
 
     def personal(self, model: Classifier) -> Collection[str]:
-        """The tensors that stay with the client: all that are not shared."""
+        """Return the names of the tensors that stay with the client: all that are not shared."""
         return tensor_names(model) - frozenset(self.shared(model))
 
     def has_global_model(self, state: ServerState) -> bool:
-        """Whether all clients predict with one model now (`evaluation.protocols`)."""
+        """Return True if all clients predict with one model (`evaluation.protocols`)."""
         return self.one_model
-
-    # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
         """Return the shared part of the initial weights of the clients' one architecture.
@@ -148,22 +145,20 @@ class FedAvg(Averaging, LocalTraining):
         return {"model": select(initial, shared)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The global model, the same for all."""
-        return dict.fromkeys(clients, self.down_type.of(server.model, state["model"]))
+        names = {field.name for field in self.down_type.declared()} - {"weights", "buffers"}
+        extra = {name: state[name] for name in names}
+        return dict.fromkeys(clients, self.down_type.of(server.model, state["model"], **extra))
 
     def weight(self, upload: Any) -> float:
         """Return the weight of an upload in every mean: n_k, or 1."""
         return super().weight(upload) if self.hp.weights == "samples" else 1.0
 
-    # --- client ----------------------------------------------------------------------------------
-
     def init_client(self, client: Client) -> ClientState:
-        """The initial values of what is not shared."""
         personal = self.personal(client.skeleton.model)
         return ClientState(select(client.initial(), personal) if personal else {})
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """The global model, with the client's personal part."""
+        """Load the global model with the client's personal part."""
         model = client.load({**state.model, **down.model})
         return LocalContext(client, model, state, down)
 
@@ -178,5 +173,5 @@ class FedAvg(Averaging, LocalTraining):
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
-    """The tensors of these names, in their order."""
+    """Return the tensors of these names, in their order."""
     return {name: tensor for name, tensor in tensors.items() if name in names}

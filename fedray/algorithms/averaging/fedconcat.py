@@ -24,7 +24,7 @@ Deviations:
       weights for the others.
     - The largest cluster's bound is kept by an optimal assignment in each step of K-means, not by a
       greedy one, and no cluster is empty.
-    - The classifier is trained on images without augmentation, whatever `data.augment` says.
+    - The classifier is trained on images without augmentation; `data.augment` does not apply.
     - A client whose label distribution has not arrived counts as one with equal shares.
 
 Buffers: as in FedAvg, inside each cluster; frozen encoders are in evaluation mode.
@@ -157,15 +157,13 @@ class FedConcat(FedAvg):
 
     @property
     def cluster_rounds(self) -> int:
-        """Rounds inside the clusters."""
+        """Return the number of rounds inside the clusters."""
         if self.hp.cluster_rounds is None:
             return ceil(self.setting.rounds / 2)
         return self.hp.cluster_rounds
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights, for every cluster.
+        """Return the initial weights for every cluster.
 
         Raises:
             UserError: for more clusters than clients, or more of their rounds than there are.
@@ -203,7 +201,7 @@ class FedConcat(FedAvg):
         return {**state, "assignment": assignment}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """A round inside the clusters, or of the classifier on their frozen encoders."""
+        """Run a round inside the clusters, or of the classifier on their frozen encoders."""
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
         if "head" not in state:
@@ -234,7 +232,7 @@ class FedConcat(FedAvg):
         return held_versions(state, "encoders", self.setting) == self._phase(server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The classifier to those who have the encoders, to others their cluster's model."""
+        """Send the classifier to clients with the encoders, to others their cluster's model."""
         models = [GlobalModel.of(server.model, model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
@@ -244,7 +242,7 @@ class FedConcat(FedAvg):
         return down
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The mean of each cluster's participants; a cluster without any stays."""
+        """Average each cluster's participants; a cluster without any keeps its model."""
         clusters = dict(state["clusters"])
         for g in range(self.hp.clusters):
             members = {c: upload for c, upload in uplinks.items() if state["assignment"][c] == g}
@@ -254,7 +252,7 @@ class FedConcat(FedAvg):
         return {**state, "clusters": clusters}
 
     def has_global_model(self, state: ServerState) -> bool:
-        """From the third stage on, or with one cluster."""
+        """Return True in the third stage, or with one cluster."""
         return "head" in state or self.hp.clusters == 1
 
     def _initial_head(self, state: ServerState, server: Server) -> Tensors:
@@ -265,12 +263,10 @@ class FedConcat(FedAvg):
             weight, bias = head.weight.detach(), head.bias.detach()
         return {WEIGHT: weight, BIAS: bias}
 
-    # --- client ----------------------------------------------------------------------------------
-
     def label_distribution(
         self, client: Client, state: ClientState, down: None
     ) -> tuple[LabelDistribution, ClientState]:
-        """How the client's training images spread over the classes."""
+        """Upload the shares of the classes among the client's training images."""
         counts = client.class_counts().double()
         return LabelDistribution(counts / counts.sum()), state
 
@@ -361,7 +357,7 @@ def with_encoders(
 
 
 def _encoders(state: ServerState, server: Server) -> Encoders:
-    """The clusters' models without their heads."""
+    """Return the clusters' models without their heads."""
     buffers = buffer_names(server.model)
     weights = tensor_names(server.model) - buffers - head_tensors(server.model)
     return Encoders(
@@ -373,7 +369,7 @@ def _encoders(state: ServerState, server: Server) -> Encoders:
 
 
 def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The clusters' heads as one: its logits are the sum of theirs.
+    """Join the clusters' heads to one, whose logits are the sum of theirs.
 
     Args:
         models: G models with heads of weight [C, d] and bias [C].
@@ -388,7 +384,7 @@ def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, T
 def cluster(
     points: np.ndarray, count: int, largest: int, random: np.random.Generator
 ) -> np.ndarray:
-    """K-means: the best of some starts from points drawn without replacement.
+    """Cluster points by K-means; return the best result of several random starts.
 
     Args:
         points: [N, C].
@@ -417,7 +413,7 @@ def cluster(
 
 
 def assign(costs: np.ndarray, largest: int) -> np.ndarray:
-    """To each point its cluster at the least total cost, with 1 to `largest` points in each.
+    """Assign points to clusters at the least total cost, with 1 to `largest` points in each.
 
     Args:
         costs: of every point in every cluster [N, G], not negative.

@@ -78,8 +78,6 @@ class FedETF(ExtraParameters):
     downloads = (*ExtraParameters.downloads, Simplex)
 
     class HParams(FedAvg.HParams):
-        """FedETF's hyper-parameters."""
-
         scale: float = Field(1.0, gt=0, le=1e6)
         """s, its initial value: the logits are s times cosines. Official code: 1."""
         learn_scale: StrictBool = True
@@ -94,10 +92,8 @@ class FedETF(ExtraParameters):
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def extra_parameters(self) -> dict[str, Tensor]:
-        """The scale s, if it is trainable."""
+        """Return the scale s if it is trainable."""
         return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
     def init_server(self, server: Server) -> ServerState:
@@ -113,8 +109,6 @@ class FedETF(ExtraParameters):
         simplex = Simplex(state["simplex"])
         return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 
-    # --- client ----------------------------------------------------------------------------------
-
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Begin like FedAvg, with n_i, the class counts of the client's images in this round."""
         local = super().begin(client, state, down)
@@ -122,22 +116,20 @@ class FedETF(ExtraParameters):
         return replace(local, state=ClientState(local.state.model, memory))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The balanced loss of s times the cosines with the simplex."""
         counts = local.state.memory["counts"]
         return balanced_loss(self.scaled(output, local), batch.labels, counts)
 
     def scaled(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """The logits [B, C]: s times the cosines."""
+        """Return the logits [B, C]: s times the cosines."""
         cosines = corner_products(output.logits, local.state.memory["simplex"])
         trained = local.extra.get("scale")  # only while it is trained
         return cosines * (float(self.hp.scale) if trained is None else trained)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """The cosines [B, C] with the simplex, without the classes' prior."""
         return corner_products(output.logits, local.state.memory["simplex"])
 
     def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
-        """FedETF-Per: a round of local training, then simplex and head in turn.
+        """Train locally for a round, then simplex and head in turn (FedETF-Per).
 
         Yields:
             After each of the `finetune_epochs` alternations, the context with its simplex.
@@ -177,14 +169,14 @@ class FedETF(ExtraParameters):
 
 
 def with_simplex_copied(local: LocalContext) -> LocalContext:
-    """The context with a trainable copy of the simplex, on the client's device."""
+    """Return the context with a trainable copy of the simplex."""
     simplex = local.state.memory["simplex"].clone()
     state = ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
     return replace(local, state=state)
 
 
 def simplex_etf(basis: Tensor) -> Tensor:
-    """M^T of M = sqrt(C/(C-1)) P (I - 11^T/C): unit vectors whose cosines are -1/(C-1).
+    """Return M^T of M = sqrt(C/(C-1)) P (I - 11^T/C): unit vectors with cosines -1/(C-1).
 
     Args:
         basis: P [C, C], orthonormal.
@@ -199,14 +191,14 @@ def simplex_etf(basis: Tensor) -> Tensor:
 
 
 def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
-    """f^T M [B, C] of the normalised outputs f [B, C]; cosines as long as M's columns are unit."""
+    """Return f^T M [B, C] of the normalised outputs f [B, C]; cosines if M's columns are unit."""
     with torch.autocast(outputs.device.type, enabled=False):  # it would multiply in bfloat16
         unit = F.normalize(outputs.float(), dim=1, eps=1e-8)
         return unit @ simplex.T
 
 
 def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """Cross-entropy of logits + log n_i, where a class without images counts as one image.
+    """Return the cross-entropy of logits + log n_i; a class without images counts as one image.
 
     Args:
         logits: [B, C].

@@ -20,7 +20,6 @@ Buffers: as in FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,7 +35,6 @@ from fedray.core import (
     Batch,
     Client,
     ClientState,
-    Downlinks,
     LocalContext,
     Server,
     ServerState,
@@ -84,6 +82,7 @@ class FedFAAnchors(FedAvg):
     travels = "models and feature anchors"
     uploads = (AnchoredUpdate,)
     downloads = (AnchoredModel,)
+    down_type = AnchoredModel
 
     class HParams(FedAvg.HParams):
         """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
@@ -95,47 +94,32 @@ class FedFAAnchors(FedAvg):
         anchor_momentum: float = Field(0.5, ge=0, le=1)
         """Momentum of an anchor's mean over epochs; 1 fixes the anchors. Official code: 0.5."""
         anchor_mean: Divisor = "all"
-        """What the sum of batch means is divided by: all batches (official code: the mean of a
+        """Divisor of the sum of batch means: all batches (official code: the mean of a
         rare class is too short), or those that hold the class."""
 
         def local_steps(self, epochs: int) -> int:
-            """One of the model and one of the calibration."""
             return epochs * (2 if self.calibration_lr else 1)
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights and anchors."""
         random = server.streams.torch("fedfa_anchors")
         classes, d = self.setting.num_classes, self.setting.feature_dim
         return {**super().init_server(server), "anchors": initial_anchors(classes, d, random)}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The global model and the anchors, the same for all."""
-        down = AnchoredModel.of(server.model, state["model"], anchors=state["anchors"])
-        return dict.fromkeys(clients, down)
-
     def summand(self, upload: Any) -> StateTree:
-        """As FedAvg, of the anchors too."""
         anchors = weighed({"anchors": upload.anchors}, self.weight(upload))
         return {**super().summand(upload), **anchors}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The means of models and of anchors, with the same weights."""
         # In double precision: what no client has moved stays as it is, to the last bit.
         anchors = (total["anchors"] / total["weight"]).to(state["anchors"].dtype)
         return {**super().server_step(state, total, server), "anchors": anchors}
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """How alike the classes' anchors are."""
         return similarity_analysis(state["anchors"])
 
-    # --- client ----------------------------------------------------------------------------------
-
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The supervised loss and λ times the anchor loss."""
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
@@ -168,14 +152,14 @@ class FedFAAnchors(FedAvg):
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
-    """Unit vectors [C, d]: C of the basis vectors, or random directions where C > d."""
+    """Return unit vectors [C, d]: C of the basis vectors, or random directions where C > d."""
     if classes > d:
         return F.normalize(torch.randn(classes, d, generator=random), dim=1)
     return torch.eye(d)[torch.randperm(d, generator=random)[:classes]]
 
 
 def anchor_loss(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
-    """1/C * sum_b ||f_b - a_{y_b}||² / n_{y_b}: mean squared distances, summed over the classes.
+    """Return 1/C * sum_b ||f_b - a_{y_b}||² / n_{y_b}, the classes' summed mean distances.
 
     Args:
         features: f [B, d].

@@ -22,7 +22,7 @@ Buffers: as in FedAvg; the running means are none of the model's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +36,6 @@ from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.core import (
     Client,
     ClientState,
-    Downlinks,
     Server,
     ServerState,
     Uplinks,
@@ -80,10 +79,9 @@ class FedFAAugmentation(FedAvg):
     draws_per_batch = True
     uploads = (VariedUpdate,)
     downloads = (VariedModel,)
+    down_type = VariedModel
 
     class HParams(FedAvg.HParams):
-        """FedFA's hyper-parameters."""
-
         probability: float = Field(0.5, ge=0, le=1)
         """p, probability that a stage's maps are augmented; 0 is FedAvg. Paper: 0.5."""
         momentum: float = Field(0.99, ge=0, le=1)
@@ -93,10 +91,8 @@ class FedFAAugmentation(FedAvg):
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights; no V, which clients take for 1.
+        """Return the initial weights; without V, which clients take for 1.
 
         Raises:
             UserError: when the models have no maps to augment.
@@ -108,13 +104,8 @@ class FedFAAugmentation(FedAvg):
             )
         return {**super().init_server(server), "variances": {}}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The global model and V, the same for all."""
-        down = VariedModel.of(server.model, state["model"], variances=state["variances"])
-        return dict.fromkeys(clients, down)
-
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The mean of the weights; V where at least two clients know a stage's statistics."""
+        """Average the weights; renew V where at least two clients know a stage's statistics."""
         if not uplinks:
             return state
         uploads = list(uplinks.values())
@@ -126,12 +117,10 @@ class FedFAAugmentation(FedAvg):
                 variances[name] = found
         return {**super().server_update(state, uplinks, server), "variances": variances}
 
-    # --- client ----------------------------------------------------------------------------------
-
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[VariedUpdate, ClientState]:
-        """Train with augmentation; what is uploaded and tested has none."""
+        """Train with augmentation; uploads and tests have none."""
         local = self.begin(client, state, down)
         layers = Augmentation(
             self.hp.probability,
@@ -202,20 +191,20 @@ class Augmentation:
 
 
 def channel_statistics(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations [B, C] over the pixels of maps [B, C, H, W], float32."""
+    """Return means and standard deviations [B, C] over the pixels of maps [B, C, H, W], float32."""
     maps = maps.float()
     return maps.mean(dim=(2, 3)), (maps.var(dim=(2, 3)) + EPS).sqrt()
 
 
 def variance_over_clients(running: Tensor, scalar: bool = False) -> Tensor:
-    """V [C] of the clients' running means [K, C], K > 1; `scalar` takes one over all entries."""
+    """Return V [C] of the clients' running means [K, C], K > 1; `scalar`: one over all entries."""
     if scalar:
         return running.var().expand(running.shape[1]).clone()
     return running.var(dim=0)
 
 
 def fusion_weights(variances: Tensor) -> Tensor:
-    """gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V): they sum to C.
+    """Return gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V): they sum to C.
 
     Args:
         variances: V [C].
@@ -225,7 +214,7 @@ def fusion_weights(variances: Tensor) -> Tensor:
 
 
 def augment_maps(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """Alpha * (x - mu) / sigma + beta, channel by channel.
+    """Return alpha * (x - mu) / sigma + beta, channel by channel.
 
     Args:
         maps: x [B, C, H, W].

@@ -40,8 +40,6 @@ class FedLC(FedAvg):
     paper = "Zhang et al., ICML 2022, arXiv:2209.00189"
 
     class HParams(FedAvg.HParams):
-        """FedLC's hyper-parameters."""
-
         tau: float = Field(1.0, ge=0, le=1e6)
         """τ, weight of the margins; 0 is FedAvg, unless `exclude_target`. Usual: 1."""
         exclude_target: StrictBool = False
@@ -50,19 +48,18 @@ class FedLC(FedAvg):
     hp: HParams
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """As FedAvg, and n_i, the class counts of the images that the client has now."""
+        """Begin like FedAvg, with n_i, the class counts of the client's images in this round."""
         local = super().begin(client, state, down)
         memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
         return replace(local, state=ClientState(local.state.model, memory))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The calibrated loss."""
         logits = calibrate(output.logits, local.state.memory["counts"], self.hp.tau)
         return softmax_loss(logits, batch.labels, exclude_target=self.hp.exclude_target)
 
 
 def calibrate(logits: Tensor, counts: Tensor, tau: float) -> Tensor:
-    """g_c = f_c - tau * n_{i,c}^(-1/4); a class without images counts as 1e-8 images.
+    """Return g_c = f_c - tau * n_{i,c}^(-1/4); a class without images counts as 1e-8 images.
 
     Args:
         logits: f [B, C].

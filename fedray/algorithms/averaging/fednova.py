@@ -60,14 +60,13 @@ class FedNova(FedAvg):
     uploads = (NormalisedModel,)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
-        """As FedAvg, with the number of effective steps."""
         update, kept = super().finish(local, trained)
         sgd = sgd_of(self.setting.training)
         a_i = effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
         return NormalisedModel(**vars(update), steps=a_i), kept
 
     def summand(self, upload: Any) -> StateTree:
-        """n_i and, of buffers, n_i times them; n_i a_i, n_i / a_i and n_i y_i / a_i."""
+        """Return n_i, n_i times the buffers, n_i a_i, n_i / a_i and n_i y_i / a_i."""
         weight = self.weight(upload)
         return {
             "weight": torch.tensor(weight).double(),
@@ -78,7 +77,7 @@ class FedNova(FedAvg):
         }
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Move by the normalised average; buffers as in FedAvg."""
+        """Move by the normalised average; average buffers as in FedAvg."""
         model, means = state["model"], super().server_step(state, total, server)["model"]
         p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
         y = {name: value / total["weight"] for name, value in total["normalised"].items()}
@@ -87,13 +86,13 @@ class FedNova(FedAvg):
 
 
 def sgd_of(config: TrainingConfig) -> SGDParams:
-    """The parameters of SGD, which takes the steps of every method that requires it."""
+    """Return the parameters of SGD, which takes the steps of every method that requires it."""
     assert isinstance(config.optimizer, SGD)
     return config.optimizer.params
 
 
 def effective_steps(steps: int, momentum: float, *, nesterov: bool = False) -> float:
-    """a_i, how often K steps add up each gradient, in all.
+    """Return a_i, how often K steps add up each gradient in all.
 
     K for plain SGD; (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) with momentum rho; K + rho times
     that with Nesterov's.
@@ -107,7 +106,7 @@ def effective_steps(steps: int, momentum: float, *, nesterov: bool = False) -> f
 def normalised_average(
     model: Mapping[str, Tensor], steps: float, inverse: float, trained: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """X - (sum_i p_i a_i) * sum_i p_i (x - y_i) / a_i.
+    """Return x - (sum_i p_i a_i) * sum_i p_i (x - y_i) / a_i.
 
     Args:
         model: x, the global parameters.

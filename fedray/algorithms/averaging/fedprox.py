@@ -2,17 +2,15 @@
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv:1812.06127.
 
-    Eq. (2) -> proximal_term
+    Eq. (2) -> proximal_term (losses.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.losses import proximal_term
 from fedray.config import LossWeight
 from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import ClassifierOutput
@@ -28,20 +26,11 @@ class FedProx(FedAvg):
     dense = True
 
     class HParams(FedAvg.HParams):
-        """FedProx's hyper-parameters."""
-
         mu: LossWeight = 0.001
         """μ, weight of the proximal term; 0 is FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The supervised loss and the proximal term, Eq. (2)."""
         loss, mu = super().loss(output, batch, local), self.hp.mu
         return loss + proximal_term(local.model, local.down.weights, mu) if mu else loss
-
-
-def proximal_term(model: nn.Module, start: Mapping[str, Tensor], mu: float) -> Tensor:
-    """mu/2 ||w - w_t||² over all parameters that are shared, Eq. (2)."""
-    pairs = [(w, start[name]) for name, w in model.named_parameters() if name in start]
-    return mu / 2 * torch.stack([(w - w_t).square().sum() for w, w_t in pairs]).sum()

@@ -41,8 +41,6 @@ class Moon(FedAvg):
     paper = "Li et al., CVPR 2021, arXiv:2103.16257"
 
     class HParams(FedAvg.HParams):
-        """MOON's hyper-parameters."""
-
         mu: LossWeight = 1.0
         """μ, weight of the contrast; 0 is FedAvg. FedGLCL's comparison: 1; paper: 0.1 to 10."""
         tau_moon: Temperature = 0.5
@@ -54,7 +52,7 @@ class Moon(FedAvg):
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The supervised loss and the contrast, Eq. (3)."""
+        """Return the supervised loss and the contrast, Eq. (3)."""
         loss = super().loss(output, batch, local)
         previous = local.state.memory.get("previous")
         if self.hp.mu == 0 or previous is None:
@@ -66,7 +64,7 @@ class Moon(FedAvg):
         return loss + contrast * float(self.hp.mu)
 
     def train(self, local: LocalContext) -> Trained:
-        """Train under `loss`, with the initial model as the previous one if `first` asks for it."""
+        """Train under `loss`; with `first`, the initial model may be the previous one."""
         client, state = local.client, local.state
         is_late = client.round > 1 and "previous" not in state.memory
         if self.hp.mu and self.hp.first == "initial" and is_late:
@@ -75,7 +73,7 @@ class Moon(FedAvg):
         return super().train(local)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
-        """As FedAvg; the client keeps the whole model as the next round's previous one."""
+        """Upload like FedAvg; keep the whole model as the next round's previous one."""
         update, kept = super().finish(local, trained)
         if self.hp.mu == 0:
             return update, kept
@@ -84,7 +82,9 @@ class Moon(FedAvg):
 
 
 def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
-    """-log(e^{cos(z, z_glob)/tau} / (e^{cos(z, z_glob)/tau} + e^{cos(z, z_prev)/tau})), Eq. (3).
+    """Return -log(e^{s/tau} / (e^{s/tau} + e^{r/tau})), Eq. (3).
+
+    s = cos(z, z_glob) and r = cos(z, z_prev).
 
     Args:
         features: z [B, d].
@@ -102,7 +102,7 @@ def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> T
 
 @torch.no_grad()
 def frozen_features(model: Classifier, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-    """Features [B, d] under other weights, in evaluation mode; the model stays as it is."""
+    """Return the features [B, d] under other weights, in evaluation mode; keep the model."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     features: Tensor = functional_call(model, dict(weights), (inputs,)).features

@@ -10,30 +10,26 @@ ICML 2020, arXiv:1910.06378.
 Deviations:
     - With momentum rho the local updates are longer than K steps; K is then FedNova's a_i, so that
       the variates keep the size of a gradient.
-    - Weights of the mean are uniform, as in the paper, whatever other methods do by default.
+    - Weights of the mean are uniform by default, as in the paper.
 
 Buffers: running statistics and counters are averaged as in FedAvg and have no variates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
 from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 from fedray.core import (
-    Batch,
-    Client,
     ClientState,
-    Downlinks,
-    HyperParameters,
     LocalContext,
     Requires,
     Server,
@@ -81,10 +77,10 @@ class Scaffold(FedAvg):
     dense = True
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
+    down_type = ControlledModel
+    means_equally = FedAvg.means_equally  # variates are only summed
 
     class HParams(FedAvg.HParams):
-        """SCAFFOLD's hyper-parameters."""
-
         weights: Weights = "uniform"
         """Weights of the mean: equal (paper), or n_k/n (NIID-Bench)."""
         lr_server: LearningRate = 1.0
@@ -93,61 +89,48 @@ class Scaffold(FedAvg):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights; c = 0."""
-        return {**super().init_server(server), "control": zeros(server.model)}
-
-    def init_client(self, client: Client) -> ClientState:
-        """As FedAvg; c_i = 0."""
-        control = zeros(client.skeleton.model)
-        return ClientState(super().init_client(client).model, {"control": control})
-
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """X and c, the same for all."""
-        down = ControlledModel.of(server.model, state["model"], control=state["control"])
-        return dict.fromkeys(clients, down)
+        return {
+            **super().init_server(server),
+            "control": zeros(dict(server.model.named_parameters())),
+        }
 
     def train(self, local: LocalContext) -> Trained:
         """Train by steps w - eta (g - c_i + c), Eq. (3)."""
-        c, c_i = local.down.control, local.state.memory["control"]
-        parameters = dict(local.model.named_parameters())
-        corrections = [(w, c[name] - c_i[name]) for name, w in parameters.items()]
+        c = local.down.control
+        c_i = local.state.memory.get("control", zeros(c))
+        corrections = [(w, c[name] - c_i[name]) for name, w in local.model.named_parameters()]
 
         def correct() -> None:
             for w, correction in corrections:
                 assert w.grad is not None
                 w.grad += correction
 
-        def loss(batch: Batch) -> Tensor:
-            return self.loss(local.model(batch.inputs), batch, local)
-
-        return fit(local, loss, before_step=correct)
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True under FedAvg's condition: variates are only summed."""
-        return super().means_equally(hparams)
+        return fit(
+            local,
+            lambda batch: self.loss(local.model(batch.inputs), batch, local),
+            before_step=correct,
+        )
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
-        """As FedAvg, with the step of the client's variate (option II)."""
+        """Upload like FedAvg, with the step of the client's variate, option II."""
         sent, kept = super().finish(local, trained)
-        config, c_i = local.client.setting.training, local.state.memory["control"]
-        x, y = local.down.weights, sent.weights
-        sgd = sgd_of(config)
+        config, sgd = local.client.setting.training, sgd_of(local.client.setting.training)
         length = config.lr * effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
+        old = kept.memory.get("control", zeros(local.down.control))
+        x, y = local.down.weights, sent.weights
         new = {
-            name: new_control(c_i[name], c, x[name], y[name], length)
+            name: new_control(old[name], c, x[name], y[name], length)
             for name, c in local.down.control.items()
         }
-        moved = {name: control - c_i[name] for name, control in new.items()}
+        moved = {name: control - old[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), moved=moved)
         return update, ClientState(kept.model, {**kept.memory, "control": new})
 
     def summand(self, upload: Any) -> StateTree:
-        """As FedAvg, and c_i+ - c_i."""
         return {**super().summand(upload), "moved": weighed(upload.moved, 1.0)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """X + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
+        """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
         moved = mean_of(total["moved"], float(self.setting.clients), state["control"])
         control = {}
@@ -157,13 +140,13 @@ class Scaffold(FedAvg):
         return {**state, "model": model, "control": control}
 
 
-def zeros(model: nn.Module) -> Tensors:
-    """The first control variate: 0 for each parameter; buffers have none."""
-    return {name: torch.zeros(w.shape) for name, w in model.named_parameters()}
+def zeros(parameters: Mapping[str, Tensor]) -> Tensors:
+    """Return the first control variate: 0 for each parameter; buffers have none."""
+    return {name: torch.zeros_like(w, requires_grad=False) for name, w in parameters.items()}
 
 
 def new_control(old: Tensor, c: Tensor, x: Tensor, y: Tensor, length: float) -> Tensor:
-    """c_i+ = c_i - c + (x - y_i) / (K eta), option II of Eq. (4).
+    """Return c_i+ = c_i - c + (x - y_i) / (K eta), option II of Eq. (4).
 
     `x` are the weights that the round began with, `y` the trained ones, `length` is K eta.
     """

@@ -1,6 +1,6 @@
 """Clients with a small model beside their own: how both are trained, and FedAvg of the small ones.
 
-What FML, FedKD and FedMRL share. The small model has the first architecture of `model.group`; it
+Bases of FML, FedKD and FedMRL. The small model has the first architecture of `model.group`; it
 starts from the weights that FedAvg of that architecture starts from.
 """
 
@@ -37,7 +37,7 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
     """The parts of the model whose gradients `clip_norm` bounds, each for itself."""
 
     class HParams(HyperParameters):
-        """What all methods with a small model have."""
+        """Hyper-parameters of all methods with a small model."""
 
         weights: Weights = "uniform"
         """Weights of the small models' mean: equal (official code), or n_k/n."""
@@ -47,23 +47,21 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`official_code`: as FedTSP's repository does it, loader too."""
+            """Return `official_code`: the settings of FedTSP's repository, loader included."""
             official = {"algorithm.clip_norm": 10.0, "shuffle": False, "drop_last": True}
             return {"official_code": official}
 
     hp: HParams
 
     def shared(self, model: Classifier) -> frozenset[str]:
-        """The tensors of the small model."""
         return frozenset(name for name in tensor_names(model) if name.startswith(AUXILIARY))
 
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights of the small model: the same beside every architecture."""
         first = server.architectures[0]
         return {"model": select(server.initial(first), self.shared(server.empty(first)))}
 
     def train(self, local: LocalContext) -> Trained:
-        """Both models under `loss`, with the gradients of each clipped if that is asked for."""
+        """Train both models under `loss`; clip the gradients of each if `clip_norm` is set."""
         bound = self.hp.clip_norm
 
         def clip() -> None:
@@ -90,7 +88,6 @@ class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
     hp: HParams
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The small model, the same for all."""
         model = server.empty(server.architectures[0])
         return dict.fromkeys(clients, self.down_type.of(model, state["model"]))
 
@@ -99,10 +96,10 @@ class MutualLearning(AuxiliaryTraining):
     """Both models learn from labels, and each from what the other makes of the images."""
 
     class HParams(AuxiliaryTraining.HParams):
-        """What methods with mutual learning have."""
+        """Hyper-parameters of methods with mutual learning."""
 
         kl: Literal["images", "entries"] = "images"
-        """What the mean of the KL divergence is over: images (paper), or images times classes,
+        """Mean of the KL divergence over images (paper), or over images times classes,
         which makes it C times smaller (official code)."""
         teacher_gradients: StrictBool = False
         """Whether gradients of both losses reach both models, as in the official code; false: each
@@ -110,7 +107,7 @@ class MutualLearning(AuxiliaryTraining):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`official_code`: as FedTSP's repository does it, loader too."""
+            """Return `official_code`: the settings of FedTSP's repository, loader included."""
             official = super().presets(experiment)["official_code"]
             mutual = {"algorithm.kl": "entries", "algorithm.teacher_gradients": True}
             return {"official_code": {**official, **mutual}}
@@ -118,7 +115,7 @@ class MutualLearning(AuxiliaryTraining):
     hp: HParams
 
     def teacher(self, output: ClassifierOutput) -> ClassifierOutput:
-        """What one model gives, as the other's loss sees it."""
+        """Return one model's output as the other's loss sees it."""
         if self.hp.teacher_gradients:
             return output
         return ClassifierOutput(output.features.detach(), output.logits.detach())

@@ -99,42 +99,34 @@ class FedDistill(LocalTraining):
     downloads = (ClassTeachers,)
 
     class HParams(HyperParameters):
-        """FedDistill's hyper-parameters."""
-
         gamma: LossWeight = 1.0
         """γ, weight of the distillation; 0 is Local. FedTSP's comparison: 1."""
         outputs: Literal["logits", "probabilities"] = "logits"
-        """What is averaged: logits, whose softmax teaches (FedTSP's comparison), or the outputs of
+        """Averaged outputs: logits, whose softmax teaches (FedTSP's comparison), or the outputs of
         the softmax (paper)."""
         teacher: Literal["all", "others"] = "all"
-        """Whose mean teaches a client: that of all who hold the class (FedTSP's comparison), or of
+        """The teacher of a client: the mean of all that hold the class (FedTSP's comparison), or of
         the others alone (paper); then a single client is Local."""
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """No outputs yet, so the first round has no distillation."""
         nobody = torch.zeros(0, dtype=torch.int64)
         outputs = torch.zeros(0, server.setting.num_classes)
         return {"owners": nobody, "classes": nobody.clone(), "outputs": outputs}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The teachers: the same for all, or of each client's others."""
+        """Send the teachers: the same to all, or to each client those of the others."""
         everyone = torch.ones_like(state["owners"], dtype=torch.bool)
         if self.hp.teacher == "all":
             return dict.fromkeys(clients, teachers(state, everyone))
         return {client: teachers(state, state["owners"] != client) for client in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Take over the uploads; classes without any keep what they had."""
+        """Take over the uploads; classes without any keep their rows."""
         return latest_rows(state, uplinks) if uplinks else state
 
-    # --- client ----------------------------------------------------------------------------------
-
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy + γ times the distillation; without a teacher the former alone."""
         loss = super().loss(output, batch, local)
         teachers: ClassTeachers = local.down
         if self.hp.gamma == 0 or not bool(teachers.present.any()):
@@ -180,13 +172,13 @@ class ClassSums:
         self._counts += torch.bincount(labels, minlength=len(self._counts))
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """The classes seen [c], and the mean output of the images of each [c, C]."""
+        """Return the classes seen [c], and the mean output of the images of each [c, C]."""
         seen = self._counts.nonzero().squeeze(1)
         return seen, self._sums[seen] / self._counts[seen].unsqueeze(1)
 
 
 def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
-    """One row for each class of each upload, and the earlier ones of classes that none has now.
+    """Return the rows of the uploads, and earlier rows of classes that no upload has.
 
     Args:
         state: the rows so far: owners [M], classes [M], outputs [M, C].
@@ -204,7 +196,7 @@ def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
 
 
 def teachers(state: ServerState, chosen: Tensor) -> ClassTeachers:
-    """The mean over clients of the chosen rows of each class, with equal weights.
+    """Return the mean of the chosen rows of each class, with equal weights.
 
     Args:
         state: the rows: owners [M], classes [M], outputs [M, C].
@@ -216,7 +208,7 @@ def teachers(state: ServerState, chosen: Tensor) -> ClassTeachers:
 
 
 def distillation_loss(logits: Tensor, labels: Tensor, known: Tensor, present: Tensor) -> Tensor:
-    """Cross-entropy of the outputs with the teacher of the image's class, mean over the batch.
+    """Return the mean cross-entropy of the outputs with the teachers of the images' classes.
 
     Args:
         logits: z [B, C].

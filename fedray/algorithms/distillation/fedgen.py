@@ -105,8 +105,6 @@ class FedGen(HeadAveraging):
     downloads = (GenerativeHead,)
 
     class HParams(HyperParameters):
-        """FedGen's hyper-parameters."""
-
         generated_weight: LossWeight = 1.0
         """Weight of the generated features' term, Eq. (5); 0: heads are averaged and nothing is
         generated, LG-FedAvg. Paper: 1."""
@@ -130,10 +128,8 @@ class FedGen(HeadAveraging):
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The first client's head, and a generator with the usual initial weights.
+        """Return the first client's head, and a generator with the usual initial weights.
 
         Raises:
             UserError: when there are no batches to normalise.
@@ -183,12 +179,11 @@ class FedGen(HeadAveraging):
         return {**state, "counts": {**state["counts"], **counted}}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Head, generator and pooled labels, the same for all."""
         down = GenerativeHead(state["head"], state["generator"], self._pooled(state))
         return dict.fromkeys(clients, down)
 
     def _pooled(self, state: ServerState) -> Tensor:
-        """How many images of each class all clients have together [C]."""
+        """Return how many images of each class all clients have together [C]."""
         none = torch.zeros(self.setting.num_classes, dtype=torch.int64)
         return sum(state["counts"].values(), start=none)
 
@@ -205,7 +200,7 @@ class FedGen(HeadAveraging):
     def _trained(
         self, state: ServerState, weights: Mapping[int, float], uplinks: Uplinks, server: Server
     ) -> Tensors:
-        """The generator after Adam on Eq. (4), on the server's device."""
+        """Return the generator after Adam on Eq. (4), on the server's device."""
         device = server.device
         heads = {
             name: torch.stack([upload.head[name] for upload in uplinks.values()]).to(device)
@@ -238,16 +233,14 @@ class FedGen(HeadAveraging):
             noise.normal_(generator=random)
         return noise, labels
 
-    # --- client ----------------------------------------------------------------------------------
-
     def count_classes(
         self, client: Client, state: ClientState, down: None
     ) -> tuple[ClassCounts, ClientState]:
-        """How many images of each class the client has."""
+        """Upload how many images of each class the client has."""
         return ClassCounts(client.class_counts()), state
 
     def train(self, local: LocalContext) -> Trained:
-        """The local epochs with a batch of generated features beside each of images, Eq. (5)."""
+        """Train with a batch of generated features beside each batch of images, Eq. (5)."""
         if self.hp.generated_weight == 0:
             return super().train(local)
         client, down = local.client, local.down
@@ -271,7 +264,7 @@ class FedGen(HeadAveraging):
 
 
 def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
-    """Labels y ~ p(y) [B], each class as often as all clients' images are of it.
+    """Draw labels y ~ p(y) [B], each class as often as all clients' images are of it.
 
     Args:
         counts: images of each class [C].
@@ -282,7 +275,7 @@ def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
 
 
 def generate(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
-    """G(z, y) [B, d]: linear, batch norm by this batch, ReLU, linear; in float32 throughout.
+    """Return G(z, y) [B, d]: linear, batch norm by this batch, ReLU, linear; in float32 throughout.
 
     Args:
         generator: w1 [hidden, n + C], b1, scale and shift [hidden], w2 [d, hidden], b2 [d].
@@ -301,7 +294,7 @@ def generate(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> 
 def ensemble_loss(
     features: Tensor, labels: Tensor, heads: Mapping[str, Tensor], shares: Tensor
 ) -> Tensor:
-    """Cross-entropy of sum_k p_k h_k(G(z, y)) with y, Eq. (4).
+    """Return the cross-entropy of sum_k p_k h_k(G(z, y)) with y, Eq. (4).
 
     Args:
         features: generated ones [B, d].
@@ -316,7 +309,7 @@ def ensemble_loss(
 
 
 def generated_loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the client's head on generated features, Eq. (5)'s second term.
+    """Return the cross-entropy of the client's head on generated features, Eq. (5)'s second term.
 
     Args:
         head: features to logits; nothing else learns from this.

@@ -1,8 +1,8 @@
 """FedKD: mutual distillation with a small model, whose updates travel as singular values.
 
 Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature
-Communications 2022, arXiv:2108.13323. What the paper calls mentor and mentee are the client's own
-model and the small one here.
+Communications 2022, arXiv:2108.13323. The paper's mentor is the client's own model, its
+mentee the small model.
 
     L of either model -> adaptive_loss
     hidden states, MSE(H, W_h H_s) -> FedKD.loss
@@ -85,11 +85,6 @@ EPS = 1e-6
 class SmallModel(GlobalModel):
     """The small model, whole, and how many steps the server has made."""
 
-    weights: Mapping[str, Tensor] = payload_field(
-        "weights",
-        reveals="the mean of the participants' small models; of two participants, each knows the "
-        "other's",
-    )
     version: int = payload_field("statistics")
 
 
@@ -131,8 +126,6 @@ class FedKD(MutualLearning):
     downloads = (SmallModel, SmallModelStep)
 
     class HParams(MutualLearning.HParams):
-        """FedKD's hyper-parameters."""
-
         energy_start: float = Field(0.95, ge=0, le=1)
         """T_start, share of an update's energy that its factors hold in the first round; 1: all
         of it. FedTSP's comparison: 0.95."""
@@ -142,12 +135,12 @@ class FedKD(MutualLearning):
         compress: StrictBool = True
         """Send factors; false: send tensors whole, as FedTSP's repository does."""
         convolutions: Convolutions = "matrices"
-        """What is factorised of a convolution: one matrix [out, in * kh * kw], or a matrix kh x kw
+        """How a convolution is factorised: one matrix [out, in * kh * kw], or a matrix kh x kw
         for every pair of channels (HtFLlib)."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`official_code`: as FedTSP's repository does it, loader too."""
+            """Return `official_code`: the settings of FedTSP's repository, loader included."""
             official = super().presets(experiment)["official_code"]
             return {"official_code": {**official, "algorithm.compress": False}}
 
@@ -155,22 +148,20 @@ class FedKD(MutualLearning):
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """With equal weights and tensors of one shape."""
+        """Return True with equal weights and tensors of one shape."""
         assert isinstance(hparams, FedKD.HParams)
         return hparams.weights == "uniform" and not hparams.compress
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
-        """Both models and W_h, which maps the small one's features to the own one's."""
+        """Return both models and W_h, which maps small features to the own model's."""
         d = self.setting.feature_dim
         return WithAuxiliary(own, auxiliary, undrawn_linear(d, d, bias=False))
 
     def factors(self, update: Tensor, round_: int) -> Tensors:
-        """An update in the form that it travels in, on the CPU."""
+        """Return an update in the form in which it travels, on the CPU."""
         hp, done = self.hp, max(round_ - 1, 0) / self.setting.rounds
         share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
         return factorise(update, share, hp.convolutions)
-
-    # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
         """Return version 0 of the small model, which no client holds yet."""
@@ -184,7 +175,7 @@ class FedKD(MutualLearning):
         return self.server_update(state, uplinks, exchange.server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The last step for those who have what it started from, else the small model."""
+        """Send the last step to clients with the version before it, to others the small model."""
         version, empty = int(state["version"]), server.empty(server.architectures[0])
         whole = SmallModel.of(empty, state["model"], version=version)
         if version == 0:
@@ -212,15 +203,12 @@ class FedKD(MutualLearning):
             "version": state["version"] + 1,
         }
 
-    # --- client ----------------------------------------------------------------------------------
-
     def init_client(self, client: Client) -> ClientState:
-        """The own model's initial weights, and W_h."""
         model = client.skeleton.model
         return ClientState(select(client.initial(), tensor_names(model) - self.shared(model)))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """The own model beside the server's small one, which the client keeps for the next step.
+        """Load the own model and the server's small one, which the client keeps for the next step.
 
         Raises:
             ValueError: when the client has not what the server's step started from.
@@ -231,7 +219,6 @@ class FedKD(MutualLearning):
         return LocalContext(client, model, replace(state, memory=memory), down)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The sum of both models' losses; W_h learns from both."""
         assert isinstance(output, AuxiliaryOutput)
         assert isinstance(local.model, WithAuxiliary)
         losses = []
@@ -245,7 +232,7 @@ class FedKD(MutualLearning):
         return losses[0] + losses[1]
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[SmallModelUpdate, ClientState]:
-        """Upload by how much the small model moved; keep the own one and the server's."""
+        """Upload the change of the small model; keep the own model and the server's small one."""
         client, before = local.client, local.state.memory["small"]
         update = {
             name: self.factors((trained.tensors[name] - tensor).cpu(), client.round)
@@ -259,7 +246,7 @@ class FedKD(MutualLearning):
 
 
 def _followed(state: ClientState, down: SmallModelStep) -> Tensors:
-    """The client's small model after the server's step.
+    """Return the client's small model after the server's step.
 
     Raises:
         ValueError: when it is not the one that the step started from.
@@ -274,12 +261,12 @@ def _followed(state: ClientState, down: SmallModelStep) -> Tensors:
 def stepped(
     model: Mapping[str, Tensor], step: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Parameters moved by a step in factors: the same on the server and at every client."""
+    """Return parameters moved by a step in factors: equal on the server and at every client."""
     return {name: model[name] + restore(factors, model[name]) for name, factors in step.items()}
 
 
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:
-    """L = L_task + (L_KL + L_hidden) / (L_task + L_task of the other model).
+    """Return L = L_task + (L_KL + L_hidden) / (L_task + L_task of the other model).
 
     The worse both models do, the less they learn from each other.
 
@@ -292,7 +279,7 @@ def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:
 
 
 def energy(start: float, end: float, done: float) -> float:
-    """T(t) = T_start + (T_end - T_start) t.
+    """Return T(t) = T_start + (T_end - T_start) t.
 
     Args:
         start: T_start.
@@ -303,7 +290,7 @@ def energy(start: float, end: float, done: float) -> float:
 
 
 def rank(singular: Tensor, share: float) -> int:
-    """The smallest K with sum_{i<=K} sigma_i^2 > T sum_i sigma_i^2; all of them where none has.
+    """Return the smallest K with sum_{i<=K} sigma_i^2 > T sum_i sigma_i^2, or all.
 
     Args:
         singular: sigma, descending [..., k]; of a batch of matrices the sums run over all.
@@ -315,12 +302,12 @@ def rank(singular: Tensor, share: float) -> int:
 
 
 def as_matrices(tensor: Tensor, convolutions: Convolutions) -> Tensor:
-    """A tensor of at least two axes as one matrix [m, n], or a convolution as kernels."""
+    """Return a tensor of at least two axes as one matrix [m, n], or a convolution as kernels."""
     return tensor if tensor.dim() == 4 and convolutions == "kernels" else tensor.flatten(1)
 
 
 def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -> Tensors:
-    """U [..., m, K], Sigma [..., K] and V [..., K, n] of the smallest rank K that holds the energy.
+    """Return U [..., m, K], Sigma [..., K] and V [..., K, n] of the smallest K with enough energy.
 
     Args:
         tensor: on the CPU.
@@ -342,7 +329,7 @@ def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -
 
 
 def restore(factors: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """U Sigma V, in the shape of `like`."""
+    """Return U Sigma V, in the shape of `like`."""
     if "whole" in factors:
         return factors["whole"]
     product: Tensor = (factors["u"] * factors["s"].unsqueeze(-2)) @ factors["v"]

@@ -54,8 +54,6 @@ class FedMRL(AuxiliaryAveraging):
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary")
 
     class HParams(AuxiliaryAveraging.HParams):
-        """FedMRL's hyper-parameters."""
-
         small_dim: int | None = Field(None, ge=1, le=65536)
         """d_1, width of the small model's features, at most model.feature_dim; null: a quarter of
         it. Official code: 128 of 512."""
@@ -64,14 +62,14 @@ class FedMRL(AuxiliaryAveraging):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`official_code`: as FedTSP's repository does it, loader too."""
+            """Return `official_code`: the settings of FedTSP's repository, loader included."""
             official = super().presets(experiment)["official_code"]
             return {"official_code": {**official, "algorithm.official_bug": True}}
 
     hp: HParams
 
     def auxiliary_dim(self) -> int:
-        """d_1.
+        """Return d_1.
 
         Raises:
             UserError: when the small model's features were wider than the fused ones.
@@ -86,18 +84,17 @@ class FedMRL(AuxiliaryAveraging):
         return width
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
-        """Both models and the projector P."""
+        """Return both models and the projector P."""
         d = self.setting.feature_dim
         projector = undrawn_linear(self.auxiliary_dim() + d, d)
         return FusedWithAuxiliary(own, auxiliary, projector)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """l_G + l_F."""
         assert isinstance(output, AuxiliaryOutput)
         return matryoshka_loss(output.logits, output.auxiliary.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
-        """As FedAvg of the small model; with `official_bug` the projector is as it was."""
+        """Upload the small model like FedAvg; with `official_bug` restore the projector."""
         update, kept = super().finish(local, trained)
         if not self.hp.official_bug:
             return update, kept
@@ -106,7 +103,7 @@ class FedMRL(AuxiliaryAveraging):
 
 
 def matryoshka_loss(logits: Tensor, small_logits: Tensor, labels: Tensor) -> Tensor:
-    """l_F + l_G: cross-entropy of both heads, each of its part of the fused features.
+    """Return l_F + l_G: cross-entropy of both heads, each of its part of the fused features.
 
     Args:
         logits: of the client's head on r [B, C].

@@ -45,8 +45,6 @@ class FML(MutualLearning, AuxiliaryAveraging):
     paper = "Shen et al., 2020, arXiv:2006.16765"
 
     class HParams(MutualLearning.HParams, AuxiliaryAveraging.HParams):
-        """FML's hyper-parameters."""
-
         alpha: float = Field(0.5, ge=0, le=1)
         """α, weight of the labels in the own model's loss; 1 - α is that of the small model's
         outputs. 1: the own model is Local. FedTSP's comparison: 0.5."""
@@ -56,7 +54,6 @@ class FML(MutualLearning, AuxiliaryAveraging):
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """L_local + L_meme."""
         assert isinstance(output, AuxiliaryOutput)
         own, small, hp = output, output.auxiliary, self.hp
         to_own, to_small = self.teacher(small).logits, self.teacher(own).logits
@@ -72,7 +69,7 @@ def mutual_loss(
     weight: float,
     over: Literal["images", "entries"] = "images",
 ) -> Tensor:
-    """L_local with α for `weight`, L_meme with β: weight * CE + (1 - weight) * D_KL(teacher || it).
+    """Return weight * CE + (1 - weight) * D_KL(teacher || model), L_local and L_meme.
 
     Args:
         logits: of the model that learns [B, C].

@@ -72,8 +72,6 @@ class AlignFed(HeadAveraging):
     downloads = (Targets, SharedHead)
 
     class HParams(HyperParameters):
-        """AlignFed's hyper-parameters."""
-
         lambda_start: LossWeight = 20.0
         """λ_0, weight of the alignment in the first round; 0: heads are averaged and nothing is
         aligned."""
@@ -86,7 +84,7 @@ class AlignFed(HeadAveraging):
         target_steps: int = Field(2000, ge=1, le=10**6)
         """SGD steps that spread the targets (repository: 100,000)."""
         softmax: Literal["class", "batch"] = "class"
-        """What the alignment's softmax runs over: the classes (text), or the batch (repository)."""
+        """Range of the alignment's softmax: the classes (text), or the batch (repository)."""
 
         @model_validator(mode="after")
         def _reaches_the_end(self) -> AlignFed.HParams:
@@ -98,8 +96,6 @@ class AlignFed(HeadAveraging):
             return self
 
     hp: HParams
-
-    # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
         """Spread the targets once, and initialise the shared head like any head."""
@@ -118,19 +114,14 @@ class AlignFed(HeadAveraging):
         return exchange.give(state, "targets", dict.fromkeys(exchange.everyone, targets))
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The shared head and λ_t."""
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
         return dict.fromkeys(clients, SharedHead(state["head"], weight))
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """How alike the classes' fixed targets are."""
         return similarity_analysis(state["targets"])
 
-    # --- client ----------------------------------------------------------------------------------
-
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy + λ_t * L_align."""
         loss = super().loss(output, batch, local)
         weight: float = local.down.weight
         if weight == 0:
@@ -141,7 +132,7 @@ class AlignFed(HeadAveraging):
 
 
 def uniformity(points: Tensor, temperature: float) -> Tensor:
-    """Mean log of summed exponentials of the points' cosines: least when they are spread.
+    """Return the mean log of the points' summed exponential cosines, least when they are spread.
 
     Args:
         points: [C, d], any length.
@@ -175,7 +166,7 @@ def spread_targets(initial: Tensor, steps: int, temperature: float) -> Tensor:
 
 
 def schedule(start: float, end: float, done: float) -> float:
-    """λ_t = start * exp(ln(end/start) * t/T): geometric from start to end.
+    """Return λ_t = start * exp(ln(end/start) * t/T): geometric from start to end.
 
     Args:
         start: λ at t = 0; 0 switches the alignment off.
@@ -188,7 +179,7 @@ def schedule(start: float, end: float, done: float) -> float:
 
 
 def alignment_loss(logits: Tensor, labels: Tensor, over: Literal["class", "batch"]) -> Tensor:
-    """L_align: a cross-entropy of features against targets.
+    """Return L_align: a cross-entropy of features against targets.
 
     Args:
         logits: scaled cosines [B, C].

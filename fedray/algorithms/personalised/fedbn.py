@@ -34,5 +34,5 @@ class FedBN(FedAvg):
     one_model = False
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """All but the parameters and buffers of normalisation layers (Algorithm 1)."""
+        """Return all names but those of normalisation layers (Algorithm 1)."""
         return tensor_names(model) - normalisation_tensors(model)

@@ -27,26 +27,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.personalised.shared_head import GlobalHead, HeadSharing
-from fedray.algorithms.prototypes.class_prototypes import ClassFeatures, uploaded_batches
-from fedray.config import Epochs, LearningRate
+from fedray.algorithms.prototypes.class_prototypes import (
+    ClassFeatures,
+    ServerTraining,
+    train_on_uploads,
+)
 from fedray.core import (
     Client,
     ClientState,
-    HyperParameters,
     LocalContext,
     Server,
     ServerState,
-    Tensors,
     Trained,
     Uplinks,
     algorithms,
     payload_field,
 )
-from fedray.core.optimizers import TorchSGD
 from fedray.models import Classifier
 
 
@@ -71,54 +70,33 @@ class FedGH(HeadSharing):
     downloads = (GeneralisedHead,)
     down_type = GeneralisedHead
 
-    class HParams(HyperParameters):
-        """FedGH's hyper-parameters."""
-
-        server_epochs: Epochs = 100
-        """Passes over the uploaded mean features per round (FedTSP's code: 100; paper: 1)."""
-        server_batch_size: int | None = Field(None, ge=1, le=10**6)
-        """Uploaded mean features per server step; null: the clients' batch size (FedTSP's code).
-        Paper: 1."""
-        server_lr: LearningRate = 0.01
-        """SGD learning rate of the server (FedTSP's supplementary: 0.01)."""
+    class HParams(ServerTraining):
+        """Those of the server's training."""
 
     hp: HParams
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """The head, trained on from where it was; without uploads everything stays."""
+        """Train the head on from where it was; without uploads nothing changes."""
         if not uplinks:
             return state
-        head: Tensors = {
-            name: tensor.detach().clone().to(server.device).requires_grad_()
-            for name, tensor in state["head"].items()
-        }
-        optimizer = TorchSGD(head.values(), self.hp.server_lr)
-        for vectors, labels in uploaded_batches(
-            uplinks,
-            server,
-            "fedgh_batches",
-            epochs=self.hp.server_epochs,
-            batch_size=self.hp.server_batch_size or self.setting.training.batch_size,
-        ):
-            optimizer.zero_grad()
-            header_loss(head, vectors, labels).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        return {"head": {name: tensor.detach().cpu() for name, tensor in head.items()}}
+        head = train_on_uploads(
+            state["head"], header_loss, uplinks, server, "fedgh_batches", self.hp
+        )
+        return {"head": {name: tensor.cpu() for name, tensor in head.items()}}
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ClassFeatures, ClientState]:
-        """Upload the mean features of the trained extractor; keep the model."""
         _, kept = super().finish(local, trained)
         return mean_features(local.client, local.model), kept
 
 
 def mean_features(client: Client, model: Classifier) -> ClassFeatures:
-    """The local averaged representation: the mean feature of each class that the client holds."""
+    """Return the local averaged representation: the mean feature of each local class."""
     classes, vectors, _ = client.class_means(model)
     return ClassFeatures(classes, vectors)
 
 
 def header_loss(head: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the head on mean features.
+    """Return the cross-entropy of the head on mean features.
 
     Args:
         head: weight [C, d] and bias [C].

@@ -36,8 +36,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import select
-from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
-from fedray.algorithms.prototypes.fedproto import prototype_loss
+from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes, prototype_loss
 from fedray.algorithms.prototypes.fedproto_global import (
     PrototypeAveraging,
     PrototypedModel,
@@ -101,8 +100,6 @@ class FedPAC(PrototypeAveraging):
     one_model = False
 
     class HParams(PrototypeAveraging.HParams):
-        """FedPAC's hyper-parameters."""
-
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the alignment; 0: only the heads are combined. Official code: 1."""
         head_epochs: int = Field(1, ge=0, le=10_000)
@@ -115,26 +112,23 @@ class FedPAC(PrototypeAveraging):
         in. Official code: 0.001."""
 
         def local_steps(self, epochs: int) -> int:
-            """The head's, then the extractor's."""
             return self.head_epochs + epochs
 
     hp: HParams
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """The extractor; heads are uploaded too, but are combined for each client."""
+        """Return the extractor's names; heads are uploaded, but combined for each client."""
         return tensor_names(model) - head_tensors(model)
 
-    # --- server ----------------------------------------------------------------------------------
-
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """One round, and the combined heads to those whose upload arrived."""
+        """Run one round; send the combined heads to clients whose upload arrived."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         exchange.call("receive_head", self.combine_heads(uplinks))
         return self.server_update(state, uplinks, exchange.server)
 
     def combine_heads(self, uplinks: Uplinks) -> dict[int, PersonalHead]:
-        """Each participant's head, sum_j a_j head_j over this round's participants."""
+        """Return each participant's head, sum_j a_j head_j over this round's participants."""
         if not uplinks:
             return {}
         uploads = list(uplinks.values())
@@ -150,8 +144,6 @@ class FedPAC(PrototypeAveraging):
                 {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
             )
         return heads
-
-    # --- client ----------------------------------------------------------------------------------
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
@@ -172,7 +164,7 @@ class FedPAC(PrototypeAveraging):
         return personal, kept
 
     def _train_head(self, local: LocalContext, head: Collection[str]) -> None:
-        """The head alone, under the cross-entropy, which no alignment reaches."""
+        """Train the head alone, under the cross-entropy."""
         if not self.hp.head_epochs:
             return
         client = local.client.with_schedule(epochs=self.hp.head_epochs, lr=self.hp.head_lr)
@@ -195,7 +187,7 @@ class FedPAC(PrototypeAveraging):
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Statistics of a client's features, from which the heads' weights are computed.
+    """Return statistics of a client's features, from which the heads' weights are computed.
 
     With pi_c the share of class c: h_c = pi_c * mean_c and
     V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is (E||z||² - ||h||²) / n.
@@ -216,7 +208,7 @@ def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Ten
 
 
 def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> GlobalPrototypes:
-    """The server's prototypes; for local classes that it has none of, the client's.
+    """Return the server's prototypes, and the client's own for classes without one.
 
     Args:
         down: the server's; without any, nothing is aligned.
@@ -233,7 +225,7 @@ def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> 
 
 
 def head_bias(means: Tensor, target: int) -> Tensor:
-    """D_jk = sum_c <h_i,c - h_j,c, h_i,c - h_k,c> [K, K], a Gram matrix; row i is zero.
+    """Return D_jk = sum_c <h_i,c - h_j,c, h_i,c - h_k,c> [K, K], a Gram matrix; row i is zero.
 
     Args:
         means: h of the K clients [K, C, d].
@@ -245,7 +237,7 @@ def head_bias(means: Tensor, target: int) -> Tensor:
 
 
 def simplex_minimum(matrix: Tensor) -> Tensor:
-    """The a that minimises a^T Q a with a >= 0 and sum(a) = 1, in double precision.
+    """Return the a that minimises a^T Q a with a >= 0 and sum(a) = 1, in double precision.
 
     With Q = R^T R, min ||R x||² + (1^T x - 1)² over x >= 0 lies on the ray of the solution, which
     makes it non-negative least squares, solved exactly.
@@ -262,7 +254,7 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
 
 
 def head_weights(means: Tensor, variances: Tensor, target: int, min_weight: float) -> Tensor:
-    """Weights [K] of the K heads in one client's, from min_a a^T (diag(V) + D) a on the simplex.
+    """Return the weights [K] of the heads in one client's: min_a a^T (diag(V) + D) a.
 
     Args:
         means: h of the K clients [K, C, d].

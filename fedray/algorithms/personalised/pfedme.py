@@ -33,14 +33,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
-from fedray.algorithms.averaging.fedprox import proximal_term
+from fedray.algorithms.losses import proximal_term
 from fedray.algorithms.mean import Weights
 from fedray.config import Epochs, LearningRate
 from fedray.core import (
     Batch,
     Client,
     ClientState,
-    HyperParameters,
     LocalContext,
     Server,
     ServerState,
@@ -60,10 +59,9 @@ class PFedMe(FedAvg):
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
     one_model = False
+    means_equally = FedAvg.means_equally  # the step goes towards the mean
 
     class HParams(FedAvg.HParams):
-        """pFedMe's hyper-parameters."""
-
         evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
 
         weights: Weights = "uniform"
@@ -78,7 +76,7 @@ class PFedMe(FedAvg):
         beta: float = Field(1.0, gt=0, le=2)
         """β, step of the server; 1 takes the mean. Paper: 1 or 2."""
         test: Literal["personal", "global"] = "personal"
-        """What is tested: the personal models, or the global one they start from."""
+        """Tested models: the personal ones, or the global one they start from."""
 
         @model_validator(mode="after")
         def _does_not_jump(self) -> PFedMe.HParams:
@@ -90,20 +88,12 @@ class PFedMe(FedAvg):
             return self
 
         def local_steps(self, epochs: int) -> int:
-            """K on each batch, of the personal model."""
             return epochs * self.inner_steps
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """As FedAvg: the step is taken towards the mean."""
-        return super().means_equally(hparams)
-
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """(1 - beta) w + beta mean(w_c); buffers are the mean's."""
+        """Return (1 - beta) w + beta mean(w_c); buffers are the mean's."""
         after = super().server_step(state, total, server)
         if self.hp.beta == 1:
             return after
@@ -112,15 +102,13 @@ class PFedMe(FedAvg):
         moved = {name: torch.lerp(w[name], mean[name], self.hp.beta) for name in weights}
         return {**after, "model": {**mean, **moved}}
 
-    # --- client ----------------------------------------------------------------------------------
-
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """What a client is tested with: its personal model, once it has one, or the global one."""
+        """Load the model that is tested: the personal one, once there is one, or the global one."""
         personal = state.model if self.hp.test == "personal" else {}
         return LocalContext(client, client.load({**down.model, **personal}), state, down)
 
     def train(self, local: LocalContext) -> Trained:
-        """Train theta from w, and w after it: the model is theta then, what was trained is w."""
+        """Train theta from w, and w after it; the model is theta, the trained tensors are w."""
         model = local.client.load(local.down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
 
@@ -143,7 +131,7 @@ class PFedMe(FedAvg):
 
 
 def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:
-    """f(theta) + lambda/2 ||theta - w||², whose minimum over theta is the Moreau envelope at w."""
+    """Return f(theta) + lambda/2 ||theta - w||²; its minimum is the Moreau envelope at w."""
     return loss + proximal_term(model, w, lambda_)
 
 

@@ -1,4 +1,4 @@
-"""What head-sharing methods have in common: extractors stay personal, the head is the server's."""
+"""Bases of head-sharing methods: extractors stay personal, the head is the server's."""
 
 from __future__ import annotations
 
@@ -55,15 +55,13 @@ class HeadSharing(LocalTraining):
     """Payload type of the shared head."""
 
     def init_server(self, server: Server) -> ServerState:
-        """The head that the first client starts with."""
         return {"head": initial_head(server)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The shared head, the same for all."""
         return dict.fromkeys(clients, self.down_type(state["head"]))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """The client's personal extractor under the shared head."""
+        """Load the client's personal extractor under the shared head."""
         head = {f"head.{name}": value for name, value in down.head.items()}
         return LocalContext(client, client.load({**state.model, **head}), state, down)
 
@@ -75,13 +73,12 @@ class HeadAveraging(Averaging, HeadSharing):
     averaged = ("head",)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Head, ClientState]:
-        """Upload the trained head; keep the model."""
         _, kept = super().finish(local, trained)
         return Head(local.client.weights(local.model.head), len(local.client.train)), kept
 
 
 def initial_head(server: Server) -> Tensors:
-    """The initial head of the first client, by the names that it has within the head."""
+    """Return the first client's initial head, by the names within the head."""
     architecture = server.architectures[0]
     names = head_tensors(server.empty(architecture))
     initial = server.initial(architecture)

@@ -8,7 +8,7 @@ pFedMe, whose own are the defaults.
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
     coupling F of MaPLe's prompts -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
     averaging of the prompts -> weighted_mean  (mean.py)
-    with FedProx, mu/2 ||p - p_t||² -> proximal_term  (averaging/fedprox.py)
+    with FedProx, mu/2 ||p - p_t||² -> proximal_term  (losses.py)
     with pFedMe, inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
 
 Deviations:

@@ -104,7 +104,7 @@ class ValidationSets(Payload):
 
     @classmethod
     def of(cls, sets: Mapping[str, Mapping[str, Tensor]], owners: Sequence[int]) -> Self:
-        """The sets of these clients, out of a state's `validation`."""
+        """Return the sets of these owners from a state's `validation`."""
         images, labels = (
             {str(owner): sets[str(owner)][name] for owner in owners}
             for name in ("images", "labels")
@@ -181,7 +181,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         """Eq. (14): bounded (see Deviations), literal, or zero, which leaves retained clients out
         when some client is helpful."""
         newcomer: Literal["init", "init_global", "global"] = "global"
-        """What a client that joins starts from (Tables 3 and 4). init: (PT^(0), PD^(0));
+        """Prompts from which a client that joins starts (Tables 3 and 4). init: (PT^(0), PD^(0));
         init_global: (PT, PD^(0)); global: (PT, PD)."""
         union_test: StrictBool = False
         """Whether every client's model is tested on all clients' test images after the last round
@@ -189,15 +189,12 @@ class DP2FL(CoupledPrompts, LocalTraining):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`paper`: Eq. (14) and the learning rate as printed."""
+            """Return `paper`: Eq. (14) and the learning rate as printed."""
             return {"paper": {"algorithm.gamma_mode": "literal", "lr": 0.035}}
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """PT^(0) and PD^(0), which every client's data prompt starts from."""
         model = cast(DualPromptClip, server.model)
         task, data = model.split_parameters(server.initial(server.architecture))
         clients = self.setting.clients
@@ -221,7 +218,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return {**state, "joined": joined}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Validation images that are missing, then downlink, client step, server step."""
+        """Exchange missing validation images, then run the round."""
         if exchange.server.round in self.setting.phases:  # V_k are other images
             state = {**state, "validation": {}, "since": torch.full_like(state["since"], -1)}
         state = self._exchange_validation(state, exchange, exchange.participants)
@@ -256,18 +253,18 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return (since >= 0) & (since <= held)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """PT and each client's Pd_k; for a new client, the initial prompts of `newcomer`."""
+        """Send PT and each client's Pd_k; to a new client the initial prompts of `newcomer`."""
         return {client: DualPrompts(*self._initial_prompts(state, client)) for client in clients}
 
     def _initial_prompts(self, state: ServerState, client: int) -> tuple[Tensor, Tensor]:
-        """What a client's training starts from."""
+        """Return the prompts from which a client's training starts."""
         if state["joined"][client]:
             return state["task"], state["personal"][client]
         task = state["first_task"] if self.hp.newcomer == "init" else state["task"]
         return task, state["data"] if self.hp.newcomer == "global" else state["first_data"]
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """PT, PD, and Pd_k of those that replied; prompts that are not finite have no weight."""
+        """Return PT, PD, and Pd_k of clients that replied; no weight without finite prompts."""
         if not uplinks:
             return state
         tasks = torch.stack([upload.task for upload in uplinks.values()]).double()
@@ -308,7 +305,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def cross_evaluations(
         self, state: ServerState, server: Server
     ) -> Mapping[str, Sequence[Downlinks]]:
-        """Models tested elsewhere than where they were trained.
+        """Return models that are tested elsewhere than where they were trained.
 
         global: (PT, PD) on each client's test (Table 2). others: each client's model on the tests
         of those that have not joined (Table 3, "Ave_Local"). union: each client's model on all
@@ -325,7 +322,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return tests
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """Which part of the pairs of clients were PC, RNC and DNC in this round."""
+        """Return the shares of PC, RNC and DNC among this round's pairs of clients."""
         count = int(state["relations"].sum())
         if not count:
             return Analysis()
@@ -333,10 +330,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         names = (metric.name for metric in self.analysis_metrics)
         return Analysis(dict(zip(names, shares, strict=True)))
 
-    # --- client ----------------------------------------------------------------------------------
-
     def init_client(self, client: Client) -> ClientState:
-        """Nothing: prompts and validation images are sent."""
         return ClientState({}, {"validation": {}})
 
     def offer_validation(
@@ -368,7 +362,6 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return ClientState(state.model, {"validation": {}, "phase": torch.tensor(phase)})
 
     def begin(self, client: Client, state: ClientState, down: DualPrompts) -> LocalContext:
-        """The prompts that were sent."""
         model = cast(DualPromptClip, client.skeleton.model)
         weights = model.merge_parameters(down.task, down.data)
         return LocalContext(client, client.load(weights), state, down)
@@ -376,7 +369,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def client_update(
         self, client: Client, state: ClientState, down: DualPrompts
     ) -> tuple[TrainedDualPrompts, ClientState]:
-        """Measure the initial loss, train, measure on every current V_i, upload."""
+        """Measure the initial loss, train, measure on every V_i that the client holds, upload."""
         state = self._without_earlier_images(client, state)
         local = self.begin(client, state, down)
         model = cast(DualPromptClip, local.model)
@@ -398,12 +391,12 @@ class DP2FL(CoupledPrompts, LocalTraining):
 
 
 def _owners(state: ServerState) -> list[int]:
-    """Whose validation images the server has, sorted."""
+    """Return the owners of the validation images that the server has, sorted."""
     return sorted(int(owner) for owner in state["validation"])
 
 
 def _validation(client: Client) -> tuple[Tensor, Tensor]:
-    """V_k: uint8 images and labels, on the client's device."""
+    """Return V_k, uint8 images and labels, on the client's device."""
     if client.validation is None:
         raise RuntimeError("this method requires validation images, but the client has none")
     return client.validation.tensors(client.device)
@@ -411,14 +404,14 @@ def _validation(client: Client) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def embed(model: DualPromptClip, images: Tensor) -> PatchEmbeddings:
-    """What the frozen part before all prompts makes of uint8 images [v, ...]: [v, 1+M, w]."""
+    """Return the frozen part's output before all prompts [v, 1+M, w] for uint8 images."""
     vision, parts = model.clip.vision, torch.split(images, BATCH)
     return PatchEmbeddings(torch.cat([vision.embed(Pixels.of(part).values) for part in parts]))
 
 
 @torch.no_grad()
 def mean_loss(model: Classifier, embedded: PatchEmbeddings, labels: Tensor) -> float:
-    """Mean cross-entropy over validation images, with all classes."""
+    """Return mean cross-entropy over validation images, with all classes."""
     model.eval()
     losses = [
         F.cross_entropy(model(PatchEmbeddings(part)).logits, targets, reduction="none")
@@ -433,7 +426,7 @@ def mean_loss(model: Classifier, embedded: PatchEmbeddings, labels: Tensor) -> f
 
 
 def task_weights(losses: Tensor) -> Tensor:
-    """W_T: w_k = (S - R_k) / (S (K - 1)) with R_k = sum_j Ltilde[k, j], S = sum_k R_k, Eq. (5).
+    """Return W_T, w_k = (S - R_k) / (S (K - 1)), Eq. (5); R_k = sum_j Ltilde[k, j], S = sum R_k.
 
     One client has weight 1; equal weights if S = 0. A client with a loss that is not finite has
     weight 0, and K counts the others; where no client's losses are all finite, weights are equal.
@@ -459,7 +452,7 @@ def task_weights(losses: Tensor) -> Tensor:
 
 
 def neighbours(losses: Tensor, initial_loss: float, alpha: float) -> tuple[Tensor, Tensor]:
-    """How the K clients' models do on V_k: PC, Eq. (6), and RNC, Eq. (7).
+    """Return which of the K clients' models are PC, Eq. (6), and RNC, Eq. (7), on V_k.
 
     PC: loss < own. RNC: own <= loss < alpha own. DNC, Eq. (8): neither; a loss that is not finite
     belongs there, and all do where own is not finite.
@@ -478,7 +471,7 @@ def neighbours(losses: Tensor, initial_loss: float, alpha: float) -> tuple[Tenso
 
 
 def raw_weights(losses: Tensor, initial_loss: float, trained: Tensor, before: Tensor) -> Tensor:
-    """w~_i = (own - Ltilde[i, k]) / ||Pd~_i - Pd_k||_2, Eq. (11).
+    """Return w~_i = (own - Ltilde[i, k]) / ||Pd~_i - Pd_k||_2, Eq. (11).
 
     The distance is at least 1e-12; equal losses give 0.
 
@@ -493,7 +486,7 @@ def raw_weights(losses: Tensor, initial_loss: float, trained: Tensor, before: Te
 
 
 def harm_factor(raw: Tensor, helpful: Tensor, retained: Tensor, mode: GammaMode) -> Tensor:
-    """Eq. (14): gamma = 1/3 min_PC w~ / max_RNC w~; at most 0, so gamma w~ counts as help.
+    """Return gamma = 1/3 min_PC w~ / max_RNC w~, Eq. (14); at most 0, so gamma w~ is help.
 
     bounded: -1/3 min_PC w~ / max_RNC |w~| instead, so that nothing exceeds min_PC w~ / 3. 0 where
     the denominator is 0 (literal: below 1e-12).
@@ -516,7 +509,7 @@ def harm_factor(raw: Tensor, helpful: Tensor, retained: Tensor, mode: GammaMode)
 def data_weights(
     raw: Tensor, helpful: Tensor, retained: Tensor, beta: float, mode: GammaMode
 ) -> Tensor:
-    """The column W_d[:, k], Eq. (12).
+    """Return the column W_d[:, k], Eq. (12).
 
     With PC: w~_i, times gamma where it is negative, over their sum; so the sum is 1. Without:
     beta (S - w~_i) / (S (|RNC| - 1)) with S = sum of RNC; so the sum is beta, also where that is
@@ -547,7 +540,7 @@ def data_weights(
 
 
 def moved(before: Tensor, trained: Tensor, weights: Tensor) -> Tensor:
-    """Pd_k + sum_i W_d[i, k] (Pd~_i - Pd_k), Eq. (9) element by element.
+    """Return Pd_k + sum_i W_d[i, k] (Pd~_i - Pd_k), Eq. (9) element by element.
 
     Args:
         before: Pd_k of the round before [p].

@@ -31,5 +31,4 @@ class FedCLIP(PromptMethod, FedAvg):
     travels = "an adapter of image features"
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """An adapter."""
         return AdapterClip(clip, class_names)

@@ -170,12 +170,12 @@ class FedMGP(PromptMethod, LocalTraining):
 
         @property
         def uploaded(self) -> int:
-            """How many groups a client uploads: s, or G with aggregation=all."""
+            """Return how many groups a client uploads: s, or G with aggregation=all."""
             return self.groups if self.aggregation == "all" else self.selected
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`paper`: the equations as printed; `official`: the released code."""
+            """Return `paper`: the equations as printed, and `official`: the released code."""
             return {
                 "paper": {
                     "algorithm.measure": "cos",
@@ -195,7 +195,6 @@ class FedMGP(PromptMethod, LocalTraining):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """G groups."""
         hp = self.hp
         return GroupedClip(
             clip,
@@ -207,17 +206,15 @@ class FedMGP(PromptMethod, LocalTraining):
             answering_group=hp.group,
         )
 
-    # --- server ----------------------------------------------------------------------------------
-
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """P~ of the last round, to those who do not have it; nobody has any before round 2."""
+        """Send P~ of the last round to clients that lack it; there is none before round 2."""
         if not state:
             return dict.fromkeys(clients)
         groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
         return {c: None if held[c] == state["version"] else groups for c in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """P~ of this round, Eq. (9), which no client holds yet."""
+        """Return P~ of this round, Eq. (9), which no client holds yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
         return {**state, "prompts": mean, "version": torch.tensor(server.round)}
 
@@ -236,17 +233,15 @@ class FedMGP(PromptMethod, LocalTraining):
         version = exchange.server.round
         return exchange.give(state, "prompts", down, version=version, step="write_back")
 
-    # --- client ----------------------------------------------------------------------------------
-
     def begin(self, client: Client, state: ClientState, down: GlobalGroups | None) -> LocalContext:
-        """The client's groups, never the server's."""
+        """Load the client's groups, never the server's."""
         groups = dict(state.model)
         if "visual" in groups and not self.hp.keep_visual:
             groups["visual"] = client.initial()["visual"]
         return LocalContext(client, client.load(groups), state, down)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy of every group, and the diversity term, Eq. (5)."""
+        """Return the cross-entropy of every group, and the diversity term, Eq. (5)."""
         assert isinstance(output, GroupedOutput)
         loss = group_cross_entropy(output.groups.logits, batch.labels)
         if not self.hp.diversity or self.hp.groups == 1:
@@ -254,7 +249,7 @@ class FedMGP(PromptMethod, LocalTraining):
         return loss + self.hp.diversity * self._diversity(output.groups)
 
     def _diversity(self, groups: Groups) -> Tensor:
-        """Eq. (4) over the modalities that have several groups."""
+        """Return Eq. (4) over the modalities that have several groups."""
         hp = self.hp
         terms = []
         if len(groups.text) > 1:
@@ -281,7 +276,7 @@ class FedMGP(PromptMethod, LocalTraining):
     def _draw(
         self, client: Client, modality: str, prompts: Tensor, reference: Tensor | None
     ) -> Tensor:
-        """Which groups are uploaded, in the order of their ranks [s], int64."""
+        """Draw the groups that are uploaded, in the order of their ranks [s], int64."""
         hp = self.hp
         purpose = "groups" if hp.same_draw else f"groups/{modality}"
         random = self.setting.streams.torch(purpose, round_=client.round, client=client.id)
@@ -308,7 +303,7 @@ class FedMGP(PromptMethod, LocalTraining):
 
 
 def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean over groups of each group's cross-entropy, Eq. (3).
+    """Return the mean over groups of each group's cross-entropy, Eq. (3).
 
     Args:
         logits: [G, B, K].
@@ -319,7 +314,7 @@ def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reduction) -> Tensor:
-    """The diversity loss, of the distances between groups; Eq. (4).
+    """Return the diversity loss, of the distances between groups, Eq. (4).
 
     Distances of unordered pairs: cos: 1 - cos(a, b); l1: mean_d |a_d - b_d|; l2: ||a - b||.
 
@@ -342,7 +337,7 @@ def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reducti
 
 
 def similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]) -> Tensor:
-    """sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7); or the largest over i (code).
+    """Return sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7); or the largest over i.
 
     Args:
         prompts: the client's, of one modality [G, l, d].
@@ -354,7 +349,7 @@ def similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]
 
 
 def selection_probabilities(similarity: Tensor, tau: float) -> Tensor:
-    """p_j = softmax_j(sim_j / tau) [G], Eq. (8)."""
+    """Return p_j = softmax_j(sim_j / tau) [G], Eq. (8)."""
     return torch.softmax(similarity.double() / tau, dim=0)
 
 
@@ -370,7 +365,7 @@ def draw_groups(probabilities: Tensor, s: int, generator: torch.Generator) -> Te
 def rank_mean(
     weights: Mapping[int, float], uplinks: Mapping[int, SelectedGroups]
 ) -> dict[str, Tensor]:
-    """P~_i = sum_c p_c P_c[sel_c[i]], matched by rank i in each client's draw, Eq. (9).
+    """Return P~_i = sum_c p_c P_c[sel_c[i]], matched by rank i in each client's draw, Eq. (9).
 
     Args:
         weights: p_c by client.

@@ -40,8 +40,6 @@ class FedOTP(PairedContexts):
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
 
     class HParams(PairedContexts.HParams):
-        """FedOTP's hyper-parameters."""
-
         gamma: float = Field(0.8, gt=0, le=1)
         """γ, the mass that is moved; 1 is balanced transport, as in PLOT. Paper: 0.8."""
         epsilon: float = Field(0.1, ge=1e-6, le=1e6)
@@ -54,7 +52,6 @@ class FedOTP(PairedContexts):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Two contexts and the transport."""
         hp = self.hp
         return TransportClip(
             clip,

@@ -46,8 +46,6 @@ class FedPGP(PromptAveraging, ContextMethod):
     one_model = False
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
-        """FedPGP's hyper-parameters."""
-
         rank: int = Field(8, ge=1, le=65_536)
         """b, rank of the correction; from the context's length on it restricts nothing. Official
         script: 8 for a length of 16, command line 4."""
@@ -61,16 +59,14 @@ class FedPGP(PromptAveraging, ContextMethod):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Sigma, U and V."""
         hp = self.hp
         return PersonalClip(clip, class_names, hp.length, hp.rank, hp.copies, hp.words)
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """Sigma."""
         return {"sigma"}
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """CE of the personal features over N K texts, and mu times the contrast."""
+        """Return the CE of the personal features over N K texts, and mu times the contrast."""
         assert isinstance(output, ContrastOutput)
         assert isinstance(local.model, PromptedClip)
         loss = super().loss(output, batch, local)

@@ -85,7 +85,6 @@ class PairedContexts(PromptAveraging, ContextMethod):
     hp: HParams
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """The shared context."""
         return {"shared_context"}
 
 
@@ -106,5 +105,4 @@ class CoupledPrompts(PromptMethod):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Text prompts and maps."""
         return DualPromptClip(clip, class_names, self.hp.length, self.hp.depth, self.hp.words)

@@ -34,13 +34,10 @@ class PromptFolio(PairedContexts):
     paper = "Pan et al., NeurIPS 2024, arXiv:2409.19610"
 
     class HParams(PairedContexts.HParams):
-        """PromptFolio's hyper-parameters."""
-
         theta: float = Field(0.4, ge=0, le=1)
         """θ, weight of the local context; 0 is PromptFL, 1 local prompts. Official code: 0.4."""
 
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Two contexts, mixed."""
         return PortfolioClip(clip, class_names, self.hp.length, self.hp.words, self.hp.theta)

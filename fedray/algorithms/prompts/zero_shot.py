@@ -44,11 +44,9 @@ class ZeroShot(PromptMethod):
             return value
 
         def local_steps(self, epochs: int) -> int:
-            """None."""
             return 0
 
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """No prompts: one fixed text for each class."""
         return ZeroShotClip(clip, class_names, self.hp.template)

@@ -1,30 +1,36 @@
-"""What prototype methods have in common: their payloads, and operations on class prototypes."""
+"""Bases of prototype methods: payloads, and operations on class prototypes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.losses import similarity_analysis
+from fedray.algorithms.mean import Aggregation, class_means
+from fedray.config import Epochs, LearningRate
 from fedray.core import (
     Client,
     ClientState,
+    HyperParameters,
     LocalContext,
     LocalTraining,
     Payload,
     PayloadTypes,
     Server,
     ServerState,
+    Tensors,
     Trained,
     payload_field,
 )
+from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
-from fedray.models import Classifier
+from fedray.models import Classifier, ClassifierOutput
 
 
 @dataclass(frozen=True)
@@ -84,51 +90,70 @@ class PrototypeSharing(LocalTraining):
     uploads: ClassVar[PayloadTypes] = (LocalPrototypes,)
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """How alike the classes' prototypes are."""
         return similarity_analysis(state["vectors"], state["present"])
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
-        """Upload the client's prototypes; keep the model."""
         _, kept = super().finish(local, trained)
         return local_prototypes(local.client, local.model), kept
 
 
 def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
-    """FedTSP Eq. (5): P_{i,c} is the mean feature of client i's training images of class c."""
+    """Return P_{i,c}, mean features of client i's images of each class c, FedTSP's Eq. (5)."""
     return LocalPrototypes(*client.class_means(model))
 
 
-def uploaded_batches(
+class ServerTraining(HyperParameters):
+    """Hyper-parameters of a server that trains on uploaded mean features (FedGH, FedTGP)."""
+
+    server_epochs: Epochs = 100
+    """Passes over the uploaded vectors per round (FedTSP's and FedTGP's code: 100; FedGH's paper:
+    1)."""
+    server_batch_size: int | None = Field(None, ge=1, le=10**6)
+    """Uploaded vectors per server step; null: the clients' batch size (both codes). FedGH's paper:
+    1."""
+    server_lr: LearningRate = 0.01
+    """SGD learning rate of the server (FedTSP's supplementary: 0.01; FedTGP's code: the
+    clients')."""
+
+
+def train_on_uploads(
+    tensors: Mapping[str, Tensor],
+    loss: Callable[[Tensors, Tensor, Tensor], Tensor],
     uplinks: Mapping[int, ClassFeatures],
     server: Server,
     purpose: str,
-    *,
-    epochs: int,
-    batch_size: int,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of what clients uploaded, on the server's device, epoch after epoch.
+    hp: ServerTraining,
+) -> Tensors:
+    """Train tensors by SGD on batches of the clients' uploads; return them on the server's device.
 
     Args:
+        tensors: initial values by name.
+        loss: loss of the tensors for vectors [B, d] and their classes [B].
         uplinks: mean features by client id.
-        server: draws the order, another one in every epoch.
+        server: draws the order of the uploads, another one in every epoch.
         purpose: of the random stream.
-        epochs: passes over all uploads.
-        batch_size: uploaded vectors in a batch.
-
-    Yields:
-        Vectors [B, d] and their classes [B].
+        hp: epochs, batch size and learning rate.
     """
     vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
     labels = torch.cat([upload.classes for upload in uplinks.values()]).to(server.device)
+    trained = {
+        name: tensor.detach().clone().to(server.device).requires_grad_()
+        for name, tensor in tensors.items()
+    }
+    optimizer = TorchSGD(trained.values(), hp.server_lr)
     random = server.streams.torch(purpose, round_=server.round)
-    for _ in range(epochs):
+    batch_size = hp.server_batch_size or server.setting.training.batch_size
+    for _ in range(hp.server_epochs):
         order = torch.randperm(len(labels), generator=random).to(server.device)
         for index in torch.split(order, batch_size):
-            yield vectors[index], labels[index]
+            optimizer.zero_grad()
+            loss(trained, vectors[index], labels[index]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return {name: tensor.detach() for name, tensor in trained.items()}
 
 
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalPrototypes) -> Tensor:
-    """Mean squared distance of features [B, d] to their class's prototype, over all B*d entries.
+    """Return the mean squared distance of features [B, d] to their class's prototype.
 
     A sample whose class has no prototype counts as zero (FedProto's index set).
     """
@@ -137,7 +162,41 @@ def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalProto
     return F.mse_loss(features, torch.where(present, target, features))
 
 
+def prototype_loss(
+    output: ClassifierOutput, labels: Tensor, prototypes: GlobalPrototypes, weight: float
+) -> Tensor:
+    """Return cross-entropy + λ * distance to the class's prototype, Eq. (7).
+
+    Args:
+        output: features [B, d] and logits [B, C].
+        labels: [B].
+        prototypes: the server's, [C, d].
+        weight: λ; at 0 the term is not computed, so the method equals Local bit for bit.
+    """
+    loss = F.cross_entropy(output.logits, labels)
+    if weight == 0:
+        return loss
+    return loss + weight * prototype_distance(output.features.float(), labels, prototypes)
+
+
 def no_prototypes(server: Server) -> dict[str, Tensor]:
-    """A server that has not seen any prototype: zeros [C, d], none present."""
+    """Return the state without any prototype: zeros [C, d], none present."""
     classes, d = server.setting.num_classes, server.setting.feature_dim
     return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}
+
+
+def renewed_prototypes(
+    state: ServerState, sums: Mapping[str, Tensor], how: Aggregation
+) -> dict[str, Tensor]:
+    """Return the server's prototypes after Eq. (6); a class nobody uploaded keeps its last one.
+
+    Args:
+        state: the server's, with `vectors` and `present`.
+        sums: the clients' summed `class_sums`.
+        how: see `aggregate`.
+    """
+    vectors, present = class_means(sums, how)
+    return {
+        "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
+        "present": present | state["present"],
+    }

@@ -28,11 +28,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.algorithms.losses import similarity_analysis
 from fedray.algorithms.mean import aggregate, row_means
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
+    PrototypeSharing,
     no_prototypes,
 )
 from fedray.config import Temperature
@@ -43,7 +43,6 @@ from fedray.core import (
     Downlinks,
     HyperParameters,
     LocalContext,
-    LocalTraining,
     Requires,
     Server,
     ServerState,
@@ -52,7 +51,6 @@ from fedray.core import (
     algorithms,
     payload_field,
 )
-from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier, ClassifierOutput
 
 
@@ -70,7 +68,7 @@ class PrototypeSets(GlobalPrototypes):
 
 
 @algorithms.add
-class FedPCL(LocalTraining):
+class FedPCL(PrototypeSharing):
     """Normalised prototypes up, all clients' prototypes down; models stay personal."""
 
     name = "fedpcl"
@@ -78,21 +76,15 @@ class FedPCL(LocalTraining):
     paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
     travels = "class prototypes, those of all clients to each"
     requires = Requires(head=False)
-    uploads = (LocalPrototypes,)
     downloads = (PrototypeSets,)
 
     class HParams(HyperParameters):
-        """FedPCL's hyper-parameters."""
-
         tau: Temperature = 0.07
         """τ, temperature of both contrasts. Paper and FedTSP's comparison: 0.07."""
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """No prototypes yet, of anybody."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
         clients = server.setting.clients
         return {
@@ -102,13 +94,12 @@ class FedPCL(LocalTraining):
         }
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The global prototypes and all clients' sets, the same for all."""
         padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
         down = PrototypeSets(state["vectors"], state["present"], padded)
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Renew the participants' sets, and the mean over those of them that hold a class."""
+        """Renew the participants' sets, and the mean over those that hold a class."""
         if not uplinks:
             return state
         vectors, present = aggregate(uplinks, self.setting.num_classes, "uniform")
@@ -123,12 +114,6 @@ class FedPCL(LocalTraining):
             "held": held,
         }
 
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """How alike the classes' prototypes are."""
-        return similarity_analysis(state["vectors"], state["present"])
-
-    # --- client ----------------------------------------------------------------------------------
-
     def client_update(
         self, client: Client, state: ClientState, down: PrototypeSets
     ) -> tuple[LocalPrototypes, ClientState]:
@@ -139,14 +124,12 @@ class FedPCL(LocalTraining):
         return self.finish(local, self.train(local))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """L_g + L_p: the contrast with the global prototypes, and its mean over the clients'."""
         z, down = F.normalize(output.features.float(), dim=1), local.down
         sets = (down.vectors.unsqueeze(0), down.sets)
         l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.hp.tau) for s in sets)
         return l_g + l_p
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
-        """Upload the client's prototypes; keep them and the model."""
         upload = normalised_prototypes(local.client, local.model)
         classes = upload.classes.cpu()
         vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
@@ -156,7 +139,7 @@ class FedPCL(LocalTraining):
         return upload, ClientState(local.client.save(local.model), memory)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Inner products [B, C] with the client's prototypes, -inf for classes it lacks.
+        """Return the inner products [B, C] with the client's prototypes, -inf for classes it lacks.
 
         Before its first participation it has none, and all classes are alike.
         """
@@ -168,7 +151,7 @@ class FedPCL(LocalTraining):
 
 
 def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
-    """Means of the unit features of the classes that a client holds; not of unit length."""
+    """Return the means, not of unit length, of the unit features of a client's classes."""
     features = client.features(model, client.train)
     labels = client.train.labels.to(features.device)
     means, counts = row_means(F.normalize(features, dim=1), labels, client.setting.num_classes)
@@ -179,7 +162,7 @@ def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
 def prototype_contrast(
     z: Tensor, labels: Tensor, sets: Tensor, present: Tensor, tau: float
 ) -> Tensor:
-    """-log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}), mean over the batch and the S sets.
+    """Return -log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}), mean over batch and S sets.
 
     Args:
         z: unit features [B, d].

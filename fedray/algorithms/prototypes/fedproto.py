@@ -4,7 +4,7 @@ Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients
 arXiv:2105.00243.
 
     Eq. (6) -> aggregate (mean.py)
-    Eq. (7) -> prototype_loss
+    Eq. (7) -> prototype_loss (prototypes/class_prototypes.py)
 
 Deviations:
     - The distance is a mean squared error over batch and width, as in the official code and
@@ -24,16 +24,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.mean import Aggregation, class_means, class_sums
+from fedray.algorithms.mean import Aggregation, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     PrototypeSharing,
     no_prototypes,
-    prototype_distance,
+    prototype_loss,
+    renewed_prototypes,
 )
 from fedray.config import LossWeight
 from fedray.core import (
@@ -62,8 +62,6 @@ class FedProto(SummingMethod, PrototypeSharing):
     downloads = (GlobalPrototypes,)
 
     class HParams(HyperParameters):
-        """FedProto's hyper-parameters."""
-
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 is Local. Paper: 1; FedTSP's comparison: 1."""
         proto_agg: Aggregation = "weighted"
@@ -73,43 +71,18 @@ class FedProto(SummingMethod, PrototypeSharing):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """No prototypes yet, so the first round has no regulariser."""
         return no_prototypes(server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The averaged prototypes, the same for all."""
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy and the prototype term, Eq. (7)."""
+        """Return cross-entropy and the prototype term, Eq. (7)."""
         return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
     def summand(self, upload: Any) -> StateTree:
-        """What the client's prototypes add to each class's mean."""
-        sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
-        return {"classes": sums}
+        return {"classes": class_sums(upload, self.setting.num_classes, self.hp.proto_agg)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average the participants' prototypes; a class nobody uploaded keeps its last one."""
-        vectors, present = class_means(total["classes"], self.hp.proto_agg)
-        return {
-            "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
-            "present": present | state["present"],
-        }
-
-
-def prototype_loss(
-    output: ClassifierOutput, labels: Tensor, prototypes: GlobalPrototypes, weight: float
-) -> Tensor:
-    """Cross-entropy + λ * distance to the class's prototype, Eq. (7).
-
-    Args:
-        output: features [B, d] and logits [B, C].
-        labels: [B].
-        prototypes: the server's, [C, d].
-        weight: λ; at 0 the term is not computed, so the method equals Local bit for bit.
-    """
-    loss = F.cross_entropy(output.logits, labels)
-    if weight == 0:
-        return loss
-    return loss + weight * prototype_distance(output.features.float(), labels, prototypes)
+        return renewed_prototypes(state, total["classes"], self.hp.proto_agg)

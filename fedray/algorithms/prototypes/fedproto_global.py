@@ -19,27 +19,26 @@ Buffers: as in FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.losses import similarity_analysis
-from fedray.algorithms.mean import Aggregation, class_means, class_sums
+from fedray.algorithms.mean import Aggregation, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
+    PrototypeSharing,
     local_prototypes,
     no_prototypes,
     prototype_distance,
+    renewed_prototypes,
 )
 from fedray.config import LossWeight
 from fedray.core import (
     Batch,
     ClientState,
-    Downlinks,
     LocalContext,
     PayloadTypes,
     Server,
@@ -49,7 +48,6 @@ from fedray.core import (
     Trained,
     algorithms,
 )
-from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
 
 
@@ -63,12 +61,13 @@ class PrototypedUpdate(TrainedModel, LocalPrototypes):
     """A trained model and the prototypes that it makes."""
 
 
-class PrototypeAveraging(FedAvg):
+class PrototypeAveraging(FedAvg, PrototypeSharing):
     """FedAvg of models and of class prototypes."""
 
     travels = "models and class prototypes"
     uploads: ClassVar[PayloadTypes] = (PrototypedUpdate,)
     downloads: ClassVar[PayloadTypes] = (PrototypedModel,)
+    down_type = PrototypedModel
 
     class HParams(FedAvg.HParams):
         """How prototypes are averaged."""
@@ -78,40 +77,19 @@ class PrototypeAveraging(FedAvg):
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights and no prototypes, so the first round has no regulariser."""
-        return {**super().init_server(server), "prototypes": no_prototypes(server)}
-
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Weights and prototypes, the same for all."""
-        down = PrototypedModel.of(server.model, state["model"], **state["prototypes"])
-        return dict.fromkeys(clients, down)
+        return {**super().init_server(server), **no_prototypes(server)}
 
     def summand(self, upload: Any) -> StateTree:
-        """As FedAvg, and what the prototypes add to each class's mean."""
         sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
         return {**super().summand(upload), "classes": sums}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average weights and prototypes; a class nobody uploaded keeps its last prototype."""
-        vectors, present = class_means(total["classes"], self.hp.proto_agg)
-        last = state["prototypes"]
-        prototypes = {
-            "vectors": vectors.where(present.unsqueeze(1), last["vectors"]),
-            "present": present | last["present"],
-        }
-        return {**super().server_step(state, total, server), "prototypes": prototypes}
-
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """How alike the classes' prototypes are."""
-        return similarity_analysis(**state["prototypes"])
-
-    # --- client ----------------------------------------------------------------------------------
+        prototypes = renewed_prototypes(state, total["classes"], self.hp.proto_agg)
+        return {**super().server_step(state, total, server), **prototypes}
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
-        """Upload the trained weights of the shared part, and the client's prototypes."""
         update, kept = super().finish(local, trained)
         prototypes = local_prototypes(local.client, local.model)
         return PrototypedUpdate(**vars(update), **vars(prototypes)), kept
@@ -126,15 +104,13 @@ class FedProtoGlobal(PrototypeAveraging):
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
 
     class HParams(PrototypeAveraging.HParams):
-        """Global FedProto's hyper-parameters."""
-
         mu: LossWeight = 1.0
         """μ, weight of the prototype term; 0 is FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
 
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The supervised loss + μ * distance to the class's prototype, Eq. (7)."""
+        """Return the supervised loss + μ * distance to the class's prototype, Eq. (7)."""
         loss = super().loss(output, batch, local)
         if self.hp.mu == 0:
             return loss

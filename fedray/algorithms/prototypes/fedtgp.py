@@ -37,25 +37,25 @@ from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     PrototypeSharing,
+    ServerTraining,
     local_prototypes,
     no_prototypes,
-    uploaded_batches,
+    prototype_loss,
+    train_on_uploads,
 )
-from fedray.algorithms.prototypes.fedproto import prototype_loss
-from fedray.config import Epochs, LearningRate, LossWeight
+from fedray.config import LossWeight
 from fedray.core import (
     Batch,
     Client,
     ClientState,
     Downlinks,
-    HyperParameters,
     LocalContext,
     Server,
     ServerState,
+    Tensors,
     Uplinks,
     algorithms,
 )
-from fedray.core.optimizers import TorchSGD
 from fedray.models import ClassifierOutput
 
 Margin = Literal["nearest", "all_pairs"]
@@ -71,17 +71,9 @@ class FedTGP(PrototypeSharing):
     travels = "class prototypes"
     downloads = (GlobalPrototypes,)
 
-    class HParams(HyperParameters):
-        """FedTGP's hyper-parameters."""
-
+    class HParams(ServerTraining):
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; HtFLlib: 10."""
-        server_epochs: Epochs = 100
-        """Passes over the uploaded prototypes per round (official code: 100)."""
-        server_batch_size: int | None = Field(None, ge=1, le=10**6)
-        """Uploaded prototypes per server step; null: the clients' batch size (official code)."""
-        server_lr: LearningRate = 0.01
-        """SGD learning rate of the server (official code: the clients')."""
         margin: Margin = "nearest"
         """Eq. (9): nearest: the largest distance of a class to its nearest (official code);
         all_pairs: the largest of all distances (paper)."""
@@ -92,10 +84,7 @@ class FedTGP(PrototypeSharing):
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The trainable prototypes' generator, and no prototypes sent yet."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("fedtgp")
         bound = d**-0.5
@@ -113,56 +102,36 @@ class FedTGP(PrototypeSharing):
         return {"generator": generator, **no_prototypes(server)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """All C prototypes, the same for all; none before the first server step."""
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Train the generator on the uploaded prototypes and regenerate all C of them."""
         if not uplinks:
             return state
-        generator = self._train_generator(state["generator"], uplinks, server)
-        with torch.no_grad():
-            prototypes = generate(generator)
+        means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
+        margin = adaptive_margin(means[present], self.hp.margin_threshold, self.hp.margin)
+
+        def loss(generator: Tensors, vectors: Tensor, labels: Tensor) -> Tensor:
+            return F.cross_entropy(
+                margin_logits(vectors, labels, generate(generator), margin), labels
+            )
+
+        generator = train_on_uploads(
+            state["generator"], loss, uplinks, server, "fedtgp_batches", self.hp
+        )
         return {
-            "generator": {name: tensor.detach().cpu() for name, tensor in generator.items()},
-            "vectors": prototypes.cpu(),
+            "generator": {name: tensor.cpu() for name, tensor in generator.items()},
+            "vectors": generate(generator).cpu(),
             "present": torch.ones_like(state["present"]),
         }
 
-    def _train_generator(
-        self, generator: Mapping[str, Tensor], uplinks: Uplinks, server: Server
-    ) -> dict[str, Tensor]:
-        """The generator after SGD on Eq. (10) over the uploads, on the server's device."""
-        means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
-        margin = adaptive_margin(means[present], self.hp.margin_threshold, self.hp.margin)
-        weights = {
-            name: tensor.detach().clone().to(server.device).requires_grad_()
-            for name, tensor in generator.items()
-        }
-        optimizer = TorchSGD(weights.values(), self.hp.server_lr)
-        for vectors, labels in uploaded_batches(
-            uplinks,
-            server,
-            "fedtgp_batches",
-            epochs=self.hp.server_epochs,
-            batch_size=self.hp.server_batch_size or self.setting.training.batch_size,
-        ):
-            logits = margin_logits(vectors, labels, generate(weights), margin)
-            optimizer.zero_grad()
-            F.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        return weights
-
-    # --- client ----------------------------------------------------------------------------------
-
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """As FedProto: cross-entropy and the distance to the class's prototype."""
         return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[LocalPrototypes, ClientState]:
-        """Train and upload; with `stale`, upload what the weights before training give."""
+        """Train and upload; with `stale`, upload the prototypes of the weights before training."""
         before = local_prototypes(client, client.load(state.model)) if self.hp.stale else None
         local = self.begin(client, state, down)
         trained, after = self.finish(local, self.train(local))
@@ -170,13 +139,13 @@ class FedTGP(PrototypeSharing):
 
 
 def generate(generator: Mapping[str, Tensor]) -> Tensor:
-    """The trainable prototypes [C, d]: P_c = W2 ReLU(W1 e_c + b1) + b2."""
+    """Return the trainable prototypes [C, d]: P_c = W2 ReLU(W1 e_c + b1) + b2."""
     hidden = F.relu(F.linear(generator["embedding"], generator["w1"], generator["b1"]))
     return F.linear(hidden, generator["w2"], generator["b2"])
 
 
 def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Negative Euclidean distances, that to the own class lengthened by the margin, Eq. (10).
+    """Return negative distances, lengthened by the margin for the own class, Eq. (10).
 
     Args:
         vectors: uploaded prototypes [B, d].
@@ -193,7 +162,7 @@ def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: f
 
 
 def adaptive_margin(means: Tensor, threshold: float, over: Margin = "nearest") -> float:
-    """The margin: the largest distance between class means, capped, Eq. (9).
+    """Return the margin: the largest distance between class means, capped, Eq. (9).
 
     Args:
         means: mean prototypes of the present classes [c, d], unweighted.

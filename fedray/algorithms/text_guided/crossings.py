@@ -4,7 +4,7 @@ Yan et al., "On the Importance of Language-driven Representation Learning for He
 Federated Learning", ICLR 2025.
 
     contrast of images with texts -> text_contrast  (text_guided/fedglcl.py)
-    FedProx's mu/2 ||w - w_t||² -> proximal_term  (averaging/fedprox.py)
+    FedProx's mu/2 ||w - w_t||² -> proximal_term  (losses.py)
     MOON's contrast of models -> model_contrast  (averaging/moon.py)
 """
 

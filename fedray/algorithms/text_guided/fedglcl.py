@@ -68,7 +68,7 @@ OF_NAMES = "nothing about clients: embeddings of the classes' names"
 
 @dataclass(frozen=True)
 class TextTowerInputs(Payload):
-    """What the blocks of the text encoder that learn start from: outputs, or words."""
+    """Inputs of the text encoder's blocks that learn: outputs of those below, or words."""
 
     hidden: Tensor = payload_field("text_embeddings", "texts tokens w", reveals=OF_NAMES)
     words: Tensor = payload_field("statistics", "texts tokens", dtype=torch.int64)
@@ -96,8 +96,6 @@ class FedGLCL(FedAvg):
     downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
 
     class HParams(FedAvg.HParams):
-        """FedGLCL's hyper-parameters."""
-
         tau: Temperature = 0.07
         """τ of Eq. (7), temperature. Paper: 0.07; Fig. 4 sweeps 0.01 to 1."""
         denominator: Denominator = "all"
@@ -121,16 +119,16 @@ class FedGLCL(FedAvg):
         return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), text))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """The contrast of images with texts, Eq. (7)."""
+        """Return the contrast of images with texts, Eq. (7)."""
         delta = cosines(output.features, self.text(local))
         return text_contrast(delta, batch.labels, self.hp.tau, self.hp.denominator)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """The cosines themselves: their largest names the class."""
+        """Return the cosines; the largest names the class."""
         return cosines(output.features, self.text(local))
 
     def text(self, local: LocalContext) -> Tensor:
-        """T [C, V] as the client has it now."""
+        """Return T [C, V] as the client has it now."""
         vectors: Tensor = local.state.memory["text"]
         return vectors
 
@@ -139,7 +137,7 @@ class FedGLCL(FedAvg):
 class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     """FedGLCL-L: every client trains the text encoder, or its end, too (FedGLCL Table 4).
 
-    What it costs: a block of BERT-base has 7.1 million parameters (28 MB up and as many down for
+    Cost: a block of BERT-base has 7.1 million parameters (28 MB up and as many down for
     every client and round), the whole tower 86 million (340 MB) without the words that no text has.
     Every batch takes all classes' texts forward and backward through what learns.
     """
@@ -162,12 +160,12 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     hp: HParams
 
     def extra_parameters(self) -> dict[str, Tensor]:
-        """The projection [V, V] and its bias [V]: the identity."""
+        """Return the projection [V, V] and its bias [V]: the identity."""
         width = self.setting.feature_dim
         return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
 
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights, and those of the text encoder's that learn.
+        """Return the initial weights, and those of the text encoder's that learn.
 
         Raises:
             UserError: when the encoder cannot be trained in part.
@@ -194,7 +192,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         return exchange.give(state, "inputs", dict.fromkeys(range(self.setting.clients), inputs))
 
     def text(self, local: LocalContext) -> Tensor:
-        """T [C, V] through what learns, anew for every batch."""
+        """Return T [C, V] through what learns, anew for every batch."""
         if self.hp.blocks != 0:
             memory = local.state.memory
             source = "hidden" if memory["hidden"].shape[2] > 1 else "words"
@@ -205,12 +203,12 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
 
 
 def cosines(features: Tensor, text: Tensor) -> Tensor:
-    """delta_j = cos(I, T_j) of features I [B, V] and text embeddings T [C, V]: [B, C], Eq. (6)."""
+    """Return delta_j = cos(I, T_j) [B, C] of features I [B, V] and texts T [C, V], Eq. (6)."""
     return cosine_matrix(features, text)
 
 
 def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denominator) -> Tensor:
-    """-log(e^{delta_y/tau} / sum_j e^{delta_j/tau}), mean over the batch, Eq. (7).
+    """Return -log(e^{delta_y/tau} / sum_j e^{delta_j/tau}), mean over the batch, Eq. (7).
 
     Args:
         delta: cosines [B, C].

@@ -77,7 +77,7 @@ UNTRAINED = "text_similarity_untrained"
 
 @dataclass(frozen=True)
 class TextPrototypes(Payload):
-    """What FedTSP sends: text prototypes [C, d], not normalised, and the temperature."""
+    """Text prototypes [C, d], not normalised, and the temperature."""
 
     vectors: Tensor = payload_field(
         "prototypes",
@@ -105,8 +105,6 @@ class FedTSP(SummingMethod, PrototypeSharing):
     )
 
     class HParams(HyperParameters):
-        """FedTSP's hyper-parameters."""
-
         lambda_: LossWeight = Field(7.0, alias="lambda")
         """λ of Eq. (2), weight of the alignment; 0: no alignment. Paper: 7, swept over 1..10."""
         tau: Temperature = 0.01
@@ -136,7 +134,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """`official_code`: all as the authors' repository does it, loader and encoder too."""
+            """Return `official_code`: the authors' settings, loader and encoder included."""
             official: Tree = {
                 "algorithm.past_text": True,
                 "algorithm.proto_agg": "uniform",
@@ -153,10 +151,8 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
     hp: HParams
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """Fresh prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the prototypes they give.
+        """Return fresh prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and their prototypes.
 
         Raises:
             UserError: when the encoder's width is not the features', or m > 0 with an encoder
@@ -179,7 +175,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Algorithm 1: every client first uploads the prototypes of its untrained model."""
+        """Let every client upload the prototypes of its untrained model first (Algorithm 1)."""
         if self.hp.init_order == "code" or not self._trains_prompts:
             return state
         down = self.untrained(state, exchange.server)
@@ -188,21 +184,19 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return FedTSP.server_step(self, state, total, exchange.server) if total else state
 
     def untrained(self, state: ServerState, server: Server) -> Payload | None:
-        """What a client must be sent to have its untrained model: nothing, it has it."""
+        """Return what clients need to restore their untrained model: nothing."""
         return None
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """The text prototypes and τ, the same for all."""
         tau = float(torch.exp(-state["log_scale"]))
         return dict.fromkeys(clients, TextPrototypes(state["vectors"], tau))
 
     def summand(self, upload: Any) -> StateTree:
-        """What the client's prototypes add to each class's mean."""
         sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
         return {"classes": sums}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Eq. (6), E_s prompt steps on Eq. (7), and the new text prototypes."""
+        """Average by Eq. (6), take E_s prompt steps on Eq. (7), renew the text prototypes."""
         image, present = class_means(total["classes"], self.hp.proto_agg)
         seen = {**state, "image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
@@ -227,7 +221,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
     @torch.no_grad()
     def _prototypes(self, state: ServerState, server: Server) -> Tensor:
-        """The text prototypes [C, d] before the first step."""
+        """Return the text prototypes [C, d] before the first step."""
         tower = server.tower
         if self.hp.prompt_length == 0:
             return tower.frozen_prototypes().cpu()
@@ -235,13 +229,13 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return under(state["prompts"].to(server.device), *self._insertion).cpu()
 
     def _under(self, prompts: Tensor, present: Tensor, server: Server) -> Tensor:
-        """The present classes' text prototypes [c, d] that prompts [C, m, d'] give, Eq. (4)."""
+        """Return the present classes' text prototypes [c, d] under prompts [C, m, d'], Eq. (4)."""
         if present.all():
             return server.tower.prototypes_again(prompts, *self._insertion)
         return server.tower.prototypes(prompts, *self._insertion, present.nonzero().squeeze(1))
 
     def _moved(self, prompts: Tensor, present: Tensor, old: Tensor, server: Server) -> Tensor:
-        """All text prototypes [C, d] after the step; absent classes' prompts did not move."""
+        """Return all text prototypes [C, d] after the step; absent classes' prompts stay."""
         if present.all():
             return server.tower.prototypes_before(prompts, *self._insertion).cpu()
         with torch.no_grad():
@@ -253,7 +247,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return self.hp.keep_special, self.hp.past_text
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """Server loss, retrieval (supplementary I.2), agreement with the first prototypes (I.1).
+        """Return server loss, retrieval (supplementary I.2), agreement with the first texts (I.1).
 
         At the beginning also the matrix of these, which no server step has touched.
         """
@@ -271,16 +265,14 @@ class FedTSP(SummingMethod, PrototypeSharing):
         untrained = {UNTRAINED: first} if server.round == 0 else {}
         return Analysis(metrics, {"text_similarity": similarity, **untrained})
 
-    # --- client ----------------------------------------------------------------------------------
-
     def untrained_prototypes(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[LocalPrototypes, ClientState]:
-        """The prototypes of the initial weights."""
+        """Upload the prototypes of the initial weights."""
         return local_prototypes(client, self.begin(client, state, down).model), state
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Cross-entropy + λ R, Eq. (2); at λ = 0 the text is not looked at."""
+        """Return cross-entropy + λ R, Eq. (2); λ = 0 leaves the text out."""
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
@@ -293,7 +285,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
 
 def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
-    """R: cross-entropy of cosines with all text prototypes, scaled by 1/τ, Eq. (8).
+    """Return R: cross-entropy of cosines with all text prototypes, times 1/τ, Eq. (8).
 
     Args:
         features: f_i(x) [B, d].
@@ -305,7 +297,7 @@ def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau:
 
 
 def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor:
-    """FedTSP+L2 (supplementary F): mean squared distance of normalised vectors, over all B*d."""
+    """Return FedTSP+L2 (supplementary F): mean squared distance of normalised vectors."""
     normal = F.normalize(features.float(), dim=1, eps=1e-8)
     return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
 
@@ -313,7 +305,7 @@ def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor
 def server_loss(
     text: Tensor, image: Tensor, log_scale: Tensor, direction: Literal["t2i", "i2t"]
 ) -> Tensor:
-    """L_S: contrast of text and image prototypes, Eq. (7).
+    """Return L_S: contrast of text and image prototypes, Eq. (7).
 
     Args:
         text: text prototypes of the present classes [c, d].

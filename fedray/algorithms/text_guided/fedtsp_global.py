@@ -58,35 +58,26 @@ class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
     uploads = (LocalPrototypes, PrototypedUpdate)
     downloads = (GlobalModel, ModelWithText)
 
-    # --- server ----------------------------------------------------------------------------------
-
     def init_server(self, server: Server) -> ServerState:
-        """The initial weights, and what FedTSP's server has."""
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}
 
     def untrained(self, state: ServerState, server: Server) -> GlobalModel:
-        """The global model before round 1."""
+        """Return the global model before round 1."""
         return GlobalModel.of(server.model, state["model"])
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Weights, text prototypes and τ, the same for all."""
         text = FedTSP.downlink(self, state, [0], server)[0]
         down = ModelWithText.of(server.model, state["model"], **vars(text))
         return dict.fromkeys(clients, down)
 
     def summand(self, upload: Any) -> StateTree:
-        """Those of both."""
         return {**FedAvg.summand(self, upload), **FedTSP.summand(self, upload)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """The prompts' step, and the mean of the weights."""
         trained = FedTSP.server_step(self, state, total, server)
         return FedAvg.server_step(self, trained, total, server)
 
-    # --- client ----------------------------------------------------------------------------------
-
     def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
-        """Upload the trained weights, and the client's prototypes."""
         update, kept = FedAvg.finish(self, local, trained)
         prototypes = local_prototypes(local.client, local.model)
         return PrototypedUpdate(**vars(update), **vars(prototypes)), kept
