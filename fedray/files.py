@@ -153,8 +153,10 @@ def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
-        place = ".".join(_places(content, first))
         reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "json_invalid":  # what `json` lets pass, as half a character
+            raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
+        place = ".".join(_places(content, first))
         wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
         more = f", and {len(others)} more" if others else ""
         raise UserError(

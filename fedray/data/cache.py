@@ -1,97 +1,55 @@
-"""Decoded images exist once per node: written by the first process that needs them, then mapped.
+"""Decoded images as arrays of the node's cache: what they are called and how they are kept.
 
-The name of their folder follows the names, sizes and times of the images' files, so that an edit of
-these is noticed too, one that sets the time of modification back included. What only reading the
-images' files would show (a bad disk, a copy of an older backup under forged times) is asked for by
-`verified_since`. See `fedray.node_cache`.
+The name follows the names, sizes and times of the images' files, so that an edit of these is
+noticed, one that sets the time of modification back included. What only reading the files would
+show (a bad disk, a copy of an older backup under forged times) is asked for by
+`data.verified_since`. See `fedray.node_cache`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedray.data.imageset import Domains, ImageSet
-from fedray.node_cache import Arrays, content_key, kept_arrays
+from fedray.errors import UserError
+from fedray.node_cache import Arrays, content_key
 
 _FORMAT = 3
-_making: ContextVar[Arrays | None] = ContextVar("_making", default=None)
 
 
-def source_key(source: str, root: Path | None, files: Iterable[Path], **options: Any) -> str:
-    """Name what a source would decode, without decoding it.
+def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
+    """Name what would be decoded, without decoding it.
 
     Args:
-        source: the source's name.
         root: the folder that the files' names are relative to, so that it can be moved.
-        files: every file that the images and labels are read from.
-        **options: what else changes the pixels (image_size, channels).
+        files: every file that the images and labels are read from, below the root.
+        *options: what else changes the images, as JSON.
 
     Returns:
-        "<source>-<32 hex digits>" over the options, the version of the image library, and the
-        files' relative names, sizes and times (of modification, which can be set, and of change,
-        which cannot).
+        32 hex digits over the options, the version of the image library, and the files' relative
+        names, sizes and times (of modification, which can be set, and of change, which cannot).
+
+    Raises:
+        UserError: when one is no plain file: opening a named pipe, say, waits for ever.
+        OSError: when one is not there.
     """
     import PIL
 
-    listing = []
+    listed = []
     for path in sorted(files):
-        stat = path.stat()
-        name = path.relative_to(root).as_posix() if root is not None else path.name
-        listing.append([name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns])
-    key = content_key(_FORMAT, PIL.__version__, source, sorted(options.items()), listing)
-    return f"{source}-{key}"
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is no plain file; remove it")
+        name = path.relative_to(root).as_posix()
+        listed.append([name, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
+    return content_key(_FORMAT, PIL.__version__, options, listed)
 
 
-def cached(key: str, load: Callable[[], ImageSet], *, verified_since: float = 0.0) -> ImageSet:
-    """Map the images called `key`; the first process on this node decodes them for all.
-
-    Args:
-        key: from `source_key`.
-        load: decodes the images; called at most once.
-        verified_since: images that were last decoded before this time, in seconds since the epoch,
-            are decoded again and compared.
-
-    Returns:
-        The image set, its arrays mapped read-only.
-
-    Raises:
-        UserError: when the cache folder cannot be written, or what `load` raises.
-    """
-
-    def make(making: Arrays) -> None:
-        token = _making.set(making)
-        try:
-            images = load()
-        finally:
-            _making.reset(token)
-        _write(images, making)
-
-    return _image_set(kept_arrays("images", key, "decoded images", make, made_since=verified_since))
-
-
-def allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Give an array for the pixels of a whole image set; its values are yet to be set.
-
-    While `cached` decodes, it maps the file that the images will be read from, so that they need
-    not fit into memory and are written once; elsewhere it is memory.
-
-    Raises:
-        UserError: when the file cannot be as large as that.
-    """
-    making = _making.get()
-    return np.empty(shape, np.uint8) if making is None else making.allocate("images", shape, "u1")
-
-
-def _write(images: ImageSet, making: Arrays) -> None:
-    """Write what is not there yet."""
-    if images.images is not making.arrays.get("images"):
-        making.save("images", images.images)
+def save_images(images: ImageSet, making: Arrays) -> None:
+    """Write an image set, but for the pixels, which `making.allocate` gave the array of."""
     making.save("labels", images.labels)
     making.save("origin", images.origin)
     if images.domains is not None:
@@ -106,18 +64,17 @@ def _write(images: ImageSet, making: Arrays) -> None:
     }
 
 
-def _image_set(kept: Arrays) -> ImageSet:
+def image_set(kept: Arrays) -> ImageSet:
+    """Return the image set that `save_images` wrote, its arrays mapped read-only."""
     content, arrays = kept.content, kept.arrays
-    domains = None
-    if content["domains"] is not None:
-        domains = Domains(tuple(content["domains"]), arrays["domains"])
+    names = content["domains"]
     return ImageSet(
         source=content["source"],
         images=arrays["images"],
         labels=arrays["labels"],
         class_names=tuple(content["class_names"]),
         origin=arrays["origin"],
-        domains=domains,
+        domains=None if names is None else Domains(tuple(names), arrays["domains"]),
         masks=arrays.get("masks"),
         sha256=content["sha256"],
     )

@@ -1,6 +1,7 @@
-"""Images of one's own, looked at before a run does: classes, sizes, splits, and what is wrong.
+"""A folder of images, inspected before a run: classes, sizes, splits, and what is wrong.
 
-Every file is decoded once, as a run would, and nothing is kept but small pictures.
+The rows are those that a run reads. Every file is decoded once, and nothing is kept but small
+pictures.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.config import Component
-from fedray.data.decoding import measure, sizes_differ, thumbnail
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
-from fedray.data.sources import Found, Listing, build_source, check_names, official_split
+from fedray.data.decoding import AS_STORED, measure, sizes_differ, thumbnail
+from fedray.data.imageset import TEST, TRAIN, ImageSet
+from fedray.data.sources import Row, build_source, domains_of, official_split, walk
 from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
 from fedray.errors import UserError
 
@@ -28,20 +29,19 @@ SAMPLES = 8
 """Pictures that are kept of a class."""
 _LOOKED_AT = 200
 """Images whose sizes are compared before a run."""
+_OWN = ("parquet", "image_folder", "domain_folder")
 _NAMED = 3
 """Files of a problem that are named."""
 
 
 @dataclass
 class Look:
-    """What is known of images of one's own.
+    """What is known of the images of a folder.
 
     Attributes:
         source: the `data.source` that reads them.
         class_names: C names.
-        labels: of every image that could be read, a position in the names.
-        origin: of the same images, TRAIN or TEST.
-        domains: of the same images; None for images without.
+        rows: of every image that could be read, without the image.
         sizes: how many images there are of each width and height.
         grey: how many of them are grey.
         samples: up to `SAMPLES` of each class, uint8 [S, S, 3].
@@ -51,9 +51,7 @@ class Look:
 
     source: str
     class_names: tuple[str, ...]
-    labels: list[int] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
-    domains: list[str | None] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     grey: int = 0
     samples: Mapping[int, list[NDArray[np.uint8]]] = field(
@@ -66,7 +64,8 @@ class Look:
     def counts(self) -> NDArray[np.int64]:
         """Images by class: int64 [C, 2], of training and of the official test."""
         found = np.zeros((len(self.class_names), 2), np.int64)
-        np.add.at(found, (self.labels, [int(origin != TRAIN) for origin in self.origin]), 1)
+        for row in self.rows:
+            found[row.label, int(row.origin != TRAIN)] += 1
         return found
 
     @property
@@ -78,15 +77,13 @@ class Look:
 
     def image_set(self) -> ImageSet:
         """The images without their pixels, for a partition, which asks for none."""
-        names = sorted({name for name in self.domains if name}) if all(self.domains) else []
-        ids = np.array([names.index(name) for name in self.domains if name in names], np.int16)
         return ImageSet(
             source=self.source,
-            images=np.zeros((len(self.labels), 1, 1, 1), np.uint8),
-            labels=np.array(self.labels, np.int64),
+            images=np.zeros((len(self.rows), 1, 1, 1), np.uint8),
+            labels=np.array([row.label for row in self.rows], np.int64),
             class_names=self.class_names,
-            origin=np.array(self.origin, np.int8),
-            domains=Domains(tuple(names), ids) if names else None,
+            origin=np.array([row.origin for row in self.rows], np.int8),
+            domains=domains_of(self.rows),
         )
 
 
@@ -117,32 +114,47 @@ def look_at(root: Path, source: str) -> Look:
     Raises:
         UserError: when there is nothing to read, or the files do not say what they hold.
     """
-    listing = build_source(Component(name=source)).listing(root)
-    check_names(listing.class_names, str(root))
-    found = Look(source, listing.class_names)
-    copies: dict[str, list[Found]] = defaultdict(list)
+    listing = build_source(Component(name=source)).chosen(root, AS_STORED)
+    look = Look(source, listing.class_names)
+    copies: dict[str, list[Row]] = defaultdict(list)
     broken = []
-    for image in listing.images:
-        content = image.encoded.read_bytes() if isinstance(image.encoded, Path) else image.encoded
+    for row in listing.rows:
+        where = row.name(root)
         try:
-            size = measure(content, image.where)
-            pixels, grey = thumbnail(content, image.where, THUMBNAIL)
+            content = _content(row)
+            size = measure(content, where)
+            pixels, grey = thumbnail(content, where, THUMBNAIL)
         except UserError as error:
             broken.append(str(error))
             continue
-        copies[hashlib.sha256(content).hexdigest()].append(image._replace(encoded=b""))
-        _take(found, image, size, pixels, grey=grey)
-    found.stops += _in_short(broken, "images cannot be read")
-    found.stops += _wrong_classes(found)
-    found.stops += _lacking_domains(found)
-    found.notes += [*_noticed(found, listing), *_copied(copies.values(), found.class_names)]
-    return found
+        seen = row._replace(image=b"", where=where)
+        copies[hashlib.sha256(content).hexdigest()].append(seen)
+        look.rows.append(seen)
+        look.sizes[size] += 1
+        look.grey += grey
+        if len(look.samples[row.label]) < SAMPLES:
+            look.samples[row.label].append(pixels)
+    look.stops += [*_in_short(broken, "images cannot be read"), *_wrong_classes(look)]
+    try:
+        domains_of(look.rows)
+    except UserError as error:
+        look.stops.append(str(error))
+    look.notes += [*_noticed(look), *_left_out(root, source), *_copied(copies.values())]
+    return look
+
+
+def _content(row: Row) -> bytes:
+    """Return the encoded image of a row."""
+    if isinstance(row.image, Path):
+        return row.image.read_bytes()
+    assert isinstance(row.image, bytes)  # of the sources that `source_for` names
+    return row.image
 
 
 def check_sizes(root: Path, source: str) -> None:
     """Refuse images of several sizes, as their decoding would, from a few hundred of them.
 
-    Other defects are left to the decoding.
+    Only of the sources that `source_for` names. Other defects are left to the decoding.
 
     Raises:
         UserError: with the two sizes and the key to set.
@@ -156,26 +168,16 @@ def check_sizes(root: Path, source: str) -> None:
 
 def _first_sizes(root: Path, source: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield names and sizes of images: evenly spread over files, or the first ones of parquet."""
+    if source not in _OWN:
+        return
     try:
-        images = build_source(Component(name=source)).listing(root).images
-        listed = list(images if source != "parquet" else islice(images, _LOOKED_AT))
+        rows = build_source(Component(name=source)).listing(root, AS_STORED).rows
+        listed = list(rows if source != "parquet" else islice(rows, _LOOKED_AT))
         step = max(1, len(listed) // _LOOKED_AT)
-        for image in listed[::step]:
-            yield image.where, measure(image.encoded, image.where)
+        for row in listed[::step]:
+            yield row.name(root), measure(row.image, row.name(root))
     except (UserError, OSError):
         return
-
-
-def _take(
-    found: Look, image: Found, size: tuple[int, int], pixels: NDArray[np.uint8], *, grey: bool
-) -> None:
-    found.labels.append(image.label)
-    found.origin.append(image.origin)
-    found.domains.append(image.domain)
-    found.sizes[size] += 1
-    found.grey += grey
-    if len(found.samples[image.label]) < SAMPLES:
-        found.samples[image.label].append(pixels)
 
 
 def _wrong_classes(found: Look) -> Iterator[str]:
@@ -191,18 +193,7 @@ def _wrong_classes(found: Look) -> Iterator[str]:
         yield f"{_some(untrained)}: only in the official test, with no image to train on"
 
 
-def _lacking_domains(found: Look) -> Iterator[str]:
-    """Say that some images have a domain and others have none."""
-    lacking = sum(not name for name in found.domains)
-    if 0 < lacking < len(found.domains):
-        named = next(name for name in found.domains if name)
-        yield (
-            f"{lacking:,} of {len(found.domains):,} images have no domain, while others have one "
-            f"({named}, ...); give every image a domain, or none"
-        )
-
-
-def _noticed(found: Look, listing: Listing) -> Iterator[str]:
+def _noticed(found: Look) -> Iterator[str]:
     """What a run would not be refused for."""
     total = found.counts.sum(1)
     single = [name for name, n in zip(found.class_names, total, strict=True) if n == 1]
@@ -213,8 +204,6 @@ def _noticed(found: Look, listing: Listing) -> Iterator[str]:
         yield f"no image of {_some(none)}"
     if 0 < found.grey < sum(found.sizes.values()):
         yield f"{found.grey:,} grey images among colour ones become colour (data.channels)"
-    if listing.left_out:
-        yield f"left out, no images by their suffix: {_some(listing.left_out)}"
     wordless = [name for name in found.class_names if sum(map(str.isalpha, name)) < 2]
     if wordless:
         yield (
@@ -223,7 +212,17 @@ def _noticed(found: Look, listing: Listing) -> Iterator[str]:
         )
 
 
-def _copied(groups: Iterable[Sequence[Found]], names: Sequence[str]) -> Iterator[str]:
+def _left_out(root: Path, source: str) -> Iterator[str]:
+    """Yield what is said of files that are not read."""
+    if source == "parquet":
+        return
+    others = [path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES]
+    if others:
+        names = [path.relative_to(root).as_posix() for path in others]
+        yield f"left out, no images by their suffix: {_some(names)}"
+
+
+def _copied(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
     """Images that are there more than once, byte by byte; the worst kind first."""
     said: dict[str, list[str]] = defaultdict(list)
     for group in groups:

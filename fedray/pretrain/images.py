@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedray.data import ImageSet, load_images
+from fedray.data import ImageSet, ReadOptions, load_images
 from fedray.data.imageset import TEST, TRAIN
 from fedray.pretrain.export import MEAN, STD
 from fedray.pretrain.spec import ImageConfig, ImagesConfig, PretrainConfig
@@ -41,7 +41,7 @@ def decode(images: ImagesConfig, size: int) -> ImageSet:
         UserError: when it is not there.
     """
     root = None if images.root is None else Path(images.root)
-    return load_images(images.source, root, image_size=size, channels=3)
+    return load_images(images.source, root, ReadOptions(size, 3))
 
 
 def training_pool(config: PretrainConfig) -> Pool:

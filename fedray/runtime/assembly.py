@@ -21,7 +21,14 @@ from fedray.core import (
     TrainingConfig,
     algorithms,
 )
-from fedray.data import FederatedData, ImageSet, build_partition, federate, load_images
+from fedray.data import (
+    FederatedData,
+    ImageSet,
+    ReadOptions,
+    build_partition,
+    federate,
+    load_images,
+)
 from fedray.data.augment import build_augmentation
 from fedray.data.configurable import build
 from fedray.data.evolution import build_evolution, with_phases
@@ -248,13 +255,9 @@ def read_images(keys: DataConfig) -> ImageSet:
     return load_images(
         keys.source,
         Path(keys.root) if keys.root else None,
-        image_size=keys.image_size,
-        channels=keys.channels,
+        ReadOptions(keys.image_size, keys.channels, keys.resize, keys.classes, keys.split),
         download=keys.download,
-        split=keys.split,
         verified_since=keys.verified_since,
-        resize=keys.resize,
-        classes=keys.classes,
     )
 
 

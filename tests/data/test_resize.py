@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from fedray.config import Component
-from fedray.data.decoding import decode, resizing
+from fedray.data import ReadOptions
+from fedray.data.decoding import decode
 from fedray.data.sources import load_images
 from fedray.errors import UserError
 from fedray.models import Pixels
@@ -40,8 +41,8 @@ def test_clips_preprocessing_is_open_clips_own(mode):
     transform = image_transform(64, is_train=False, mean=mean, std=std)
     for size in SIZES:
         picture = image(*size, mode)
-        with resizing("bicubic"):
-            (ours,) = decode([encoded(picture)], str, image_size=64, channels=3)
+        options = ReadOptions(image_size=64, channels=3, resize="bicubic")
+        (ours,) = decode([encoded(picture)], str, options)
         pixels = (Pixels.of(torch.from_numpy(ours)).values + 1) / 2
         normalised = (pixels - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
         assert torch.allclose(normalised, transform(picture), rtol=0, atol=1e-6), size
@@ -50,7 +51,7 @@ def test_clips_preprocessing_is_open_clips_own(mode):
 def test_without_it_a_source_scales_as_it_did():
     """Bilinear, and margins rounded down."""
     picture = image(97, 71)
-    (ours,) = decode([encoded(picture)], str, image_size=64, channels=3)
+    (ours,) = decode([encoded(picture)], str, ReadOptions(image_size=64, channels=3))
     scaled = picture.resize((87, 64), Image.Resampling.BILINEAR)
     assert (ours.transpose(1, 2, 0) == np.asarray(scaled.crop((11, 0, 75, 64)))).all()
 
@@ -61,7 +62,7 @@ def test_each_way_has_its_own_images_in_the_cache(tmp_path):
         image(50, 41).save(tmp_path / name / "0.png")
     component = Component(name="image_folder")
     loaded = {
-        resize: load_images(component, tmp_path, image_size=16, resize=resize)
+        resize: load_images(component, tmp_path, ReadOptions(image_size=16, resize=resize))
         for resize in (None, "bilinear", "bicubic", None)
     }
     assert len({found.sha256 for found in loaded.values()}) == 3

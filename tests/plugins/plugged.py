@@ -111,9 +111,8 @@ from pathlib import Path
 import numpy as np
 
 from fedray.data.augment import Augmentation, augmentations
-from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Partition, partitions
-from fedray.data.sources import Source, sources
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.evaluation.metrics import Measure, metrics
 from fedray.records import Metric
 
@@ -127,14 +126,12 @@ class Tones(Source):
     def find_root(self, root, *, download):
         return Path.home()
 
-    def files(self, root):
+    def files(self, root, options):
         return []
 
-    def decode(self, root, *, image_size, channels):
-        labels = np.arange(200) % 2
-        pixels = np.repeat(labels * 200, 64).reshape(200, 1, 8, 8).astype(np.uint8)
-        origin = np.full(200, TRAIN, np.int8)
-        return ImageSet(self.name, pixels, labels.astype(np.int64), ("dark", "bright"), origin)
+    def listing(self, root, options):
+        tones = [np.full((8, 8), tone, np.uint8) for tone in (0, 200)]
+        return Listing(("dark", "bright"), [Row(tones[i % 2], i % 2) for i in range(200)])
 
 
 @partitions.add

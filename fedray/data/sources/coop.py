@@ -6,18 +6,17 @@ https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md. What prompt methods c
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
+from pydantic import AfterValidator, BaseModel, NonNegativeInt
 
-from fedray.data.decoding import decode
-from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
-from fedray.data.reading import read_json, read_text
-from fedray.data.sources import Source, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TEST, TRAIN, VALIDATION
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
+from fedray.files import read_json, read_text
 
 _GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 _DRIVE = "https://drive.google.com/file/d/"
@@ -112,11 +111,22 @@ _SETS = (
 )
 
 
-class _Row(NamedTuple):
-    image: Path
-    label: int
-    name: str
-    origin: int
+def _below(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError("the path leads out of the images' folder")
+    return path
+
+
+_Entry = tuple[Annotated[str, AfterValidator(_below)], NonNegativeInt, str]
+"""An image's path below the images' folder, its label, its class's name."""
+
+
+class _Split(BaseModel):
+    """What a split_zhou_<Name>.json holds."""
+
+    train: list[_Entry]
+    val: list[_Entry]
+    test: list[_Entry]
 
 
 @sources.add
@@ -149,14 +159,13 @@ class CoOp(Source):
             f"; {known.download_hint}" if known else f"; {_GUIDE} says where CoOp's sets come from"
         )
 
-    def files(self, root: Path) -> list[Path]:
-        """The split file, or the official lists, and every image.
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return the split file, or the official lists, and every image.
 
         Raises:
             UserError: when one is not there; it says where the set comes from.
         """
-        found = _find(root)
-        images = [row.image for row in _rows(root, found)]
+        found, images = _find(root), super().files(root, options)
         lost = [image for image in images if not image.is_file()]
         if lost:
             raise UserError(
@@ -165,29 +174,14 @@ class CoOp(Source):
             )
         return [*_lists(root, found), *images]
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
-        """Decode every image: those of train, then val, then test."""
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
+        """Return every image: those of train, then val, then test."""
+        del options
         found = _find(root)
-        rows = list(_rows(root, found))
-        images = [row.image for row in rows]
-        names = _class_names(rows, root / found.split)
-        return ImageSet(
-            source=self.name,
-            images=decode(
-                images,
-                lambda i: str(images[i]),
-                image_size=image_size,
-                channels=channels,
-                resampling=self.resampling,
-            ),
-            labels=np.array([row.label for row in rows], np.int64),
-            class_names=names,
-            origin=np.array([row.origin for row in rows], np.int8),
-        )
-
-    def paths(self, root: Path) -> list[str]:
-        """Each image's path below the root."""
-        return [row.image.relative_to(root).as_posix() for row in _rows(root, _find(root))]
+        images = root / found.images
+        entries = list(_entries(root, found))
+        rows = [Row(images / path, label, origin) for path, label, _, origin in entries]
+        return Listing(_class_names(entries, root / found.split), rows)
 
 
 def _missing(root: Path) -> UserError:
@@ -229,61 +223,50 @@ def _lists(root: Path, found: _Set) -> list[Path]:
     return lists
 
 
-def _rows(root: Path, found: _Set) -> Iterator[_Row]:
-    """Every image once: those of train, val and test, each in its list's order."""
+def _entries(root: Path, found: _Set) -> Iterator[tuple[str, int, str, int]]:
+    """Yield (path, label, class name, origin) of every image: train, val and test, in order."""
     listed = _zhou(root / found.split) if found.split_id else _aircraft(*_lists(root, found))
     seen = set()
-    for path, label, name, origin in listed:
-        if path in seen:
-            raise UserError(f"{root / found.split} names '{path}' twice; {found.download_hint}")
-        seen.add(path)
-        yield _Row(root / found.images / path, label, name, origin)
+    for entry in listed:
+        if entry[0] in seen:
+            raise UserError(f"{root / found.split} names '{entry[0]}' twice; {found.download_hint}")
+        seen.add(entry[0])
+        yield entry
 
 
 def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
-    """(path, label, class name, origin) of a split_zhou_<Name>.json."""
-    content = read_json(file, "replace it")
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(part), list) for part in _ORIGINS
-    ):
-        raise UserError(f"{file} does not hold the lists train, val and test; replace it")
+    expected = (
+        "expected the lists train, val and test of "
+        '["path/below/the/images.jpg", label from 0, "class name"]: replace it'
+    )
+    split = read_json(file, _Split, "the file", expected)
     for part, origin in _ORIGINS.items():
-        for i, row in enumerate(content[part]):
-            if not _is_row(row):
-                raise UserError(
-                    f"{file}: {part}, row {i} is {reprlib.repr(row)}; expected "
-                    '["path/below/the/images.jpg", label from 0, "class name"]'
-                )
-            yield row[0], row[1], row[2], origin
-
-
-def _is_row(row: Any) -> bool:
-    if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
-        return False
-    path = PurePosixPath(row[0])
-    return row[1] >= 0 and not path.is_absolute() and ".." not in path.parts
+        yield from ((*entry, origin) for entry in getattr(split, part))
 
 
 def _aircraft(variants: Path, *lists: Path) -> Iterator[tuple[str, int, str, int]]:
-    """(path, label, class name, origin) of FGVCAircraft's official lists: "1025794 707-320"."""
-    names = read_text(variants, "replace it").splitlines()
+    """Read FGVCAircraft's official lists: "1025794 707-320"."""
+    names = _lines(variants)
     labels = {name.strip(): i for i, name in enumerate(names)}
     for file, origin in zip(lists, _ORIGINS.values(), strict=True):
-        for line in read_text(file, "replace it").splitlines():
+        for line in _lines(file):
             image, _, name = line.strip().partition(" ")
             if name not in labels:
                 raise UserError(f"{file}: '{line}' names a variant that {variants} does not have")
             yield f"{image}.jpg", labels[name], name, origin
 
 
-def _class_names(rows: list[_Row], file: Path) -> tuple[str, ...]:
-    """The name of each label, 0 to C - 1."""
+def _lines(file: Path) -> list[str]:
+    return read_text(file, "the list", 1 << 28).splitlines()
+
+
+def _class_names(entries: list[tuple[str, int, str, int]], file: Path) -> tuple[str, ...]:
+    """Return the name of each label, 0 to C - 1."""
     names: dict[int, str] = {}
-    for row in rows:
-        if names.setdefault(row.label, row.name) != row.name:
+    for _, label, name, _ in entries:
+        if names.setdefault(label, name) != name:
             raise UserError(
-                f"{file} calls the class {row.label} both '{names[row.label]}' and '{row.name}'; "
-                "replace it"
+                f"{file} calls the class {label} both '{names[label]}' and '{name}'; replace it"
             )
     if sorted(names) != list(range(len(names))) or not names:
         raise UserError(

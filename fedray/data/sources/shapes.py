@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet, dominant_classes
-from fedray.data.sources import Source, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TEST, TRAIN
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 
 _NAMES = ("background", "circle", "square", "triangle", "cross")
@@ -41,44 +42,38 @@ class Shapes(Source):
     name = "shapes"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """This module's folder: nothing is read but how to draw."""
+        """Return this module's folder: nothing is read but how to draw."""
         del root, download
         return Path(__file__).parent
 
-    def files(self, root: Path) -> list[Path]:
-        """This module, so that what an older one drew is not taken from the cache."""
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return this module, so that what an older one drew is not taken from the cache."""
+        del options
         return [root / Path(__file__).name]
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Draw all images.
 
         Raises:
             UserError: when they would be too small to tell shapes apart.
         """
         del root
-        size = 32 if image_size is None else image_size
+        size = options.image_size or 32
         if size < _SMALLEST:
             raise UserError(
                 f"data.image_size={size} is too small for data.source=shapes, which needs "
                 f"{_SMALLEST}; raise it"
             )
         rng = np.random.default_rng(0)
-        each = _TRAIN + _TEST
-        drawn = [_draw(style, size, rng) for style in _STYLES for _ in range(each)]
-        images = np.stack([image for image, _ in drawn])
-        masks = np.stack([mask for _, mask in drawn])
-        if channels == 1:
-            images = images.mean(1, keepdims=True)
-        origin = np.where(np.arange(each) < _TRAIN, TRAIN, TEST).astype(np.int8)
-        return ImageSet(
-            source=self.name,
-            images=np.rint(images * 255).astype(np.uint8),
-            labels=dominant_classes(masks, len(_NAMES)),
-            class_names=_NAMES,
-            origin=np.tile(origin, len(_STYLES)),
-            domains=Domains(_STYLES, np.repeat(np.arange(len(_STYLES), dtype=np.int16), each)),
-            masks=masks,
-        )
+        rows = []
+        for style in _STYLES:
+            for number in range(_TRAIN + _TEST):
+                image, mask = _draw(style, size, rng)
+                drawn = image.mean(0) if options.channels == 1 else image.transpose(1, 2, 0)
+                pixels = np.ascontiguousarray(np.rint(drawn * 255).astype(np.uint8))
+                origin = TRAIN if number < _TRAIN else TEST
+                rows.append(Row(pixels, 0, origin, style, mask, f"{style} {number}"))
+        return Listing(_NAMES, rows, _STYLES)
 
 
 def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.uint8]]:
