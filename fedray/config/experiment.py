@@ -108,7 +108,7 @@ class DataConfig(Frozen):
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
     split: PathText | None = None
     """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
-    replaces the official split (parquet, image_folder, coop, torchvision's sets of files)."""
+    replaces the official split (parquet, image_folder, domain_folder, coop)."""
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)

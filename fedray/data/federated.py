@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedray.config import DataConfig
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains, ImageSet
 from fedray.data.partitions import (
     Annotations,
@@ -232,68 +233,45 @@ def local_split(
 
 
 def federate(
-    images: ImageSet,
-    partition: AnyPartition,
-    clients: int,
-    rng_for: StreamFor,
-    *,
-    test: Literal["local", "official"] = "local",
-    test_fraction: float = 0.25,
-    samples: int | None = None,
-    test_samples: int | None = None,
-    imbalance: float = 1.0,
-    shots: int | None = None,
-    novel: bool = False,
-    every_domain: bool = False,
+    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
 ) -> FederatedData:
     """Partition images over clients, and define what each of them tests on.
 
     Official validation images are left to the few-shot protocols, which validate on them.
 
-    With `test="local"` the official training and test images are pooled and partitioned, and each
+    With `test=local` the official training and test images are pooled and partitioned, and each
     client keeps a part of its images for testing (FedTSP supplementary C.4; HtFLlib). With
-    "official" only training images are partitioned, and the official test images are divided by
-    the clients' training counts of each class and domain: the clients' tests add up to the
+    `test=official` only training images are partitioned, and the official test images are divided
+    by the clients' training counts of each class and domain: the clients' tests add up to the
     official one. A few-shot protocol draws from the official training and test images; with
-    "local", from a random part of both and the `test_fraction` that is left.
+    `test=local`, from a random part of both and the `test_fraction` that is left.
 
     Args:
         images: what is partitioned.
         partition: how, with its parameters (`build_partition`).
-        clients: N.
+        keys: how many clients there are, what they test on and how images are thinned out before:
+            first `samples`, then `imbalance`, then `shots`.
         rng_for: gives the stream for "subset", "shots", "imbalance", "partition", "split" and
             "test_subset".
-        test: where the clients' tests come from.
-        test_fraction: share of each client's images that it tests on, if local.
-        samples: partition only so many images, drawn at random; None takes all.
-        test_samples: use only so many official test images, drawn at random; None uses all.
-        imbalance: rho of `long_tailed`, which what is partitioned becomes after `samples`; with
-            test="official" the test is not touched.
-        shots: of what is partitioned keep at most so many images of each class; None keeps all.
-        novel: train on the first half of the classes, and evaluate all clients on all official test
-            images of these ("base") and of the others ("novel"); needs test="official".
-        every_domain: evaluate all clients on all official test images of every domain, too (of the
-            base classes, with `novel`); needs test="official".
 
     Raises:
         UserError: when the images cannot serve the clients.
     """
-    selection = _Selection(images, rng_for, samples, test_samples)
+    selection = _Selection(images, keys, rng_for)
     if isinstance(partition, FewShotProtocol):
-        thinned = {"imbalance": imbalance > 1, "shots": shots is not None, "novel": novel}
-        _refuse_thinning(partition, thinned)
-        pools = selection.pools(test, test_fraction)
-        data = _few_shot(images, partition, pools, clients, rng_for("partition"))
-        return with_every_domain(data, pools.test) if every_domain else data
-    base = base_classes(len(images.class_names)) if novel else None
-    chosen = selection.training((TRAIN, TEST) if test == "local" else (TRAIN,), base)
-    chosen = _thinned(images.labels, chosen, imbalance, shots, rng_for)
-    parts = _partitioned(images, chosen, partition, clients, rng_for("partition"))
-    if test == "local":
-        return _with_local_tests(images, parts, test_fraction, rng_for("split"))
+        _refuse_thinning(partition, keys)
+        pools = selection.pools()
+        data = _few_shot(images, partition, pools, keys.clients, rng_for("partition"))
+        return with_every_domain(data, pools.test) if keys.every_domain else data
+    base = base_classes(len(images.class_names)) if keys.novel else None
+    chosen = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
+    chosen = _thinned(images.labels, chosen, keys, rng_for)
+    parts = _partitioned(images, chosen, partition, keys.clients, rng_for("partition"))
+    if keys.test == "local":
+        return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"))
     data = _with_official_tests(images, parts, selection.official_test(), base)
     tested = np.sort(np.concatenate(data.test))
-    return with_every_domain(data, tested) if every_domain else data
+    return with_every_domain(data, tested) if keys.every_domain else data
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,19 +279,18 @@ class _Selection:
     """Draws the images that are used at all; attributes as `federate`'s arguments."""
 
     images: ImageSet
+    keys: DataConfig
     rng_for: StreamFor
-    samples: int | None
-    test_samples: int | None
 
     def training(self, origins: tuple[int, ...], base: int | None = None) -> Indices:
-        """`samples` of the images of these official splits, of the first `base` classes."""
+        """Return `samples` of the images of these official splits, of the first `base` classes."""
         pool = _positions(self.images, *origins)
         if base is not None:
             pool = pool[np.asarray(self.images.labels)[pool] < base]
-        return self._subset(pool, self.samples, "subset", "data.samples")
+        return self._subset(pool, self.keys.samples, "subset", "data.samples")
 
     def official_test(self) -> Indices:
-        """`test_samples` of the official test images.
+        """Return `test_samples` of the official test images.
 
         Raises:
             UserError: when there are none, or too few.
@@ -324,23 +301,23 @@ class _Selection:
                 f"data.test=official, but {self.images.source} has no official test images; "
                 "set data.test=local"
             )
-        return self._subset(official, self.test_samples, "test_subset", "data.test_samples")
+        return self._subset(official, self.keys.test_samples, "test_subset", "data.test_samples")
 
-    def pools(self, test: Literal["local", "official"], test_fraction: float) -> Pools:
-        """The images that a few-shot protocol draws from."""
+    def pools(self) -> Pools:
+        """Return the images that a few-shot protocol draws from."""
         validation = _positions(self.images, VALIDATION)
-        if test == "official":
+        if self.keys.test == "official":
             return Pools(self.training((TRAIN,)), self.official_test(), validation)
         train, held = local_split(
             self.training((TRAIN, TEST)),
             self.rng_for("split"),
-            test_fraction=test_fraction,
+            test_fraction=self.keys.test_fraction,
             owner=self.images.source,
         )
         return Pools(train, held, validation)
 
     def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
-        """So many of the pool, drawn at random and sorted."""
+        """Return so many of the pool, drawn at random and sorted."""
         if count is None:
             return pool
         if count > len(pool):
@@ -351,7 +328,8 @@ class _Selection:
         return np.sort(self.rng_for(purpose).permutation(pool)[:count])
 
 
-def _refuse_thinning(protocol: FewShotProtocol, thinned: Mapping[str, bool]) -> None:
+def _refuse_thinning(protocol: FewShotProtocol, keys: DataConfig) -> None:
+    thinned = {"imbalance": keys.imbalance > 1, "shots": keys.shots, "novel": keys.novel}
     for key in (key for key, asked in thinned.items() if asked):
         raise UserError(
             f"data.{key} thins out what is partitioned, but data.partition={protocol.name} draws "
@@ -370,15 +348,13 @@ def _few_shot(
     return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
 
 
-def _thinned(
-    labels: Indices, chosen: Indices, imbalance: float, shots: int | None, rng_for: StreamFor
-) -> Indices:
-    """The chosen positions that a long tail, then a number of shots, leave."""
+def _thinned(labels: Indices, chosen: Indices, keys: DataConfig, rng_for: StreamFor) -> Indices:
+    """Return the chosen positions that a long tail, then a number of shots, leave."""
     labels = np.asarray(labels)
-    if imbalance > 1:
-        chosen = chosen[long_tailed(labels[chosen], imbalance, rng_for("imbalance"))]
-    if shots is not None:
-        chosen = chosen[few_shots(labels[chosen], shots, rng_for("shots"))]
+    if keys.imbalance > 1:
+        chosen = chosen[long_tailed(labels[chosen], keys.imbalance, rng_for("imbalance"))]
+    if keys.shots is not None:
+        chosen = chosen[few_shots(labels[chosen], keys.shots, rng_for("shots"))]
     return chosen
 
 

@@ -266,20 +266,7 @@ def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
     keys, rng_for = experiment.data, Streams(experiment.seed).numpy
 
     def dealt(partition: AnyPartition, streams: StreamFor, validated: bool) -> FederatedData:
-        data = federate(
-            images,
-            partition,
-            keys.clients,
-            streams,
-            test=keys.test,
-            test_fraction=keys.test_fraction,
-            samples=keys.samples,
-            test_samples=keys.test_samples,
-            imbalance=keys.imbalance,
-            shots=keys.shots,
-            novel=keys.novel,
-            every_domain=keys.every_domain,
-        )
+        data = federate(images, partition, keys, streams)
         if validated and keys.validation_fraction is not None:
             data = hold_out(data, keys.validation_fraction, streams)
         return data

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedray.config import Component, load_experiment, parse_assignments, read_experiment
+from fedray.config import Component, DataConfig, load_experiment, parse_assignments, read_experiment
 from fedray.data import ReadOptions, build_partition, federate, load_images
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.errors import UserError
@@ -97,7 +97,9 @@ DOMINANT = Component(name="dominant_class", excluded=0)
 
 
 def federated(images, partition, clients, test):
-    return federate(images, build_partition(partition), clients, Streams(0).numpy, test=test)
+    return federate(
+        images, build_partition(partition), DataConfig(clients=clients, test=test), Streams(0).numpy
+    )
 
 
 def test_val_is_neither_trained_nor_tested_on(tmp_path):

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedray.config import Component
+from fedray.config import Component, DataConfig
 from fedray.data import ImageSet, build_partition, federate
 from fedray.data.evolution import build_evolution, with_phases
 from fedray.data.validation import hold_out
@@ -29,7 +29,7 @@ def made(n=600, classes=4):
 
 
 def dealt(partition, streams, validated, *, test="local", fraction=None, samples=None):
-    data = federate(made(), partition, 5, streams, test=test, samples=samples)
+    data = federate(made(), partition, DataConfig(clients=5, test=test, samples=samples), streams)
     return hold_out(data, fraction, streams) if validated and fraction else data
 
 
@@ -123,7 +123,7 @@ def groups(classes=(3, 1), clients=(3, 2), **within):
 
 
 def test_groups_of_classes_go_to_groups_of_clients():
-    data = federate(made(), groups(), 5, RNG)
+    data = federate(made(), groups(), DataConfig(clients=5), RNG)
     histogram = data.histogram()
     assert (histogram[:3, :3].sum(0) > 0).all()
     assert not histogram[:3, 3].any()
@@ -137,10 +137,22 @@ def test_groups_of_classes_go_to_groups_of_clients():
     [
         (lambda: groups((3, 1), (5,)), "2 groups of classes and 1 of clients"),
         (lambda: groups((3, 0), (3, 2)), "at least one class and one client"),
-        (lambda: federate(made(), groups((3, 1), (3, 1)), 5, RNG), r"for 4 clients, found data\.c"),
-        (lambda: federate(made(), groups((2, 1), (3, 2)), 5, RNG), "for 3 classes, found one of"),
-        (lambda: federate(made(), groups((4, 2), (3, 2)), 5, RNG), "no image is of the classes 4"),
-        (lambda: federate(made(), groups(name="dominant_class"), 5, RNG), "within=dominant_class"),
+        (
+            lambda: federate(made(), groups((3, 1), (3, 1)), DataConfig(clients=5), RNG),
+            r"for 4 clients, found data\.c",
+        ),
+        (
+            lambda: federate(made(), groups((2, 1), (3, 2)), DataConfig(clients=5), RNG),
+            "for 3 classes, found one of",
+        ),
+        (
+            lambda: federate(made(), groups((4, 2), (3, 2)), DataConfig(clients=5), RNG),
+            "no image is of the classes 4",
+        ),
+        (
+            lambda: federate(made(), groups(name="dominant_class"), DataConfig(clients=5), RNG),
+            "within=dominant_class",
+        ),
     ],
 )
 def test_groups_that_cannot_be(make, message):
