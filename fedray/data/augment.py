@@ -15,8 +15,6 @@ from fedray.config import Component, Frozen
 from fedray.data.configurable import Configurable, build
 from fedray.registry import Registry
 
-__all__ = ["NO_AUGMENTATION", "Augmentation", "augmentations", "build_augmentation"]
-
 
 class Augmentation(Configurable, ABC):
     """What training images go through, anew in every batch; made from its typed parameters."""

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Tag
+from pydantic import BaseModel, Discriminator, Tag
 
-from fedray.config import Frozen
 from fedray.data.imageset import TEST, TRAIN
 from fedray.errors import UserError
 from fedray.files import read_json
@@ -26,7 +25,7 @@ _EXPECTED = (
 )
 
 
-class _Lists(Frozen):
+class _Lists(BaseModel, extra="forbid"):
     """Paths of the training and of the test images."""
 
     train: list[str]

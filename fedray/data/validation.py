@@ -14,8 +14,6 @@ from fedray.data.federated import FederatedData
 from fedray.data.partitions import FewShotProtocol, Indices, build_partition
 from fedray.errors import UserError
 
-__all__ = ["gives_validation", "hold_out", "stratified_split"]
-
 
 def gives_validation(keys: DataConfig) -> bool:
     """Whether clients will have validation images, without a look at the images."""

@@ -25,16 +25,12 @@ from fedray.data import (
     FederatedData,
     ImageSet,
     ReadOptions,
-    build_partition,
-    federate,
     load_images,
 )
 from fedray.data.augment import build_augmentation
 from fedray.data.configurable import build
-from fedray.data.evolution import build_evolution, with_phases
-from fedray.data.federated import StreamFor, with_global_test
-from fedray.data.partitions import AnyPartition
-from fedray.data.validation import hold_out
+from fedray.data.evolution import federate_phases
+from fedray.data.federated import with_global_test
 from fedray.errors import UserError
 from fedray.evaluation.measures.class_sizes import majority_classes
 from fedray.evaluation.metrics import DataFacts
@@ -263,16 +259,7 @@ def read_images(keys: DataConfig) -> ImageSet:
 
 def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
     """Give every client its images, in every phase, and its test images."""
-    keys, rng_for = experiment.data, Streams(experiment.seed).numpy
-
-    def dealt(partition: AnyPartition, streams: StreamFor, validated: bool) -> FederatedData:
-        data = federate(images, partition, keys, streams)
-        if validated and keys.validation_fraction is not None:
-            data = hold_out(data, keys.validation_fraction, streams)
-        return data
-
-    first = dealt(build_partition(keys.partition), rng_for, True)
-    data = with_phases(first, build_evolution(keys.evolution), dealt, rng_for)
+    data = federate_phases(images, experiment.data, Streams(experiment.seed).numpy)
     return with_global_test(data) if experiment.evaluation.global_test else data
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.config import Component, DataConfig
 from fedray.data import build_partition, federate
-from fedray.data.evolution import build_evolution, with_phases
+from fedray.data.evolution import federate_phases
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.data.partitions.iid import Iid
@@ -134,13 +134,11 @@ def test_shared_sets_have_their_counterparts_among_validation_images():
 
 
 def test_a_later_phase_validates_on_the_same_images():
-    def dealt(partition, streams, validated):
-        data = federate(images(), partition, DataConfig(clients=3), streams)
-        return hold_out(data, 0.2, streams) if validated else data
-
     phases = [{"round": 3, "partition": {"name": "dirichlet", "alpha": 5.0}}]
-    evolution = build_evolution(Component(name="repartition", phases=phases))
-    data = with_phases(dealt(DIRICHLET, Streams(0).numpy, True), evolution, dealt, Streams(0).numpy)
+    evolution = Component(name="repartition", phases=phases)
+    partition = Component(name="dirichlet", alpha=0.5)
+    keys = DataConfig(clients=3, partition=partition, evolution=evolution, validation_fraction=0.2)
+    data = federate_phases(images(), keys, Streams(0).numpy)
     then = data.at(3)
     assert np.array_equal(*(np.sort(np.concatenate(d.validation)) for d in (data, then)))
 
