@@ -62,10 +62,6 @@ class _Fit(NamedTuple):
     as_torchvision: bool
 
 
-def _fit_for(options: ReadOptions, resampling: Resampling) -> _Fit:
-    return _Fit(options.resize or resampling, options.resize is not None)
-
-
 def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return an array in memory."""
     return np.empty(shape, np.uint8)
@@ -112,19 +108,40 @@ def decode(
         UserError: when an image cannot be decoded or holds more than 8 bits a channel, or when
             sizes differ and `options.image_size` is None.
     """
-    fill = _Decoder(encoded, where, options.image_size, _fit_for(options, resampling), allocate)
+    fit = _Fit(options.resize or resampling, options.resize is not None)
+
+    def filled(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
+        with _open(encoded[0], where(0)) as first:
+            size = first.size if options.image_size is None else (options.image_size,) * 2
+            workers = threads() if first.width * first.height >= _WORTH_THREADS else 1
+        images = allocate((len(encoded), channels, size[1], size[0]))
+
+        def fill(start: int) -> None:
+            for i in range(start, min(start + _CHUNK, len(encoded))):
+                with _open(encoded[i], where(i)) as image:
+                    if grey_only and image.mode not in _GREY:
+                        raise _Colour
+                    pixels = _pixels(image, where(i), options.image_size, channels, fit)
+                if pixels.shape[:0:-1] != size:
+                    raise UserError(sizes_differ(where(i), pixels.shape[:0:-1], size))
+                images[i] = pixels
+
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(fill, range(0, len(encoded), _CHUNK)))
+        return images
+
     if options.channels is not None:
-        return fill(options.channels)
+        return filled(options.channels)
     with _open(encoded[0], where(0)) as first:
         grey = first.mode in _GREY
     if grey:
         with suppress(_Colour):
-            return fill(1, grey_only=True)
-    return fill(3)
+            return filled(1, grey_only=True)
+    return filled(3)
 
 
 def measure(encoded: Encoded, where: str) -> tuple[int, int]:
-    """Width and height of one image, of which only the head is read.
+    """Return width and height of one image, of which only the head is read.
 
     Raises:
         UserError: when it is no image.
@@ -134,7 +151,7 @@ def measure(encoded: Encoded, where: str) -> tuple[int, int]:
 
 
 def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8], bool]:
-    """One image at S pixels a side, read whole.
+    """Return one image at S pixels a side, read whole.
 
     Args:
         encoded: the image.
@@ -153,8 +170,8 @@ def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8
     return np.ascontiguousarray(pixels.transpose(1, 2, 0)), grey
 
 
-def sizes_differ(where: str, size: tuple[int, int], first: tuple[int, int]) -> str:
-    """What is said of images of several sizes, each width and height."""
+def sizes_differ(where: str, size: tuple[int, ...], first: tuple[int, ...]) -> str:
+    """Return the message about images of several sizes, each width and height."""
     return (
         f"images differ in size: {where} is {size[0]}x{size[1]}, the first is "
         f"{first[0]}x{first[1]}; set data.image_size, for example "
@@ -163,7 +180,7 @@ def sizes_differ(where: str, size: tuple[int, int], first: tuple[int, int]) -> s
 
 
 def too_deep(where: str, mode: str) -> str:
-    """What is said of an image of more than 8 bits a channel."""
+    """Return the message about an image of more than 8 bits a channel."""
     return (
         f"{where} has pixels of mode {mode}, more than 8 bits a channel; "
         "convert it to 8-bit grey or RGB"
@@ -230,47 +247,6 @@ class _Colour(Exception):
     """An image has colour after all."""
 
 
-class _Decoder(NamedTuple):
-    """Decodes images into one array; fields as the arguments of `decode`."""
-
-    encoded: Sequence[Encoded]
-    where: Callable[[int], str]
-    image_size: int | None
-    fit: _Fit
-    allocate: Allocate
-
-    def __call__(self, channels: int, *, grey_only: bool = False) -> NDArray[np.uint8]:
-        with _open(self.encoded[0], self.where(0)) as first:
-            width, height = first.size
-        workers = threads() if width * height >= _WORTH_THREADS else 1
-        if self.image_size is not None:
-            width = height = self.image_size
-        images = self.allocate((len(self.encoded), channels, height, width))
-
-        def fill(start: int) -> None:
-            for i in range(start, min(start + _CHUNK, len(self.encoded))):
-                images[i] = self._image(i, channels, (width, height), grey_only=grey_only)
-
-        with ThreadPoolExecutor(workers) as pool:
-            for _ in pool.map(fill, range(0, len(self.encoded), _CHUNK)):
-                pass
-        return images
-
-    def _image(
-        self, i: int, channels: int, size: tuple[int, int], *, grey_only: bool
-    ) -> NDArray[np.uint8]:
-        """Return the i-th image, uint8 [channels, H, W]; raise _Colour if it must be grey."""
-        where = self.where(i)
-        with _open(self.encoded[i], where) as image:
-            if grey_only and image.mode not in _GREY:
-                raise _Colour
-            pixels = _pixels(image, where, self.image_size, channels, self.fit)
-        _, height, width = pixels.shape
-        if (width, height) != size:
-            raise UserError(sizes_differ(where, (width, height), size))
-        return pixels
-
-
 def _open(item: Encoded, where: str) -> Image.Image:
     from PIL import Image, UnidentifiedImageError
 
@@ -294,7 +270,7 @@ def _open(item: Encoded, where: str) -> Image.Image:
 def _pixels(
     image: Image.Image, where: str, image_size: int | None, channels: int, fit: _Fit
 ) -> NDArray[np.uint8]:
-    """Pixels uint8 [channels, H, W] of one opened image."""
+    """Return the pixels uint8 [channels, H, W] of one opened image."""
     stored = " ".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # as RGB;16B, cut to RGB
     if image.mode in DEEP or ";16" in stored:
         raise UserError(too_deep(where, image.mode))
@@ -309,7 +285,7 @@ def _array(
     fit: _Fit,
     mode: str | None = None,
 ) -> NDArray[np.uint8]:
-    """Pixels of one opened image, [H, W] or [H, W, 3], in `mode`, or unconverted for None."""
+    """Return the pixels [H, W] or [H, W, 3] of one opened image, in `mode`; None: unconverted."""
     try:
         if mode is None or image.mode == mode:
             image.load()
@@ -328,7 +304,7 @@ def _array(
 
 
 def reason(error: Exception) -> str:
-    """An error's message on one line; its class's name where it has none."""
+    """Return an error's message on one line; its class's name where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -62,7 +63,7 @@ class Look:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Images by class: int64 [C, 2], of training and of the official test."""
+        """Return the images by class: int64 [C, 2], of training and of the official test."""
         found = np.zeros((len(self.class_names), 2), np.int64)
         for row in self.rows:
             found[row.label, int(row.origin != TRAIN)] += 1
@@ -70,13 +71,13 @@ class Look:
 
     @property
     def image_size(self) -> int | None:
-        """What `data.image_size` should be: the shortest side; None where all have one size."""
+        """Return the shortest side, for `data.image_size`; None if all have one size."""
         if len(self.sizes) <= 1:
             return None
         return max(4, min(min(size) for size in self.sizes))
 
     def image_set(self) -> ImageSet:
-        """The images without their pixels, for a partition, which asks for none."""
+        """Return the images without their pixels, for a partition, which needs none."""
         return ImageSet(
             source=self.source,
             images=np.zeros((len(self.rows), 1, 1, 1), np.uint8),
@@ -88,7 +89,7 @@ class Look:
 
 
 def source_for(root: Path) -> str:
-    """The `data.source` that reads a folder: parquet, domain_folder or image_folder.
+    """Return the `data.source` that reads a folder: parquet, domain_folder or image_folder.
 
     Raises:
         UserError: when the folder is not there, or images lie in it without a folder of their own.
@@ -109,7 +110,7 @@ def source_for(root: Path) -> str:
 
 
 def look_at(root: Path, source: str) -> Look:
-    """Read every image once.
+    """Read every image once, as a run does.
 
     Raises:
         UserError: when there is nothing to read, or the files do not say what they hold.
@@ -121,7 +122,8 @@ def look_at(root: Path, source: str) -> Look:
     for row in listing.rows:
         where = row.name(root)
         try:
-            content = _content(row)
+            assert not isinstance(row.image, np.ndarray)  # of the sources that `source_for` names
+            content = row.image if isinstance(row.image, bytes) else row.image.read_bytes()
             size = measure(content, where)
             pixels, grey = thumbnail(content, where, THUMBNAIL)
         except UserError as error:
@@ -143,45 +145,32 @@ def look_at(root: Path, source: str) -> Look:
     return look
 
 
-def _content(row: Row) -> bytes:
-    """Return the encoded image of a row."""
-    if isinstance(row.image, Path):
-        return row.image.read_bytes()
-    assert isinstance(row.image, bytes)  # of the sources that `source_for` names
-    return row.image
-
-
 def check_sizes(root: Path, source: str) -> None:
     """Refuse images of several sizes, as their decoding would, from a few hundred of them.
 
-    Only of the sources that `source_for` names. Other defects are left to the decoding.
+    They are spread over the files, or the first ones of parquet. Only of the sources that
+    `source_for` names; other defects are left to the decoding.
 
     Raises:
         UserError: with the two sizes and the key to set.
     """
-    first: tuple[int, int] | None = None
-    for where, size in _first_sizes(root, source):
-        first = first or size
-        if size != first:
-            raise UserError(sizes_differ(where, size, first))
-
-
-def _first_sizes(root: Path, source: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield names and sizes of images: evenly spread over files, or the first ones of parquet."""
     if source not in _OWN:
         return
-    try:
+    sizes: dict[tuple[int, int], str] = {}
+    with suppress(UserError, OSError):
         rows = build_source(Component(name=source)).listing(root, AS_STORED).rows
         listed = list(rows if source != "parquet" else islice(rows, _LOOKED_AT))
-        step = max(1, len(listed) // _LOOKED_AT)
-        for row in listed[::step]:
-            yield row.name(root), measure(row.image, row.name(root))
-    except (UserError, OSError):
-        return
+        for row in listed[:: max(1, len(listed) // _LOOKED_AT)]:
+            sizes.setdefault(measure(row.image, row.name(root)), row.name(root))
+            if len(sizes) > 1:
+                break
+    if len(sizes) > 1:
+        first, other = sizes
+        raise UserError(sizes_differ(sizes[other], other, first))
 
 
 def _wrong_classes(found: Look) -> Iterator[str]:
-    """Classes that nobody can learn."""
+    """Yield a sentence for classes that nobody can learn."""
     if len(found.class_names) < 2:
         yield f"there is one class, {found.class_names[0]}; a classifier needs two"
     untrained = [
@@ -194,7 +183,7 @@ def _wrong_classes(found: Look) -> Iterator[str]:
 
 
 def _noticed(found: Look) -> Iterator[str]:
-    """What a run would not be refused for."""
+    """Yield what a run would not be refused for."""
     total = found.counts.sum(1)
     single = [name for name, n in zip(found.class_names, total, strict=True) if n == 1]
     if single:
@@ -223,7 +212,7 @@ def _left_out(root: Path, source: str) -> Iterator[str]:
 
 
 def _copied(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
-    """Images that are there more than once, byte by byte; the worst kind first."""
+    """Yield pairs of images that are equal byte by byte; the worst kind first."""
     said: dict[str, list[str]] = defaultdict(list)
     for group in groups:
         if len(group) < 2:
@@ -241,7 +230,7 @@ def _copied(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
 
 
 def _in_short(sentences: Sequence[str], what: str) -> list[str]:
-    """All of a few sentences, or how many there are of them with the first."""
+    """Return all of a few sentences, or the first ones and how many more there are."""
     if len(sentences) <= _NAMED:
         return list(sentences)
     return [*sentences[:_NAMED], f"{len(sentences) - _NAMED} more {what}"]

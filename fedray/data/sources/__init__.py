@@ -310,6 +310,10 @@ def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listi
     return Listing(wanted, rows(), listing.domains)
 
 
+_METRICS = {"domains", "base", "novel", "hm", "majority", "minority"}
+"""Ends of the names of metrics, which a domain's own accuracy would overwrite."""
+
+
 def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
     """Return the domains of rows; None if no row has one.
 
@@ -318,7 +322,8 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
         names: of the domains in their order; empty: those of the rows, sorted.
 
     Raises:
-        UserError: when a row has no domain and another has one, or there are too many.
+        UserError: when a row has no domain and another has one, a domain is called as a metric, or
+            there are too many.
     """
     names = tuple(names) or tuple(sorted({row.domain for row in rows if row.domain}))
     if not names:
@@ -326,6 +331,10 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
     if len(names) > np.iinfo(np.int16).max:
         raise UserError(
             f"the images have {len(names):,} different domains, too many; leave the domains out"
+        )
+    if taken := sorted(_METRICS.intersection(names)):
+        raise UserError(
+            f"the domain '{taken[0]}' is called as a metric, accuracy_{taken[0]}; rename the domain"
         )
     lacking = next((row for row in rows if not row.domain), None)
     if lacking is not None:

@@ -46,67 +46,26 @@ class _Set(NamedTuple):
         return f"get {self.name} from {self.source}{split}, as {_GUIDE} says"
 
 
-CARS_URL = "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
+_CARS = "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
 """Where Stanford Cars can be had since its own page is gone."""
-
+_SUN = "http://vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz"
+_FOOD = "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/"
+_OBJECTS, _CALTECH = "101_ObjectCategories", "https://data.caltech.edu/records/mzrjq-6wc02"
+_EUROSAT = "http://madm.dfki.de/files/sentinel/EuroSAT.zip"
+_AIRCRAFT = f"{_VGG}fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz (its data/)"
+_PETS, _FLOWERS = f"{_VGG}pets/data/images.tar.gz", f"{_VGG}flowers/102/102flowers.tgz"
+_DTD = f"{_VGG}dtd/download/dtd-r1.0.1.tar.gz"
 _UCF = f"{_DRIVE}10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O (UCF-101-midframes.zip)"
 _SETS = (
-    _Set(
-        "Caltech101",
-        "caltech-101",
-        "101_ObjectCategories",
-        "https://data.caltech.edu/records/mzrjq-6wc02",
-        "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN",
-    ),
-    _Set(
-        "OxfordPets",
-        "oxford_pets",
-        "images",
-        f"{_VGG}pets/data/images.tar.gz",
-        "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs",
-    ),
-    _Set("StanfordCars", "stanford_cars", "", CARS_URL, "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
-    _Set(
-        "OxfordFlowers",
-        "oxford_flowers",
-        "jpg",
-        f"{_VGG}flowers/102/102flowers.tgz",
-        "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT",
-    ),
-    _Set(
-        "Food101",
-        "food-101",
-        "images",
-        "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl",
-    ),
-    _Set(
-        "FGVCAircraft",
-        "fgvc_aircraft",
-        "images",
-        f"{_VGG}fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz (its data/)",
-    ),
-    _Set(
-        "SUN397",
-        "sun397",
-        "SUN397",
-        "http://vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz",
-        "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq",
-    ),
-    _Set(
-        "DescribableTextures",
-        "dtd",
-        "images",
-        f"{_VGG}dtd/download/dtd-r1.0.1.tar.gz",
-        "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x",
-    ),
-    _Set(
-        "EuroSAT",
-        "eurosat",
-        "2750",
-        "http://madm.dfki.de/files/sentinel/EuroSAT.zip",
-        "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o",
-    ),
+    _Set("Caltech101", "caltech-101", _OBJECTS, _CALTECH, "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),
+    _Set("OxfordPets", "oxford_pets", "images", _PETS, "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),
+    _Set("StanfordCars", "stanford_cars", "", _CARS, "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
+    _Set("OxfordFlowers", "oxford_flowers", "jpg", _FLOWERS, "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
+    _Set("Food101", "food-101", "images", _FOOD, "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),
+    _Set("FGVCAircraft", "fgvc_aircraft", "images", _AIRCRAFT),
+    _Set("SUN397", "sun397", "SUN397", _SUN, "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),
+    _Set("DescribableTextures", "dtd", "images", _DTD, "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),
+    _Set("EuroSAT", "eurosat", "2750", _EUROSAT, "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),
     _Set("UCF101", "ucf101", "UCF-101-midframes", _UCF, "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),
 )
 

@@ -81,11 +81,7 @@ class NiftiFolder(Source):
         return Listing(("background", "foreground"), rows())
 
     def _tested(self, site: str, cases: list[_Case]) -> set[str]:
-        """The patients of a site that are tested on.
-
-        Raises:
-            UserError: when there are too few to have some of both.
-        """
+        """Return the names of a site's patients that are tested on."""
         names = [case.name for case in cases if case.site == site]
         held = max(1, round(len(names) * self.params.test_fraction))
         if held >= len(names):
@@ -120,11 +116,7 @@ class NiftiFolder(Source):
 
 
 def _cases(root: Path) -> list[_Case]:
-    """Every patient, by site and name.
-
-    Raises:
-        UserError: when there are none, or one of a pair is missing.
-    """
+    """Return every patient, by site and name."""
     cases = [
         _case(site, name, pair) for site in folders_of(root) for name, pair in _pairs(site).items()
     ]
@@ -137,11 +129,7 @@ def _cases(root: Path) -> list[_Case]:
 
 
 def _pairs(site: Path) -> dict[str, dict[bool, Path]]:
-    """By patient its volume (False) and its segmentation (True), as far as they are there.
-
-    Raises:
-        UserError: when one is there twice.
-    """
+    """Return by patient its volume (False) and its segmentation (True), as far as there are."""
     found: dict[str, dict[bool, Path]] = {}
     for path in sorted(site.iterdir()):
         match = _VOLUME.fullmatch(path.name)
@@ -155,11 +143,6 @@ def _pairs(site: Path) -> dict[str, dict[bool, Path]]:
 
 
 def _case(site: Path, name: str, pair: dict[bool, Path]) -> _Case:
-    """A patient.
-
-    Raises:
-        UserError: when its volume or its segmentation is missing.
-    """
     if len(pair) < 2:
         what, alone = "volume" if True in pair else "segmentation", next(iter(pair.values()))
         raise UserError(
@@ -170,11 +153,7 @@ def _case(site: Path, name: str, pair: dict[bool, Path]) -> _Case:
 
 
 def _read(path: Path) -> NDArray[np.float32]:
-    """Values [x, y, z] of a volume, to the right, to the front and upwards.
-
-    Raises:
-        UserError: without nibabel, or when the file is no volume.
-    """
+    """Return the values [x, y, z] of a volume, to the right, to the front and upwards."""
     try:
         import nibabel
     except ImportError:
