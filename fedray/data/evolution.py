@@ -33,14 +33,14 @@ class Phase(NamedTuple):
 
 
 class Evolution(Configurable, ABC):
-    """How the clients' data changes; made from its typed parameters, `data.evolution.*`."""
+    """A change of the clients' data; made from its typed parameters, `data.evolution.*`."""
 
     paper: ClassVar[str] = "-"
     """The paper it is from."""
 
     @property
     def keeps_tests(self) -> bool:
-        """True if an image that a client was tested on stays one to be tested on."""
+        """Return True if images that clients were tested on stay test images."""
         return True
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Repartition(Evolution):
 
     @property
     def keeps_tests(self) -> bool:
-        """True if `data.evolution.tests` is kept."""
+        """Return True if `data.evolution.tests` is kept."""
         return self.params.tests == "kept"
 
     def phases(self) -> Sequence[Phase]:

@@ -42,7 +42,7 @@ class EvalSet:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Who owns what; nothing is copied out of the images.
+    """What each client trains, tests and validates on; nothing is copied out of the images.
 
     Attributes:
         images: all images; usually mapped from disk.
@@ -50,8 +50,8 @@ class FederatedData:
         test: likewise, what each client tests on.
         eval_sets: shared evaluation sets by name, which all clients' models are tested on too.
         base: how many classes, the first ones, are trained on; None for all.
-        validation: likewise, what each client validates on, or None where nobody does.
-        later: what holds instead from a round on, in the order of the rounds (`data.evolution`).
+        validation: likewise, what each client validates on; None if no client does.
+        later: the data that replaces this one from a round on, by round (`data.evolution`).
     """
 
     images: ImageSet
@@ -68,12 +68,12 @@ class FederatedData:
         return [(0, self), *self.later]
 
     def at(self, round_: int) -> FederatedData:
-        """What holds in a round."""
+        """Return the data that holds in a round."""
         return [data for first, data in self.phases if first <= round_][-1]
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.train)
 
     @property
@@ -97,10 +97,10 @@ class FederatedData:
 
     @cached_property
     def validation_sets(self) -> Mapping[str, EvalSet]:
-        """What stands for the shared evaluation sets among validation images, by their names.
+        """The counterparts of the shared evaluation sets among validation images, by name.
 
         All clients' validation images of the set's classes and, of a domain's set, of its domain.
-        There is none of classes that nobody trains on, and so cannot hold out.
+        Novel classes have none, because nobody trains on them.
         """
         if self.validation is None:
             return {}
@@ -117,7 +117,7 @@ class FederatedData:
         return found
 
     def client_domains(self) -> dict[str, list[int]] | None:
-        """The clients of each domain, if every client's images are of one domain; else None."""
+        """Return the clients of each domain; None if a client has images of several domains."""
         if self.images.domains is None:
             return None
         names, ids = self.images.domains.names, self.images.domains.ids
@@ -130,12 +130,12 @@ class FederatedData:
         return clients
 
     def histogram(self) -> Indices:
-        """Images by client and class, whatever they are for: int64 [N, C]."""
+        """Return all images by client and class: int64 [N, C]."""
         counts: Indices = np.sum([self._count(parts) for parts in self._parts], axis=0)
         return counts
 
     def train_histogram(self) -> Indices:
-        """Training images by client and class: int64 [N, C]."""
+        """Return the training images by client and class: int64 [N, C]."""
         return self._count(self.train)
 
     def _count(self, parts: Sequence[Indices]) -> Indices:
@@ -148,9 +148,9 @@ class FederatedData:
 
     @cached_property
     def sha256(self) -> str:
-        """What identifies the partition: every client's indices and labels, in client order.
+        """SHA-256 of every client's indices and labels, in client order.
 
-        With later phases, also when they begin and what identifies theirs.
+        With later phases, also of their first rounds and hashes.
         """
         digest = hashlib.sha256()
         for parts in zip(*self._parts, strict=True):
@@ -164,7 +164,7 @@ class FederatedData:
         return digest.hexdigest()
 
     def manifest(self) -> dict[str, Any]:
-        """The partition as plain data, for `partition.json`; later phases, each with its round."""
+        """Return the partition and its later phases as plain data, for `partition.json`."""
         return {
             "sha256": self.sha256,
             "source": self.images.source,
@@ -179,7 +179,7 @@ class FederatedData:
         return [{"round": first, **data._clients()} for first, data in self.later]
 
     def _clients(self) -> dict[str, Any]:
-        """Who holds what, in numbers and one by one."""
+        """Return what each client holds, as numbers and as positions."""
         histogram = self.histogram()
         parts = self._parts
         named = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
@@ -365,7 +365,7 @@ def _partitioned(
     clients: int,
     rng: np.random.Generator,
 ) -> tuple[Indices, ...]:
-    """Each client's part of the chosen positions."""
+    """Return each client's part of the chosen positions."""
     domains = images.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[chosen])
@@ -376,7 +376,7 @@ def _partitioned(
 def _with_local_tests(
     images: ImageSet, parts: Sequence[Indices], test_fraction: float, rng: np.random.Generator
 ) -> FederatedData:
-    """Every client keeps a random share of its images for its test."""
+    """Let every client keep a random share of its images for its test."""
     splits = [
         local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}")
         for client, part in enumerate(parts)
@@ -406,10 +406,10 @@ DOMAIN = "domain:"
 
 
 def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
-    """The same data, with the test images of each domain as evaluation sets for everybody.
+    """Return the data with the test images of each domain as evaluation sets for all clients.
 
     Args:
-        data: who owns what.
+        data: the partitioned images.
         tested: positions of all test images, sorted.
 
     Raises:
@@ -445,17 +445,17 @@ def with_global_test(data: FederatedData) -> FederatedData:
 
 
 def _positions(images: ImageSet, *origins: int) -> Indices:
-    """Positions of the images of these official splits, sorted."""
+    """Return the positions of the images of these official splits, sorted."""
     return np.flatnonzero(np.isin(images.origin, origins)).astype(np.int64, copy=False)
 
 
 def base_classes(classes: int) -> int:
-    """How many of the classes are base: the first half, rounded up (CoOp's base-to-new split)."""
+    """Return the number of base classes: the first half, rounded up (CoOp's base-to-new split)."""
     return math.ceil(classes / 2)
 
 
 def few_shots(labels: Indices, shots: int, rng: np.random.Generator) -> Indices:
-    """At most so many images of each class, drawn without replacement.
+    """Draw at most `shots` images of each class, without replacement.
 
     Args:
         labels: int64 [n].

@@ -59,6 +59,17 @@ def test_a_split_file_lists_the_chosen_classes_alone(root):
     assert found.origin.tolist() == [TRAIN, TRAIN, TEST] * 2
 
 
+def test_a_split_file_may_list_the_other_classes_too(root):
+    paths = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*.png"))
+    lists = {"train": [p for p in paths if "0" not in p], "test": [p for p in paths if "0" in p]}
+    (root / "split.json").write_text(json.dumps(lists))
+    options = ReadOptions(classes=("cat",), split="split.json")
+    assert load_images("domain_folder", root, options).origin.tolist() == [TEST, TRAIN, TRAIN] * 2
+    (root / "split.json").write_text(json.dumps({**lists, "test": [*lists["test"], "art/x.png"]}))
+    with pytest.raises(UserError, match=r"1 like 'art/x.png', which the data does not have"):
+        load_images("domain_folder", root, options)
+
+
 def test_what_was_decoded_for_some_classes_is_not_taken_for_others(root):
     first = load_images("domain_folder", root, ReadOptions(classes=("cat", "bird")))
     other = load_images("domain_folder", root, ReadOptions(classes=("bird", "cat")))

@@ -389,7 +389,7 @@ _SPLITS = {"train": TRAIN, "test": TEST, "validation": TEST, "valid": TEST, "val
 
 
 def official_split(name: str) -> int | None:
-    """TRAIN or TEST for the name of a split, None for any other name.
+    """Return TRAIN or TEST for the name of a split, None for any other name.
 
     A validation split counts as TEST, since it is held out.
     """

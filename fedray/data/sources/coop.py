@@ -32,7 +32,7 @@ class _Set(NamedTuple):
     images: str
     source: str
     split_id: str = ""
-    """Of the split file on Google Drive; the official lists are the split of a set without one."""
+    """Google Drive's id of the split file; a set without one is split by its official lists."""
 
     @property
     def split(self) -> str:
@@ -41,7 +41,7 @@ class _Set(NamedTuple):
 
     @property
     def download_hint(self) -> str:
-        """Where to get it."""
+        """Where to get the data set."""
         split = f" and {self.split} from {_DRIVE}{self.split_id}" if self.split_id else ""
         return f"get {self.name} from {self.source}{split}, as {_GUIDE} says"
 
@@ -112,7 +112,7 @@ class CoOp(Source):
         return super().find_root(root, download=download)
 
     def download_hint(self, root: Path) -> str:
-        """The archive and the split file of the set that the folder is called after."""
+        """Return the archive and the split file of the set that the folder is named after."""
         known = next((known for known in _SETS if known.home == root.name), None)
         return (
             f"; {known.download_hint}" if known else f"; {_GUIDE} says where CoOp's sets come from"
@@ -144,7 +144,7 @@ class CoOp(Source):
 
 
 def _missing(root: Path) -> UserError:
-    """The error message when `root` holds no set; names the one that its name suggests."""
+    """Return the error for a root without a set; it names the set that the root's name suggests."""
     for known in _SETS:
         if root.name == known.home:
             return UserError(
@@ -158,7 +158,7 @@ def _missing(root: Path) -> UserError:
 
 
 def _find(root: Path) -> _Set:
-    """Which set `root` holds."""
+    """Return the set that `root` holds."""
     found = [known for known in _SETS if (root / known.split).is_file()]
     if not found:
         raise _missing(root)
@@ -171,7 +171,7 @@ def _find(root: Path) -> _Set:
 
 
 def _lists(root: Path, found: _Set) -> list[Path]:
-    """The files with the images' classes."""
+    """Return the files with the images' classes."""
     if found.split_id:
         return [root / found.split]
     variants = [f"images_variant_{part}.txt" for part in _ORIGINS]

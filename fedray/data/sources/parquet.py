@@ -68,7 +68,7 @@ class Parquet(Source):
 
 
 def _parquet_files(root: Path) -> list[Path]:
-    """The parquet files below `root`, training files first, then by name; hidden ones not."""
+    """Return the parquet files below `root`, training files first, then by name."""
     found = [path for path in walk(root) if path.suffix == ".parquet"]
     if not found:
         raise UserError(
@@ -83,7 +83,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _origin(root: Path, path: Path) -> int:
-    """The official split in a file's name or in that of a folder above it; TRAIN if in none."""
+    """Return the official split in the name of a file or a folder above it; TRAIN if in none."""
     for part in reversed(path.relative_to(root).parts):
         split = official_split(re.split(r"[-_.]", part)[0])
         if split is not None:
@@ -92,7 +92,7 @@ def _origin(root: Path, path: Path) -> int:
 
 
 def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
-    """Each file's top folder, where folders are domains; else nothing."""
+    """Return each file's top folder if folders are domains; else nothing."""
     tops = {path: path.relative_to(root).parts[0] for path in files if path.parent != root}
     distinct = set(tops.values())
     named_after_split = any(official_split(name) is not None for name in distinct)
@@ -155,11 +155,7 @@ def _open(path: Path, file: str) -> Any:
 
 @contextmanager
 def _readable(file: str) -> Iterator[None]:
-    """Say of what pyarrow cannot read that it is damaged.
-
-    Raises:
-        UserError: when it raises an error.
-    """
+    """Raise a UserError for what pyarrow cannot read."""
     import pyarrow as pa
 
     try:
@@ -210,7 +206,7 @@ def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
 
 
 def _feature_names(info: Any) -> Any:
-    """`features.label.names` of a Hugging Face description, or None."""
+    """Return `features.label.names` of a Hugging Face description, or None."""
     for label in _LABEL_COLUMNS:
         names = info
         for key in ("features", label, "names"):

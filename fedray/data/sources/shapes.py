@@ -77,7 +77,7 @@ class Shapes(Source):
 
 
 def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.uint8]]:
-    """One image [3, size, size] in [0, 1] and its mask uint8 [size, size]; later shapes cover."""
+    """Draw an image [3, size, size] in [0, 1] and its mask uint8 [size, size]."""
     image, noise = _ground(style, size, rng)
     mask = np.zeros((size, size), np.uint8)
     for _ in range(rng.integers(1, 4)):
@@ -90,7 +90,7 @@ def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDAr
 
 
 def _ground(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """The ground [3, size, size] of a style and the deviation of its noise."""
+    """Draw the ground [3, size, size] of a style; return also the deviation of its noise."""
     y, x = np.mgrid[:size, :size] / size
     if style == "paper":
         pattern, noise = 0.1 * np.sin(6 * (x * rng.random() + y * rng.random())), 0.03
@@ -111,14 +111,14 @@ def _ground(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, fl
 
 
 def _colour(style: str, kind: int, rng: np.random.Generator) -> Floats:
-    """The colour [3] of a shape of class `kind` in a style."""
+    """Draw the colour [3] of a shape of class `kind` in a style."""
     shift, saturation, value = _PAINTS[style]
     hue = (kind - 1) / (len(_NAMES) - 1) + shift + rng.uniform(-0.13, 0.13)
     return np.array(hsv_to_rgb(hue % 1, saturation, value * rng.uniform(0.8, 1)))
 
 
 def _outline(name: str, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """The pixels [size, size] inside a shape of random position, size and rotation."""
+    """Draw the pixels [size, size] inside a shape of random position, size and rotation."""
     radius = rng.uniform(0.18, 0.3)
     centre = rng.uniform(radius, 1 - radius, 2)
     angle = rng.uniform(-0.5, 0.5)
