@@ -151,13 +151,14 @@ class Source(Configurable, ABC):
         Raises:
             UserError: when there are none, or one is wrong.
         """
-        names, listed, domains = self.chosen(root, options)
+        names, listed, domain_names = self.chosen(root, options)
         rows = list(listed)
         if not rows:
             raise UserError(f"data.source={self.name}: {root} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
-            origin = self._split(root, options, rows)
+            origin = self._split(root, options.split, options, rows)
+        domains = domains_of(rows, domain_names)
         encoded = [row.image for row in rows]
         masked = [row.mask for row in rows if row.mask is not None]
 
@@ -169,13 +170,15 @@ class Source(Configurable, ABC):
         if masked:
             masks = decode_masks(encoded, masked, where, options, classes=len(names))
             labels = dominant_classes(masks, len(names))
-        return ImageSet(self.name, pixels, labels, names, origin, domains_of(rows, domains), masks)
+        return ImageSet(self.name, pixels, labels, names, origin, domains, masks)
 
-    def _split(self, root: Path, options: ReadOptions, rows: Sequence[Row]) -> NDArray[np.int8]:
+    def _split(
+        self, root: Path, split: str, options: ReadOptions, rows: Sequence[Row]
+    ) -> NDArray[np.int8]:
         """Return the part of each row in the split file, which may list the other classes too."""
         every = rows if options.classes is None else self.listing(root, options).rows
         paths, known = self._paths(root, rows), self._paths(root, every)
-        return splits.origins(splits.find_split_file(root, options.split or ""), paths, known)
+        return splits.origins(splits.find_split_file(root, split), paths, known)
 
     def _paths(self, root: Path, rows: Iterable[Row]) -> list[str]:
         """Return what a split file calls each image."""
