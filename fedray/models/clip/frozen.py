@@ -19,10 +19,11 @@ from fedray.models.clip.vision import VisionTower
 
 __all__ = ["FrozenClip", "load_clip"]
 
-_OPENAI = {
+OPENAI_PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
+"""Mean and standard deviation of each channel, of pixels in [0, 1], in OpenAI's CLIP."""
 
 
 class FrozenClip:
@@ -44,7 +45,7 @@ class FrozenClip:
 
     def __init__(self, source: WeightSource) -> None:
         model = _build(source)
-        preprocessing = {**_OPENAI, **source.preprocessing()}
+        preprocessing = {**OPENAI_PIXELS, **source.preprocessing()}
         freeze(model)
         self.identity = source.identity
         self.scale = float(model.logit_scale.exp())
