@@ -130,17 +130,26 @@ def _replace(folder: Path, make: Callable[[Path], None]) -> None:
     Stamp(time.time(), 0.0).keep(folder)
 
 
+def checksum_of(folder: Path) -> str:
+    """Return the hash that `seal` wrote: equal if content and all files are equal.
+
+    Raises:
+        Damaged: if `meta.json` is missing or not as it was written.
+    """
+    return _hash(_read(folder))
+
+
 @dataclass(frozen=True)
 class Stamp:
     """The times of a folder's last checks, valid until one of its files changes.
 
     Attributes:
         checked: when all files were last found undamaged, in seconds since the epoch.
-        compared: when they were last compared with their source.
+        made: when they were last made from their source.
     """
 
     checked: float
-    compared: float
+    made: float
 
     @property
     def lasts(self) -> bool:
@@ -151,7 +160,7 @@ class Stamp:
         """Write the stamp into the folder, unless it is read-only."""
         try:
             files = _identities(folder)
-            stamp = {"checked": self.checked, "compared": self.compared, "files": files}
+            stamp = {"checked": self.checked, "made": self.made, "files": files}
             write_json(folder / _STAMP, stamp)
         except OSError:
             return  # the next process checks, too
@@ -163,7 +172,7 @@ def stamp_of(folder: Path) -> Stamp | None:
         kept = _json(folder / _STAMP)
         if kept["files"] != _identities(folder):
             return None
-        return Stamp(float(kept["checked"]), float(kept["compared"]))
+        return Stamp(float(kept["checked"]), float(kept["made"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedray import integrity
-from fedray.data import cache as module
+from fedray import integrity, node_cache
 from fedray.data.cache import cached
 from fedray.data.imageset import Domains, ImageSet
+from fedray.errors import UserError
 from fedray.integrity import Damaged, seal
 
 KEY = "k"
@@ -60,7 +60,7 @@ def checks(monkeypatch) -> list[Path]:
     """The folders of which every byte was read."""
     seen: list[Path] = []
     check = integrity.check
-    monkeypatch.setattr(module, "check", lambda folder: (seen.append(folder), check(folder))[1])
+    monkeypatch.setattr(node_cache, "check", lambda folder: (seen.append(folder), check(folder))[1])
     return seen
 
 
@@ -193,7 +193,7 @@ def test_damage_is_found_said_and_decoded_again(folder, source, caplog, damage, 
     assert same(found, images())
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said.startswith(f"the decoded images in {folder} are damaged: {file} ")
-    assert said.endswith("decoding them again")
+    assert said.endswith("making them again")
     assert "\n" not in said
     assert same(cached(KEY, source), images())
     assert source.decoded == 2
@@ -223,11 +223,11 @@ def test_one_process_checks_for_those_that_start_with_it(folder, source, checks,
         cached(KEY, source)
     assert checks == []  # whoever decoded them knows them
     now = time.time()
-    monkeypatch.setattr(module.time, "time", lambda: now + 3600)
+    monkeypatch.setattr(node_cache.time, "time", lambda: now + 3600)
     for _ in range(3):
         cached(KEY, source)
     assert (checks, source.decoded) == ([folder], 1)
-    monkeypatch.setattr(module.time, "time", lambda: now - 3600)  # the clock was set back
+    monkeypatch.setattr(node_cache.time, "time", lambda: now - 3600)  # the clock was set back
     cached(KEY, source)
     assert checks == [folder] * 2
 
@@ -244,7 +244,7 @@ def test_what_the_file_system_does_not_see_is_found_a_little_later(
 ):
     rot(folder)
     now = time.time()
-    monkeypatch.setattr(module.time, "time", lambda: now + 3600)
+    monkeypatch.setattr(node_cache.time, "time", lambda: now + 3600)
     assert same(cached(KEY, source), images())
     assert source.decoded == 2
     assert "images.npy is not as it was written" in caplog.text
@@ -266,7 +266,7 @@ def test_verifying_finds_a_cache_that_was_rewritten_with_its_checksums(folder, s
     assert not same(cached(KEY, source), images())  # nothing in the folder shows it
     assert same(cached(KEY, source, verified_since=time.time()), images())
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "were not what their files hold (content hash eeeeeeeeeeee, now " in said
+    assert "were not what their source gives (checksum " in said
 
 
 def test_images_are_compared_once_for_all_who_ask_for_the_same_time(folder, source, caplog):
@@ -290,9 +290,9 @@ def test_a_cache_that_can_only_be_read(folder, source, monkeypatch, damaged):
     def refused(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(module, "node_lock", refused)
+    monkeypatch.setattr(node_cache, "node_lock", refused)
     if damaged:
-        with pytest.raises(module.UserError, match=r"cannot be written below .*Permission denied"):
+        with pytest.raises(UserError, match=r"cannot be written below .*Permission denied"):
             cached(KEY, source)
     else:
         assert same(cached(KEY, source), images())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedray.data import cache as module
+from fedray import node_cache
 from fedray.data import load_images
 from fedray.data.cache import cached, source_key
 from fedray.data.imageset import Domains, ImageSet
@@ -114,7 +114,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(cache, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.json, "dump", killed)
+        patch.setattr(node_cache, "seal", killed)
         with pytest.raises(KeyboardInterrupt):
             cached("k", Counted())
     assert not (cache / "images" / "k").exists()
