@@ -10,8 +10,8 @@ import torch
 from fedray.config import Component, load_experiment, read_experiment
 from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice
-from fedray.language.prototypes import cached_text_embeddings
 from fedray.language.styles import class_texts, text_style
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
 GLOVE = """, 9 9 9

@@ -22,7 +22,7 @@ from fedray.config import (
     validate,
 )
 from fedray.language.encoders import encoder_choice
-from fedray.language.encoders.bert import WordPieceChoice
+from fedray.language.encoders.bert import BertTextChoice
 
 FOLDER = Path(__file__).parent
 EXECUTION = ("held_out", "workers", "threads", "gpus")
@@ -72,17 +72,17 @@ class TextSpec(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> TextSpec:
-        if not isinstance(encoder_choice(self.teacher, "text.teacher"), WordPieceChoice):
+        if not isinstance(encoder_choice(self.teacher, "text.teacher"), BertTextChoice):
             raise ValueError(f"teacher={self.teacher.name} has no word pieces; use minilm or bert")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} is no multiple of heads={self.heads}")
         return self
 
     @property
-    def teacher_choice(self) -> WordPieceChoice[Any]:
+    def teacher_choice(self) -> BertTextChoice[Any]:
         """The teacher, before its weights are loaded."""
         choice = encoder_choice(self.teacher, "text.teacher")
-        assert isinstance(choice, WordPieceChoice)
+        assert isinstance(choice, BertTextChoice)
         return choice
 
 

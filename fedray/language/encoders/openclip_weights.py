@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedray.errors import UserError, nearest
-from fedray.files import cache_folder
-from fedray.integrity import check_or_make
 from fedray.language.encoders.weights import digest, unreachable
+from fedray.node_cache import Arrays, kept_arrays
 
 _CONFIG = "open_clip_config.json"
 _WEIGHTS = (
@@ -330,15 +329,12 @@ def _mappable(path: Path) -> Path:
         return path
     from safetensors.torch import save_file
 
-    folder = cache_folder() / "weights" / digest([path])
-
-    def write(inside: Path) -> None:
+    def write(arrays: Arrays) -> None:
         tensors = _tensors(path, "")
         whole = {name: tensor.float().contiguous() for name, tensor in tensors.items()}
-        save_file(whole, inside / _COPY)
+        save_file(whole, arrays.folder / _COPY)
 
-    check_or_make(folder, "converted weights", write)
-    return folder / _COPY
+    return kept_arrays("weights", digest([path]), "converted weights", write).folder / _COPY
 
 
 def _tensors(path: Path, part: str) -> dict[str, Tensor]:
