@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedray.errors import UserError
 from fedray.files import write_json
-from fedray.language.descriptions import canonical_name, check_entry, find_descriptions
+from fedray.language.descriptions import canonical_name, find_descriptions, read_descriptions
 from fedray.language.encoders import TextEncoder, Tokens
 from fedray.streams import Streams
 from tools.small_clip.spec import FOLDER, Spec
@@ -137,9 +137,7 @@ def _sentences(files: Iterable[str]) -> list[str]:
     """Return short and fine-grained descriptions of all classes of some files."""
     found: list[str] = []
     for name in files:
-        path = find_descriptions(name)
-        for label, entry in json.loads(path.read_text(encoding="utf-8")).items():
-            texts = check_entry(label, entry, f"text.descriptions: {path}")
+        for label, texts in read_descriptions(find_descriptions(name)).items():
             found += [canonical_name(label), *filter(None, [texts.short]), *texts.fine]
     return list(dict.fromkeys(found))
 
