@@ -50,7 +50,7 @@ LAYERS = [
     ["checkpoint", "saved_models"],
     ["tracking"],
     ["runtime"],
-    ["report", "sweep", "pretrain", "trained"],
+    ["report", "sweep", "trained"],
     ["tables"],
     ["api"],
     ["cli", "run", "table", "__main__"],

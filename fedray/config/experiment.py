@@ -151,11 +151,13 @@ class ModelConfig(Frozen):
 
     group: str = "digits"
     """A model group: client i gets the (i mod X)-th of its X architectures."""
-    feature_dim: int = Field(384, ge=2, le=8192)
-    """d, the width of features and prototypes; FedTSP needs the text encoder's width."""
+    feature_dim: int | None = Field(None, ge=2, le=8192)
+    """d, the width of features and prototypes; None: the text encoder's width for methods that
+    align features with texts, else the models' own, which must be one."""
     projector: int | None = Field(None, ge=1, le=65_536)
     """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
-    None: the backbone's output, averaged or repeated to d."""
+    None: the backbone's output, averaged or repeated to d where its own width is another, which a
+    line in the log says."""
     clip: Annotated[Component, named("openclip")] = Component(name="small")
     """The frozen CLIP of prompt methods, which have no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""

@@ -38,7 +38,7 @@ from fedray.federation import Plan
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
-from fedray.runtime.models import ModelProvider, model_provider
+from fedray.runtime.models import ModelProvider, feature_width, model_provider
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
@@ -113,7 +113,7 @@ class Assembly:
         )
         return Setting(
             class_names=self.data.class_names,
-            feature_dim=e.model.feature_dim,
+            feature_dim=feature_width(e, self.data.images),
             rounds=e.rounds,
             clients=e.data.clients,
             training=training,

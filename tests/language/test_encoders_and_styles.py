@@ -15,8 +15,8 @@ from fedray.errors import UserError
 from fedray.language.descriptions import Descriptions, display_name
 from fedray.language.encoders import TextEncoder, encoder_choice, encoders
 from fedray.language.encoders.controls import RandomEncoder
-from fedray.language.prototypes import cached_text_embeddings
 from fedray.language.styles import TextStyle, class_texts, styles, text_style
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.registry import HOMES, parameters_of, registry, summary_of
 
 KINDS = {"text encoder": encoders, "text style": styles}

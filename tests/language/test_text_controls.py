@@ -6,7 +6,7 @@ import torch
 from fedray.config import Component, load_experiment
 from fedray.errors import UserError
 from fedray.language.encoders import Tokens, encoder_choice
-from fedray.language.prototypes import cached_text_embeddings
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
 CPU = torch.device("cpu")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedray.config import Component, Frozen, parameters
 from fedray.errors import UserError
 from fedray.registry import Registry
+
+if TYPE_CHECKING:
+    from fedray.language.encoders.bert_blocks import TowerPart
 
 _log = logging.getLogger(__name__)
 
@@ -96,30 +99,6 @@ class Tokens:
     def columns(mask: Tensor) -> Tensor:
         """How many positions reach to each text's last: [T, n] gives [T]."""
         return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
-
-
-class TowerPart(NamedTuple):
-    """The last blocks of a BERT, with what they start from.
-
-    Attributes:
-        tensors: their weights by transformers' names ("encoder.layer.11.output.dense.bias"); of a
-            whole tower the embeddings' too, of words only those that occur in the texts.
-        start: outputs of the blocks below [T, n, w]; of a whole tower positions in the words, int64
-            [T, n].
-        mask: [T, n], bool; True where a position belongs to its text.
-        heads: of the attention.
-        eps: of layer norms.
-        activation: transformers' name of the activation.
-        mean: whether texts are read as the mean over their positions.
-    """
-
-    tensors: Mapping[str, Tensor]
-    start: Tensor
-    mask: Tensor
-    heads: int
-    eps: float
-    activation: str
-    mean: bool
 
 
 class TextEncoder(ABC):
