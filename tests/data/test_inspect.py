@@ -191,7 +191,9 @@ def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):
     info = RunFolder(folder).read().info
     assert info.config["data"]["clients"] == 3
 
-    with pytest.raises(UserError, match="number 1 is empty or no text"):
+    with pytest.raises(
+        UserError, match=r"Fine-grained Descriptions\.0: string should have at least 1"
+    ):
         load_descriptions(str(texts), tuple(COLOURS))
     filled = json.loads(texts.read_text())
     for entry in filled.values():
