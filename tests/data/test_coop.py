@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from image_files import write_aircraft
 from PIL import Image
 
 from fedray.config import Component, DataConfig, load_experiment, parse_assignments, read_experiment
@@ -65,19 +66,10 @@ def test_the_split_file_says_labels_names_and_splits(tmp_path, name):
     assert images.shape == (3, 6, 6)
 
 
-def write_aircraft(tmp_path):
-    root = tmp_path / "fgvc_aircraft"
-    root.mkdir()
-    (root / "variants.txt").write_text("707-320\nCessna 172\n")
-    for i, part in enumerate(("train", "val", "test")):
-        (root / f"images_variant_{part}.txt").write_text(f"00{i} Cessna 172\n01{i} 707-320\n")
-        save_image(root / f"images/00{i}.jpg", 50 * i)
-        save_image(root / f"images/01{i}.jpg", 50 * i + 20)
-    return root
-
-
 def test_aircraft_has_the_official_lists(tmp_path):
-    images = load_images("coop", write_aircraft(tmp_path), ReadOptions(image_size=6))
+    images = load_images(
+        "coop", write_aircraft(tmp_path / "fgvc_aircraft"), ReadOptions(image_size=6)
+    )
     assert images.class_names == ("707-320", "Cessna 172")
     assert images.labels.tolist() == [1, 0] * 3
     assert images.origin.tolist() == [TRAIN, TRAIN, VALIDATION, VALIDATION, TEST, TEST]
@@ -157,7 +149,7 @@ def test_missing_aircraft_says_where_it_comes_from(tmp_path):
     match = r"images_variant_train.txt is not there; get FGVCAircraft from .*2013b.tar.gz"
     with pytest.raises(UserError, match=match):
         load_images("coop", tmp_path / "fgvc_aircraft")
-    root = write_aircraft(tmp_path)
+    root = write_aircraft(tmp_path / "fgvc_aircraft")
     (root / "images_variant_val.txt").unlink()
     with pytest.raises(UserError, match=r"images_variant_val.txt is not there; get FGVCAircraft"):
         load_images("coop", root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -17,6 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from image_files import (
+    described,
+    encode,
+    structs,
+    write_aircraft,
+    write_fashion_mnist,
+    write_names,
+    write_table,
+)
 from PIL import Image
 
 from fedray.data import ReadOptions, load_images
@@ -25,11 +33,8 @@ from fedray.errors import UserError
 
 
 def encoded(kind="PNG", mode="RGB", size=(8, 8), **options) -> bytes:
-    width, height = size
-    values = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(values).convert(mode).save(buffer, kind, **options)
-    return buffer.getvalue()
+    values = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return encode(Image.fromarray(values).convert(mode), kind, **options)
 
 
 PNG = encoded()
@@ -39,17 +44,13 @@ NOT_UTF8 = b'{"class_names": ["caf\xe9", "dog"]}'
 
 
 def parquet(root: Path) -> None:
-    info = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
     for split in ("train", "test"):
-        table(root / f"{split}-0.parquet", metadata={"huggingface": json.dumps(info)})
+        table(root / f"{split}-0.parquet", metadata=described(["cat", "dog"]))
 
 
 def table(path: Path, images=None, labels=(0, 1, 0), metadata=None, **columns) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if images is None:
-        images = [{"bytes": PNG, "path": f"{i}.png"} for i in range(len(labels))]
-    made = pa.table({"image": images, "label": pa.array(labels), **columns})
-    pq.write_table(made.replace_schema_metadata(metadata), path, write_page_checksum=True)
+    images = structs([PNG] * len(labels)) if images is None else images
+    write_table(path, {"image": images, "label": pa.array(labels), **columns}, metadata)
 
 
 def image_folder(root: Path) -> None:
@@ -81,28 +82,6 @@ def coop(root: Path) -> None:
             (root / "images" / f"{name}{i}.png").write_bytes(PNG)
             split[part].append([f"{name}{i}.png", label, name])
     (root / "split_zhou_OxfordPets.json").write_text(json.dumps(split))
-
-
-def aircraft(root: Path) -> None:
-    (root / "images").mkdir(parents=True)
-    (root / "variants.txt").write_text("707-320\nCessna 172\n")
-    for i, part in enumerate(("train", "val", "test")):
-        for j in range(2):
-            (root / "images" / f"{i}{j}.jpg").write_bytes(encoded("JPEG"))
-        lines = f"{i}0 707-320\n{i}1 Cessna 172\n"
-        (root / f"images_variant_{part}.txt").write_text(lines)
-
-
-def fashion_mnist(root: Path) -> None:
-    raw = root / "FashionMNIST" / "raw"
-    raw.mkdir(parents=True)
-    for prefix, count in (("train", 4), ("t10k", 2)):
-        (raw / f"{prefix}-images-idx3-ubyte").write_bytes(
-            struct.pack(">IIII", 2051, count, 28, 28) + bytes(count * 784)
-        )
-        (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(
-            struct.pack(">II", 2049, count) + bytes(range(count))
-        )
 
 
 # --- damages -------------------------------------------------------------------------------------
@@ -176,7 +155,7 @@ def rows(**columns) -> Damage:
     """Training rows like these; class names are known."""
 
     def damage(root: Path) -> None:
-        (root / "dataset_info.json").write_text('{"class_names": ["cat", "dog"]}')
+        write_names(root)
         table(root / "train-0.parquet", **columns)
 
     return damage
@@ -186,7 +165,7 @@ def repeated_column(root: Path) -> None:
     images = pa.array([{"bytes": PNG, "path": None}])
     schema = pa.schema([("image", images.type), ("label", pa.int64()), ("label", pa.int64())])
     pq.write_table(pa.Table.from_arrays([images, [0], [1]], schema=schema), root / "a.parquet")
-    (root / "dataset_info.json").write_text('{"class_names": ["cat", "dog"]}')
+    write_names(root)
 
 
 def nothing_but_a_table_without_rows(root: Path) -> None:
@@ -284,12 +263,7 @@ PARQUET = [
         "the classes 0 and 1 are both called 'a'",
     ),
     (
-        lambda root: table(
-            root / "more.parquet",
-            metadata={
-                "huggingface": '{"info": {"features": {"label": {"names": ["dog", "cat"]}}}}'
-            },
-        ),
+        lambda root: table(root / "more.parquet", metadata=described(["dog", "cat"])),
         "disagree on the class names",
     ),
     *[
@@ -437,8 +411,8 @@ CASES = [
         ("domain_folder", domain_folder, [(lambda r, d=d: d(r / "amazon"), m) for d, m in IMAGES]),
         ("mask_folder", mask_folder, MASKS),
         ("coop", coop, COOP),
-        ("coop", aircraft, AIRCRAFT),
-        ("torchvision_fashion_mnist", fashion_mnist, TORCHVISION),
+        ("coop", write_aircraft, AIRCRAFT),
+        ("torchvision_fashion_mnist", write_fashion_mnist, TORCHVISION),
     )
     for damage, match in damages
 ]
@@ -463,11 +437,11 @@ def test_a_damaged_source_is_one_sentence(tmp_path, cache, source, make, damage,
 
 
 @pytest.mark.parametrize(
-    "make", [parquet, image_folder, domain_folder, mask_folder, coop, aircraft]
+    "make", [parquet, image_folder, domain_folder, mask_folder, coop, write_aircraft]
 )
 def test_the_same_sets_without_damage_are_read(tmp_path, make):
     make(tmp_path / "root")
-    name = "coop" if make is aircraft else make.__name__
+    name = "coop" if make is write_aircraft else make.__name__
     images = load_images(name, tmp_path / "root")
     assert images.shape == (3, 8, 8)
     assert set(images.labels.tolist()) <= {0, 1}

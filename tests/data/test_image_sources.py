@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock, Timeout
+from image_files import (
+    described,
+    encode,
+    filled,
+    structs,
+    write_fashion_mnist,
+    write_names,
+    write_table,
+)
 from PIL import Image
 
 from fedray.data import ReadOptions, load_images
@@ -21,42 +28,15 @@ from fedray.data.sources import Source, official_split, sources
 from fedray.errors import UserError
 
 
-def filled(value, size=(6, 6), mode="RGB"):
-    """One plain image of (width, height)."""
-    width, height = size
-    shape = (height, width, 3) if mode == "RGB" else (height, width)
-    return Image.fromarray(np.full(shape, value, np.uint8))
-
-
-def png(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def write_parquet(path, images, labels, *, names=None, domain=None, image="image", label="label"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        image: [{"bytes": one, "path": f"{i}.png"} for i, one in enumerate(images)],
-        label: labels,
-    }
+    columns = {image: structs(images), label: labels}
     if domain is not None:
         columns["domain"] = domain
-    table = pa.table(columns)
-    if names is not None:
-        features = {label: {"names": names, "_type": "ClassLabel"}}
-        text = json.dumps({"info": {"features": features}})
-        table = table.replace_schema_metadata({"huggingface": text})
-    pq.write_table(table, path)
-
-
-def write_names(root, names=("cat", "dog")):
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "dataset_info.json").write_text(json.dumps({"class_names": list(names)}))
+    write_table(path, columns, described(names, label) if names else None)
 
 
 def two(values=(10, 20), **kwargs):
-    return [png(filled(value, **kwargs)) for value in values]
+    return [encode(filled(value, **kwargs)) for value in values]
 
 
 def test_names():
@@ -110,7 +90,7 @@ def test_digits_resized():
 def test_shorter_side_then_centre_crop():
     wide = np.zeros((10, 30, 3), np.uint8)
     wide[:, 10:20] = 200  # the middle third
-    made = decode([png(Image.fromarray(wide))], str, ReadOptions(image_size=10))
+    made = decode([encode(Image.fromarray(wide))], str, ReadOptions(image_size=10))
     assert made.shape == (1, 3, 10, 10)
     assert (made == 200).all()
     tall = decode(
@@ -122,12 +102,12 @@ def test_shorter_side_then_centre_crop():
 
 def test_enlarging_is_bilinear():
     image = Image.fromarray(np.array([[0, 100], [0, 100]], np.uint8))
-    made = decode([png(image)], str, ReadOptions(image_size=4))
+    made = decode([encode(image)], str, ReadOptions(image_size=4))
     assert np.array_equal(made[0, 0], np.asarray(image.resize((4, 4), Image.Resampling.BILINEAR)))
 
 
 def test_channels_follow_the_images():
-    grey, colour = png(filled(9, mode="L")), png(filled(9))
+    grey, colour = encode(filled(9, mode="L")), encode(filled(9))
     assert decode([grey, grey], str, ReadOptions()).shape[1] == 1
     assert decode([colour, grey], str, ReadOptions()).shape[1] == 3
     assert decode([grey] * 70 + [colour], str, ReadOptions()).shape[1] == 3
@@ -142,7 +122,7 @@ def test_many_large_images_keep_their_order():
 
 
 def test_what_cannot_be_decoded_is_named():
-    good = png(filled(1))
+    good = encode(filled(1))
 
     def where(i):
         return f"file.parquet, row {i}"
@@ -151,12 +131,12 @@ def test_what_cannot_be_decoded_is_named():
         decode([good, b"nonsense"], where, ReadOptions())
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     with pytest.raises(UserError, match=r"file.parquet, row 0 cannot be decoded"):
-        decode([png(Image.fromarray(noise))[:6000]], where, ReadOptions())
-    deep = png(Image.fromarray(np.full((6, 6), 40_000, np.uint16)))
+        decode([encode(Image.fromarray(noise))[:6000]], where, ReadOptions())
+    deep = encode(Image.fromarray(np.full((6, 6), 40_000, np.uint16)))
     with pytest.raises(UserError, match="row 1 has pixels of mode I;16, more than 8 bits"):
         decode([good, deep], where, ReadOptions())
     with pytest.raises(UserError, match=r"row 1 is 8x6, the first is 6x6; set data.image_size"):
-        decode([good, png(filled(1, (8, 6)))], where, ReadOptions())
+        decode([good, encode(filled(1, (8, 6)))], where, ReadOptions())
 
 
 # --- parquet -------------------------------------------------------------------------------------
@@ -165,7 +145,7 @@ def test_what_cannot_be_decoded_is_named():
 def test_parquet_round_trip(tmp_path):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (7, 6, 5, 3), dtype=np.uint8)
-    encoded = [png(Image.fromarray(one)) for one in pixels]
+    encoded = [encode(Image.fromarray(one)) for one in pixels]
     write_parquet(tmp_path / "test-00000-of-00001.parquet", encoded[4:], [1, 1, 0])
     write_parquet(tmp_path / "train-00000-of-00001.parquet", encoded[:4], [0, 1, 0, 1])
     write_names(tmp_path)
@@ -237,7 +217,7 @@ def test_wrong_folders(tmp_path):
 
 
 def test_sizes_that_differ_need_image_size(tmp_path):
-    encoded = [png(filled(1, (6, 9))), png(filled(2, (12, 8)))]
+    encoded = [encode(filled(1, (6, 9))), encode(filled(2, (12, 8)))]
     write_parquet(tmp_path / "train.parquet", encoded, [0, 1])
     write_names(tmp_path)
     with pytest.raises(UserError, match=r"train.parquet, row 1 is 12x8, .*set data.image_size"):
@@ -320,7 +300,7 @@ def test_a_split_needs_unique_paths_of_images(tmp_path):
     write_parquet(tmp_path / "test.parquet", two(), [0, 1])
     with pytest.raises(UserError, match=r"2 images of the data have the path '0.png'"):
         load_images("parquet", tmp_path, ReadOptions(split="split.json"))
-    for image in (pa.array([png(filled(1))]), pa.array([{"bytes": png(filled(1))}])):
+    for image in (pa.array([encode(filled(1))]), pa.array([{"bytes": encode(filled(1))}])):
         pq.write_table(pa.table({"image": image, "label": [0]}), tmp_path / "test.parquet")
         with pytest.raises(UserError, match=r"test.parquet, row 0 of data.source=parquet has none"):
             load_images("parquet", tmp_path, ReadOptions(split="split.json"))
@@ -416,21 +396,9 @@ def test_torchvision_does_not_download_unasked(tmp_path, name, folder):
         load_images(name)
 
 
-def write_fashion_mnist(root: Path, counts=(3, 2)):
-    raw = root / "FashionMNIST" / "raw"
-    raw.mkdir(parents=True)
-    for split, count in zip(("train", "t10k"), counts, strict=True):
-        pixels = np.full((count, 28, 28), count, np.uint8)
-        head = struct.pack(">IIII", 0x803, count, 28, 28)
-        (raw / f"{split}-images-idx3-ubyte").write_bytes(head + pixels.tobytes())
-        labels = np.arange(count, dtype=np.uint8)
-        head = struct.pack(">II", 0x801, count)
-        (raw / f"{split}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
-
-
 @pytest.mark.slow
 def test_torchvision_fashion_mnist(tmp_path):
-    write_fashion_mnist(tmp_path)
+    write_fashion_mnist(tmp_path, (3, 2))
     images = load_images("torchvision_fashion_mnist", tmp_path)
     assert images.images.shape == (5, 1, 28, 28)
     assert images.images[:, 0, 0, 0].tolist() == [3, 3, 3, 2, 2]

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from image_files import structs, write_names, write_table
 from PIL import Image
 
 from fedray.__main__ import main
@@ -43,12 +42,10 @@ def flowers(tmp_path) -> Path:
 def as_parquet(flowers: Path, folder: Path, **columns: list[object]) -> list[int]:
     """Write a folder of classes as a parquet file with further columns, and return its labels."""
     rows = sorted(flowers.glob("*/*.png"))
-    encoded = [{"bytes": path.read_bytes(), "path": path.name} for path in rows]
     labels = [sorted(COLOURS).index(path.parent.name) for path in rows]
-    folder.mkdir()
-    table = pa.table({"image": encoded, "label": labels, **columns})
-    pq.write_table(table, folder / "train-0.parquet")
-    (folder / "dataset_info.json").write_text(json.dumps({"class_names": sorted(COLOURS)}))
+    images = structs([path.read_bytes() for path in rows])
+    write_table(folder / "train-0.parquet", {"image": images, "label": labels, **columns})
+    write_names(folder, sorted(COLOURS))
     return labels
 
 
