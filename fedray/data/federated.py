@@ -201,7 +201,6 @@ def local_split(
     *,
     test_fraction: float = 0.25,
     owner: str = "a client",
-    key: str = "data.test_fraction",
 ) -> tuple[Indices, Indices]:
     """Split one client's images at random, not stratified (FedTSP: 75 % and 25 %).
 
@@ -212,7 +211,6 @@ def local_split(
         rng: random stream.
         test_fraction: share of the test part, between 0 and 1.
         owner: whose images they are, for the message.
-        key: the key that gives `test_fraction`, for the message.
 
     Returns:
         Training and test indices, both sorted.
@@ -224,9 +222,9 @@ def local_split(
     held = math.ceil(round(n * test_fraction, 6))
     if not 0 < held < n:
         raise UserError(
-            f"{owner} has {n} image{'s' * (n != 1)}, of which {key}={test_fraction:g} "
-            f"takes {held} {'for its test' if key == 'data.test_fraction' else 'away'}; both parts "
-            f"need one: lower data.clients, raise data.partition.min_samples or change {key}"
+            f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
+            f"{test_fraction:g} takes {held} for its test; both parts need one: lower "
+            "data.clients, raise data.partition.min_samples or change data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -261,7 +259,9 @@ def federate(
     if isinstance(partition, FewShotProtocol):
         _refuse_thinning(partition, keys)
         pools = selection.pools()
-        data = _few_shot(images, partition, pools, keys.clients, rng_for("partition"))
+        labels, rng = np.asarray(images.labels), rng_for("partition")
+        train, validation, test = partition.splits(labels, pools, keys.clients, rng)
+        data = FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
         return with_every_domain(data, pools.test) if keys.every_domain else data
     base = base_classes(len(images.class_names)) if keys.novel else None
     chosen = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
@@ -335,17 +335,6 @@ def _refuse_thinning(protocol: FewShotProtocol, keys: DataConfig) -> None:
             f"data.{key} thins out what is partitioned, but data.partition={protocol.name} draws "
             f"few images for each client itself; leave data.{key} out"
         )
-
-
-def _few_shot(
-    images: ImageSet,
-    protocol: FewShotProtocol,
-    pools: Pools,
-    clients: int,
-    rng: np.random.Generator,
-) -> FederatedData:
-    train, validation, test = protocol.splits(np.asarray(images.labels), pools, clients, rng)
-    return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
 
 
 def _thinned(labels: Indices, chosen: Indices, keys: DataConfig, rng_for: StreamFor) -> Indices:
