@@ -32,8 +32,10 @@ class Maker:
         self.made += 1
         random = np.random.default_rng(0)
         shape = (90, 3, 40, 40)
-        making.allocate("pixels", (4, 4), "u1")[:] = 0  # given up, as when an image has colour
+        given_up = making.allocate("pixels", (4, 4), "u1")  # as when an image has colour
+        given_up[:] = 7
         making.allocate("pixels", shape, "u1")[:] = random.integers(1, 256, shape, np.uint8)
+        assert (given_up == 7).all(), "still mapped"
         making.save("labels", np.arange(90) % 3)
         making.content = {"names": ["cat", "dog", "eel"]}
 
@@ -333,6 +335,18 @@ def test_one_process_checks_for_those_that_start_with_it(folder, make, checks, m
     monkeypatch.setattr(time, "time", lambda: now - 3600)  # the clock was set back
     kept(make)
     assert checks == [folder] * 2
+
+
+def test_arrays_that_change_while_they_are_mapped_are_checked(folder, make, checks, monkeypatch):
+    read_meta = integrity.read_meta
+
+    def meddled(folder: Path):
+        (folder / "pixels.npy").touch()
+        return read_meta(folder)
+
+    monkeypatch.setattr(node_cache, "read_meta", meddled)
+    kept(make)
+    assert (checks, make.made) == ([folder], 1)
 
 
 def rot(folder: Path) -> None:
