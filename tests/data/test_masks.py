@@ -75,6 +75,7 @@ def test_every_style_has_every_shape_and_a_look_of_its_own():
     assert shapes.shape == (3, 32, 32)
     assert shapes.class_names == ("background", "circle", "square", "triangle", "cross")
     assert set(shapes.labels.tolist()) == {1, 2, 3, 4}
+    assert shapes.domains.names == ("paper", "night", "stripes", "chessboard")
     grounds = []
     for domain in range(4):
         in_domain = shapes.domains.ids == domain
@@ -132,6 +133,14 @@ def test_a_folder_of_images_with_masks(tmp_path):
     expected = [[[2, 2], [0, 1]], [[0, 0], [0, 0]], [[0, 0], [0, 2]], [[0, 1], [1, 2]]]
     assert found.masks.tolist() == expected
     assert np.array_equal(found.images[:, 0], 10 * found.masks)
+
+
+def test_an_edited_mask_is_read_anew(tmp_path):
+    write(tmp_path / "a/train", "x", [[0, 1], [1, 2]])
+    names(tmp_path)
+    load_images("mask_folder", tmp_path)
+    Image.new("L", (2, 2), 2).save(tmp_path / "a/train/masks/x.png")
+    assert load_images("mask_folder", tmp_path).masks.tolist() == [[[2, 2], [2, 2]]]
 
 
 def test_masks_are_scaled_with_their_images_but_stay_ids(tmp_path):

@@ -135,10 +135,11 @@ class Source(Configurable, ABC):
         Raises:
             UserError: when there is no class of a name, or a name cannot be that of a class.
         """
-        where = f"data.source={self.name}: {root}"
         listing = self.listing(root, options)
-        check_names(listing.class_names, where)
-        return listing if options.classes is None else only_classes(listing, options.classes, where)
+        check_names(listing.class_names, f"data.source={self.name}: {root}")
+        if options.classes is None:
+            return listing
+        return only_classes(listing, options.classes, f"data.source={self.name} ({root})")
 
     def read(self, root: Path, options: ReadOptions, allocate: Allocate = in_memory) -> ImageSet:
         """Decode the rows of the classes that are asked for.
