@@ -113,7 +113,9 @@ def test_an_open_width_is_the_features():
     assert load_experiment(experiment.tree()).text == experiment.text
     wide = load_experiment({"text": {"encoder": {"name": "random", "dim": 32}}})
     assert wide.text.encoder.params["dim"] == 32
-    assert load_experiment({"text": {"encoder": "orthogonal"}}).text.encoder.params["dim"] == 384
+    unset = load_experiment({"text": {"encoder": "orthogonal"}}).text.encoder
+    assert unset.params["dim"] is None
+    assert encoder_choice(unset).width() == 384
 
 
 def test_what_cannot_run_is_refused_before_any_weights_are_loaded(tiny_bert):

@@ -24,7 +24,7 @@ class ControlParams(Frozen):
     """Width and seed of vectors without language."""
 
     dim: int | None = Field(None, ge=2, le=8192)
-    """Width of the vectors; None: that of the features, model.feature_dim."""
+    """Width of the vectors; None: model.feature_dim, or 384 if that is not set."""
     seed: Seed = 0
     """What the numbers are drawn from."""
     per: Literal["text", "class"] = "text"
