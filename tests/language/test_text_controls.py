@@ -5,7 +5,7 @@ import torch
 
 from fedray.config import Component, load_experiment
 from fedray.errors import UserError
-from fedray.language.encoders import Tokens, encoder_choice
+from fedray.language.encoders import encoder_choice
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
@@ -64,20 +64,6 @@ def test_too_many_texts_for_orthogonal():
     encoder = choose("orthogonal", dim=3).build()
     with pytest.raises(UserError, match=r"3 directions for 4 texts; set text\.encoder\.dim=4"):
         encoder.features("abcd")
-
-
-def test_controls_have_no_tokens():
-    assert not choose("random").promptable
-    encoder = choose("random").build()
-    tokens = Tokens(torch.zeros(1, 1).long(), torch.ones(1, 1).bool(), torch.zeros(1).long())
-    for ask in (
-        lambda: encoder.token_width,
-        lambda: encoder.tokenize(["cat"]),
-        lambda: encoder.embed(tokens),
-        lambda: encoder.encode(torch.zeros(1, 1, 1), tokens),
-    ):
-        with pytest.raises(UserError, match=r"random reads no tokens.*prompt_length=0"):
-            ask()
 
 
 def test_uniform_vectors_are_positive_and_alike():
