@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import psutil
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fedray.language.encoders import TextEncoder, Tokens
+from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.base import BATCH
 from fedray.language.prompts import insert_prompts
 
@@ -30,7 +29,7 @@ def class_means(features: Tensor, k: int) -> Tensor:
 
 
 def text_prototypes(
-    encoder: TextEncoder,
+    encoder: TokenEncoder,
     tokens: Tokens,
     embeddings: Tensor,
     prompts: Tensor,
@@ -87,19 +86,16 @@ def text_prototypes(
     return class_means(features[again], k)
 
 
-def activations(encoder: TextEncoder, tokens: Tokens) -> float:
-    """Return the bytes that a pass over texts keeps for its gradients; infinite if unknown."""
-    per_token = encoder.kept_bytes
-    if per_token is None:
-        return math.inf
-    return float(per_token * int(tokens.columns(tokens.mask).sum()))
+def activations(encoder: TokenEncoder, tokens: Tokens) -> float:
+    """Return about how many bytes a pass over texts keeps for its gradients."""
+    return float(encoder.kept_bytes * int(tokens.columns(tokens.mask).sum()))
 
 
 def _learns(prompts: Tensor) -> bool:
     return prompts.requires_grad and torch.is_grad_enabled()
 
 
-def _remembered(encoder: TextEncoder, tokens: Tokens, batches: Sequence[Tensor]) -> int:
+def _remembered(encoder: TokenEncoder, tokens: Tokens, batches: Sequence[Tensor]) -> int:
     """Return of how many batches the activations are kept: always of a single one."""
     most = room(ACTIVATIONS_KEPT, tokens.ids.device)
     sums = itertools.accumulate(activations(encoder, tokens[batch]) for batch in batches)
@@ -118,7 +114,7 @@ def _free(device: torch.device) -> float:
     return float(psutil.virtual_memory().available)
 
 
-def _recomputed(encoder: TextEncoder, inserted: Tensor, tokens: Tokens) -> Tensor:
+def _recomputed(encoder: TokenEncoder, inserted: Tensor, tokens: Tokens) -> Tensor:
     """Run `encode`, and again in the backward pass; a frozen encoder has no dropout draws."""
     output: Tensor = checkpoint(
         encoder.encode, inserted, tokens, use_reentrant=False, preserve_rng_state=False

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.language.encoders import EncoderChoice, TextEncoder, Tokens
+from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
 from fedray.language.encoders.base import warn_cut
 from fedray.node_cache import Arrays, content_key, kept_arrays
 
@@ -44,7 +44,9 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
     return torch.from_numpy(np.array(kept.arrays["features"]))
 
 
-def cached_tokens(choice: EncoderChoice[Any], encoder: TextEncoder, texts: Sequence[str]) -> Tokens:
+def cached_tokens(
+    choice: EncoderChoice[Any], encoder: TokenEncoder, texts: Sequence[str]
+) -> Tokens:
     """Return `encoder.tokenize(texts)` on the CPU; texts that were cut are warned of each time.
 
     They are kept under the encoder's identity (a hash of weights and tokenizer), the versions of

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderChoice, TextEncoder
+from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
 from fedray.language.encoders.bert_blocks import TowerPart
 from fedray.language.passes import Continued, Graph, Pass, Passes, content
 from fedray.language.prototypes import activations, class_means, room, text_prototypes
@@ -87,18 +87,28 @@ class TextTower:
     def encoder(self) -> TextEncoder:
         """The loaded encoder."""
         if self._encoder is None:
-            self._encoder = self.choice.build().to(self.device)
-            if self.choice.promptable:
-                tokens = cached_tokens(self.choice, self._encoder, self.texts)
-                self._tokens = tokens.to(self.device)
+            encoder = self.choice.build().to(self.device)
+            if isinstance(encoder, TokenEncoder):
+                self._tokens = cached_tokens(self.choice, encoder, self.texts).to(self.device)
                 with torch.no_grad():
-                    self._embeddings = self._encoder.embed(self._tokens)
+                    self._embeddings = encoder.embed(self._tokens)
+            self._encoder = encoder
         return self._encoder
+
+    @property
+    def _token_encoder(self) -> TokenEncoder:
+        """The loaded encoder, whose tokens prompts can replace."""
+        if isinstance(self.encoder, TokenEncoder):
+            return self.encoder
+        raise UserError(
+            f"text.encoder={self.encoder_name} reads no tokens, so that there is nothing to put "
+            "prompts into; set algorithm.prompt_length=0, or text.encoder=minilm"
+        )
 
     @property
     def token_width(self) -> int:
         """d', the width of a context token."""
-        return self.encoder.token_width
+        return self._token_encoder.token_width
 
     def frozen_prototypes(self, *, of_unit_length: bool = False) -> Tensor:
         """Return text prototypes [C, d] without prompts (m = 0), computed once and kept on disk.
@@ -147,7 +157,7 @@ class TextTower:
             UserError: if the prompts are longer than the shortest text, or, with `past_text`,
                 than the encoder reads.
         """
-        encoder = self.encoder  # which loads the tokens
+        encoder = self._token_encoder  # which loads the tokens
         tokens, embeddings = self._tokens, self._embeddings
         if classes is not None:
             texts = (
@@ -171,7 +181,10 @@ class TextTower:
         key = content(prompts, asked)
         known = self._passes.find(key)
         if known is None:
-            size, most = activations(self.encoder, self._tokens), room(PASS_KEPT, self.device)
+            size, most = (
+                activations(self._token_encoder, self._tokens),
+                room(PASS_KEPT, self.device),
+            )
             if size > most:
                 with torch.no_grad():
                     known = Pass(self.prototypes(prompts, *asked))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import WORDS
 
 from fedray.config import Component
 from fedray.errors import UserError
 from fedray.language.encoders import encoder_choice
 
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of seven eight small round with long line"
 TEXTS = ["a photo of a seven", "a photo of a small round eight with a long line"]
 
 

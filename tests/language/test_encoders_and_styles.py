@@ -100,7 +100,7 @@ def test_completion_writes_every_parameter_and_is_idempotent(kind, entry):
         ({"name": "bert", "model": "a", "path": "b"}, r"text\.encoder: has both model and path"),
         ({"name": "bert", "bert_compat": True, "pooling": "mean"}, r"reads the first position"),
         ({"name": "openclip", "path": "a", "pretrained": "b"}, r"has both pretrained and path"),
-        ({"name": "openclip", "seed": 1}, r"seed is for text\.encoder\.pretrained=random"),
+        ({"name": "openclip", "seed": 1}, r"text\.encoder: seed is for pretrained=random"),
         ({"name": "vectors"}, r"text\.encoder\.path is missing"),
         (
             {"name": "vectors", "path": None},

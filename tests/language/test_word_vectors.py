@@ -127,7 +127,6 @@ def test_class_names_under_word_vectors(tmp_path):
     texts = class_texts(text_style(Component(name="name")), names)
     tower = TextTower(choice, texts, torch.device("cpu"))
     assert tower.encoder_name == "vectors"
-    assert not choice.promptable
     assert tower.encoder.dim == 2
     assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]
 

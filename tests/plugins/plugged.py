@@ -171,16 +171,16 @@ ENCODER = '''
 import torch
 
 from fedray.config import NoParams
-from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
+from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 
 
-class Letters(TokenlessEncoder):
+class Letters(TextEncoder):
     dim = 26
     identity = "letters:1"
 
     def features(self, texts):
         rows = [[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]
-        return torch.tensor(rows, dtype=torch.float32, device=self._device)
+        return torch.tensor(rows, dtype=torch.float32)
 
 
 @encoders.add
@@ -190,14 +190,13 @@ class LettersChoice(EncoderChoice[NoParams]):
     name = "letters"
     Params = NoParams
     paper = "-"
-    promptable = False
     cached = False
 
     def identity(self):
         return Letters.identity
 
     def build(self):
-        return Letters(self.name)
+        return Letters()
 '''
 
 

@@ -17,7 +17,7 @@ from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
     P,
-    TextEncoder,
+    TokenEncoder,
     Tokens,
     encoders,
     too_long,
@@ -226,7 +226,7 @@ class AlignChoice(BertTextChoice[HubParams]):
         return read_bert(self.folder(), mean=False, align=True)
 
 
-class BertEncoder(TextEncoder):
+class BertEncoder(TokenEncoder):
     """A BERT: word embeddings in, the first position or the mean out.
 
     Prompts replace word embeddings; positions, token types and layer norm are applied once and

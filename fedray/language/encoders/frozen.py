@@ -5,7 +5,7 @@ outputs and for the gradients of the inputs. The arithmetic is that of `F.linear
 it agrees to 1e-6 of the size of the numbers, and equal inputs give equal bits.
 
 oneDNN's operators in torch are private (`torch.ops.mkldnn`): pyproject.toml has an upper bound of
-torch, and `tests/language/test_frozen_linear.py` fails where they change.
+torch, and `tests/runtime/test_private_names.py` names them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
-    TextEncoder,
+    TokenEncoder,
     Tokens,
     as_stored,
     encoders,
@@ -34,7 +34,7 @@ MODEL_DEFAULT = "ViT-B-32-quickgelu"
 _SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
 
 
-class OpenClipText(TextEncoder):
+class OpenClipText(TokenEncoder):
     """open_clip's standard text tower (`TextTransformer`).
 
     Token embeddings, then positions, the transformer, the final layer norm, one position,
@@ -106,8 +106,8 @@ class OpenClipText(TextEncoder):
         replaced it. The last of the usual blocks is computed there alone.
 
         Args:
-            embeddings: see `TextEncoder.encode`.
-            tokens: see `TextEncoder.encode`.
+            embeddings: see `TokenEncoder.encode`.
+            tokens: see `TokenEncoder.encode`.
             deep: prompts [l, d'], which replace positions 1..l at the input of block 1, 2, ...
                 (MaPLe).
         """
@@ -227,14 +227,6 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
             UserError: as `source`.
         """
         return self.source().identity
-
-    def content(self) -> str:
-        """Name the content of the weights, whatever version of open_clip reads them.
-
-        Raises:
-            UserError: as `source`.
-        """
-        return self.source().content
 
     def width(self) -> int:
         """Return the width in the architecture's configuration.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedray.config import Frozen, InputFile
 from fedray.errors import UserError
-from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
+from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 from fedray.language.encoders.weights import digest
 
 _BETWEEN_WORDS = re.compile(r"[\s_/]+")
@@ -34,7 +34,6 @@ class VectorsChoice(EncoderChoice[VectorsParams]):
     name = "vectors"
     Params = VectorsParams
     paper = "Pennington et al., GloVe, EMNLP 2014; Mikolov et al., word2vec, NeurIPS 2013"
-    promptable = False
 
     def file(self) -> Path:
         """Return the file of word vectors.
@@ -75,7 +74,7 @@ class VectorsChoice(EncoderChoice[VectorsParams]):
         return VectorsEncoder(self.file(), self.identity())
 
 
-class VectorsEncoder(TokenlessEncoder):
+class VectorsEncoder(TextEncoder):
     """The mean of the vectors of a text's words.
 
     Words end at blanks, `_` and `/`, without punctuation around them. A word is looked up as it
@@ -92,7 +91,6 @@ class VectorsEncoder(TokenlessEncoder):
     """
 
     def __init__(self, path: Path, identity: str) -> None:
-        super().__init__(VectorsChoice.name)
         self.path, self.identity, self.dim = path, identity, _width(path)
 
     def features(self, texts: Sequence[str]) -> Tensor:
@@ -113,7 +111,7 @@ class VectorsEncoder(TokenlessEncoder):
                 "text.style=name, give other names by text.names, or use another file"
             )
         rows = [torch.stack([v for word in words[t] for v in found[word]]).mean(0) for t in texts]
-        return torch.stack(rows).to(self._device)
+        return torch.stack(rows)
 
     def _read(self, wanted: set[str]) -> dict[str, Tensor]:
         """Read the vectors [d] of those words that the file has; the first of each."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders import TextEncoder, Tokens
+from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import OpenClipText
 
 __all__ = ["PHOTO", "ClassTexts", "insert", "placeholders", "unit", "word_embeddings"]
@@ -135,7 +135,7 @@ def placeholders(length: int) -> str:
     return "X " * length + "{}."
 
 
-def word_embeddings(encoder: TextEncoder, words: str, length: int) -> Tensor:
+def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:
     """The embeddings [length, w] of the first tokens of a text, start token not counted.
 
     Raises:
