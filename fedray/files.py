@@ -14,9 +14,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedray.errors import RunFailed, UserError, named, shown
+from fedray.errors import RunFailed, UserError, named, one_line, shown
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
 """Names of unfinished files of `replace_whole` and `save_models`."""
@@ -119,6 +122,66 @@ def read_text(path: Path, what: str, most: int) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{what} {path} cannot be read: {error}") from None
+
+
+def read_json(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 28) -> Any:
+    """Read a JSON file of a user as a type.
+
+    Args:
+        path: the file.
+        kind: any type that pydantic can validate: list[str], a model, a union.
+        what: the beginning of an error message.
+        expected: what the file should hold, to end an error message.
+        most: bytes; a larger file is refused.
+
+    Raises:
+        UserError: if it cannot be read, is not JSON, or holds something else.
+    """
+    return parse_json(read_text(path, what, most), kind, f"{what} {path}", expected)
+
+
+def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
+    """Return what JSON holds as a type; arguments as of `read_json`.
+
+    Raises:
+        UserError: if it is not JSON, names a key twice, or holds something else.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        content = json.loads(text, object_pairs_hook=_distinct)
+        return TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "json_invalid":  # what `json` lets pass, as half a character
+            raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
+        place = ".".join(_places(content, first))
+        wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
+        more = f", and {len(others)} more" if others else ""
+        raise UserError(
+            f"{where}: {place}{': ' if place else ''}{wrong}{more}; {expected}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not valid JSON: {one_line(error)}; {expected}") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} stands there twice")
+    return found
+
+
+def _places(content: Any, error: ErrorDetails) -> Iterator[str]:
+    """Yield the keys and positions on the way to a mistake, without pydantic's names of types."""
+    for part in error["loc"]:
+        with suppress(LookupError, TypeError):
+            content = content[part]
+            yield str(part)
+    if error["type"] == "missing":
+        yield str(error["loc"][-1])
 
 
 def check_path(text: str) -> str:

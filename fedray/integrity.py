@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import shutil
 import time
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import ENOENT
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedray.files import node_lock, write_json
+from fedray.files import write_json
 
 _META, _STAMP = "meta.json", "checked.json"
 _CHUNK = 1 << 20
 _MOST_THREADS = 8
 _CHECK_LASTS = 600.0
 """Seconds for which one process's check serves the others of its node: the start of a run."""
-_log = logging.getLogger(__name__)
 
 
 class Damaged(Exception):
@@ -79,55 +74,13 @@ def check(folder: Path) -> dict[str, Any]:
     return dict(meta["content"])
 
 
-def check_or_make(folder: Path, what: str, make: Callable[[Path], None]) -> None:
-    """Check a folder, or make it if it is missing or damaged, once per node.
-
-    Args:
-        folder: the folder.
-        what: a word for its content, for messages.
-        make: writes the files into the folder that it is given.
+def checksum_of(folder: Path) -> str:
+    """Return the hash that `seal` wrote: equal if content and all files are equal.
 
     Raises:
-        OSError: if it cannot be written.
+        Damaged: if `meta.json` is missing or not as it was written.
     """
-    if _just_checked(folder):
-        return
-    try:
-        with node_lock(folder):
-            if not _just_checked(folder) and not _found_whole(folder, what):
-                _replace(folder, make)
-    except OSError:
-        if not _found_whole(folder, what):  # it may be whole where nobody may write
-            raise
-
-
-def _just_checked(folder: Path) -> bool:
-    stamp = stamp_of(folder)
-    return stamp is not None and stamp.lasts
-
-
-def _found_whole(folder: Path, what: str) -> bool:
-    """Check a folder and remember the check; warn if it is damaged."""
-    if not folder.exists():
-        return False
-    try:
-        check(folder)
-    except Damaged as damage:
-        _log.warning("the %s in %s are damaged: %s; making them again", what, folder, damage)
-        return False
-    Stamp(time.time(), 0.0).keep(folder)
-    return True
-
-
-def _replace(folder: Path, make: Callable[[Path], None]) -> None:
-    with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
-        made = Path(temporary) / folder.name
-        made.mkdir()
-        make(made)
-        seal(made, {})
-        shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
-    Stamp(time.time(), 0.0).keep(folder)
+    return _hash(_read(folder))
 
 
 @dataclass(frozen=True)
@@ -136,11 +89,11 @@ class Stamp:
 
     Attributes:
         checked: when all files were last found undamaged, in seconds since the epoch.
-        compared: when they were last compared with their source.
+        made: when they were last made from their source.
     """
 
     checked: float
-    compared: float
+    made: float
 
     @property
     def lasts(self) -> bool:
@@ -151,7 +104,7 @@ class Stamp:
         """Write the stamp into the folder, unless it is read-only."""
         try:
             files = _identities(folder)
-            stamp = {"checked": self.checked, "compared": self.compared, "files": files}
+            stamp = {"checked": self.checked, "made": self.made, "files": files}
             write_json(folder / _STAMP, stamp)
         except OSError:
             return  # the next process checks, too
@@ -163,7 +116,7 @@ def stamp_of(folder: Path) -> Stamp | None:
         kept = _json(folder / _STAMP)
         if kept["files"] != _identities(folder):
             return None
-        return Stamp(float(kept["checked"]), float(kept["compared"]))
+        return Stamp(float(kept["checked"]), float(kept["made"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -17,7 +17,7 @@ from tensors import same
 from torch import Tensor
 
 from fedray.core import algorithms
-from fedray.data.decoding import asked_resizing
+from fedray.data import ReadOptions
 from fedray.data.imageset import ImageSet
 from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
@@ -70,16 +70,15 @@ def cache(caches, monkeypatch):
 @pytest.fixture(scope="session", autouse=True)
 def _digits_once() -> Iterator[None]:
     """The digits, whose arrays are read-only, are read once for all tests."""
-    decode, found = Digits.decode, {}
+    read, found = Digits.read, {}
 
-    def once(self: Digits, root: Path, **how: Any) -> ImageSet:
-        key = (*sorted(how.items()), asked_resizing())
-        if key not in found:
-            found[key] = decode(self, root, **how)
-        return found[key]
+    def once(self: Digits, root: Path, options: ReadOptions) -> ImageSet:
+        if options not in found:
+            found[options] = read(self, root, options)
+        return found[options]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Digits, "decode", once)
+        patch.setattr(Digits, "read", once)
         yield
 
 

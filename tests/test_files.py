@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from fedray.errors import UserError
 from fedray.files import (
     cache_folder,
     check_name,
     file_name,
+    parse_json,
+    read_json,
     read_text,
     reserve,
     results_home,
@@ -165,3 +168,49 @@ def test_a_file_that_a_user_gives(tmp_path):
     ]:
         with pytest.raises(UserError, match=wrong):
             read_text(path, "the file", 100)
+
+
+# --- users' JSON -------------------------------------------------------------------------------
+
+
+class Listed(BaseModel, extra="forbid"):
+    names: list[str]
+    labels: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "is not valid JSON: Expecting value"),
+        ("{", "is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "is not valid JSON: maximum recursion depth"),
+        ("1" * 5000, "is not valid JSON: Exceeds the limit"),
+        ("\0" * 64, "is not valid JSON"),
+        ('{"names": [], "names": []}', "is not valid JSON: the key 'names' stands there twice"),
+        ("[1]", ": input should be an object, found [1]"),
+        ("{}", ": names: field required, found {}"),
+        ('{"names": ["a", 1]}', ": names.1: input should be a valid string, found 1"),
+        ('{"names": "ab"}', ": names: input should be a valid array, found 'ab'"),
+        ('{"names": [], "labels": {"a": "2"}}', ": labels.a: input should be a valid integer"),
+        ('{"names": [], "name": 1}', ": name: extra inputs are not permitted, found 1"),
+        ('{"names": [1, 2, 3]}', ": names.0: input should be a valid string, found 1, and 2 more"),
+    ],
+)
+def test_json_that_holds_something_else_is_one_sentence(tmp_path, text, wrong):
+    path = tmp_path / "names.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_json(path, Listed, "text.names: the file", "expected names")
+    said = str(caught.value)
+    assert said.removeprefix(f"text.names: the file {path}").lstrip().startswith(wrong.lstrip())
+    assert said.endswith("; expected names")
+    assert "\n" not in said
+
+
+def test_json_is_read_as_its_type():
+    assert parse_json('{"names": ["a"], "labels": {"a": 1}}', Listed, "here", "") == Listed(
+        names=["a"], labels={"a": 1}
+    )
+    assert parse_json("[[1, 2]]", list[tuple[int, int]], "here", "") == [(1, 2)]
+    with pytest.raises(UserError, match=r"here: 0: input should be .* integer, found '1'"):
+        parse_json('["1"]', list[int], "here", "")

@@ -103,8 +103,8 @@ def check_words(words: Sequence[str]) -> None:
 def said(look: Look, root: Path) -> Iterator[str]:
     """What was found, line by line; what a run would be refused for is not among it."""
     counts, sizes = look.counts, look.sizes
-    total = len(look.labels)
-    domains = sorted({name for name in look.domains if name})
+    total = len(look.rows)
+    domains = sorted({row.domain for row in look.rows if row.domain})
     among = f", {len(domains)} domains ({', '.join(domains[:6])})" if domains else ""
     official = int(counts[:, 1].sum())
     split = f", {official:,} of them the official test" if official else ", no official test"

@@ -117,7 +117,6 @@ WORDS: Mapping[str, Word] = MappingProxyType(
         "generate": Word(
             OWN, "ask a language model for class descriptions", "fedray.language.generate"
         ),
-        "pretrain": Word(OWN, "train a small CLIP", "fedray.pretrain.command"),
         "doctor": Word(
             PROJECT, "what works here, and what to do about what does not", "fedray.cli.doctor"
         ),

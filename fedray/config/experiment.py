@@ -108,7 +108,7 @@ class DataConfig(Frozen):
     """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
     split: PathText | None = None
     """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
-    replaces the official split (parquet, image_folder, coop, torchvision's sets of files)."""
+    replaces the official split (parquet, image_folder, domain_folder, coop)."""
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Use a random subset of this many official test images; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
@@ -151,11 +151,13 @@ class ModelConfig(Frozen):
 
     group: str = "digits"
     """A model group: client i gets the (i mod X)-th of its X architectures."""
-    feature_dim: int = Field(384, ge=2, le=8192)
-    """d, the width of features and prototypes; FedTSP needs the text encoder's width."""
+    feature_dim: int | None = Field(None, ge=2, le=8192)
+    """d, the width of features and prototypes; None: the text encoder's width for methods that
+    align features with texts, else the models' own, which must be one."""
     projector: int | None = Field(None, ge=1, le=65_536)
     """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
-    None: the backbone's output, averaged or repeated to d."""
+    None: the backbone's output, averaged or repeated to d where its own width is another, which a
+    line in the log says."""
     clip: Annotated[Component, named("openclip")] = Component(name="small")
     """The frozen CLIP of prompt methods, which have no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""

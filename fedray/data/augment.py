@@ -15,14 +15,12 @@ from fedray.config import Component, Frozen
 from fedray.data.configurable import Configurable, build
 from fedray.registry import Registry
 
-__all__ = ["NO_AUGMENTATION", "Augmentation", "augmentations", "build_augmentation"]
-
 
 class Augmentation(Configurable, ABC):
-    """What training images go through, anew in every batch; made from its typed parameters."""
+    """A random change of training images, drawn anew in every batch; made from typed parameters."""
 
     paper: ClassVar[str] = "-"
-    """Where it is from."""
+    """The paper it is from."""
     is_identity: ClassVar[bool] = False
     """Whether it changes nothing, so that frozen features of the images may be kept."""
 
@@ -177,7 +175,7 @@ class CropFlipRotate(GeometricAugmentation):
 def _cropped_and_flipped(
     images: Tensor, padding: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Source rows [B, H] and columns [B, W]; the shifts are drawn first, then the flips."""
+    """Return source rows [B, H] and columns [B, W]; shifts are drawn first, then flips."""
     count, _, height, width = images.shape
     device = images.device
     shift = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator).to(device)
@@ -186,7 +184,7 @@ def _cropped_and_flipped(
 
 
 def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Source rows and columns [B, H, W] of images that are turned about their centre."""
+    """Return source rows and columns [B, H, W] of images turned about their centre."""
     count, _, height, width = images.shape
     device = images.device
     unit = torch.rand(count, 1, 1, generator=generator) * 2 - 1
@@ -200,7 +198,7 @@ def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tu
 
 
 def _taken(before: Tensor, places: Tensor) -> Tensor:
-    """Positions [B, n] of an earlier step at the places [B, H, W] of a later one; -1 outside.
+    """Return positions [B, n] of an earlier step at places [B, H, W] of a later one; -1 outside.
 
     What the later step takes from outside the image stays outside, whatever the earlier one did.
     """
@@ -281,7 +279,7 @@ class ResizedCrop(Augmentation):
         return torch.where(fits.any(1, keepdim=True), chosen, self._middle(height, width))
 
     def _middle(self, height: int, width: int) -> Tensor:
-        """The box of the fallback, int64 [4]."""
+        """Return the box of the fallback, int64 [4]."""
         most = self.params.ratio_max
         rows, columns = min(height, round(width * most)), min(width, round(height * most))
         return torch.tensor([(height - rows) // 2, (width - columns) // 2, rows, columns])
@@ -290,7 +288,7 @@ class ResizedCrop(Augmentation):
 def _flipped_columns(
     count: int, width: int, device: torch.device, generator: torch.Generator
 ) -> Tensor:
-    """Columns [B, W] in their order or, with probability 1/2, backwards."""
+    """Return columns [B, W] in their order or, with probability 1/2, backwards."""
     flip = (torch.rand(count, 1, generator=generator) < 0.5).to(device)
     columns = torch.arange(width, device=device)
     return torch.where(flip, width - 1 - columns, columns)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.data.cache import allocate
 from fedray.errors import UserError
 from fedray.integrity import threads
 
@@ -26,44 +25,46 @@ Encoded: TypeAlias = bytes | Path | NDArray[np.uint8]
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 """How images are scaled; CLIP's own preprocessing is bicubic."""
 
+Allocate: TypeAlias = Callable[[tuple[int, ...]], NDArray[np.uint8]]
+"""Gives an array of a shape, whose values are yet to be set."""
 
-class _Fit(NamedTuple):
-    """How an image becomes S x S pixels.
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Which images of a source are read, and how they are decoded.
 
     Attributes:
-        resampling: the filter of Pillow.
-        as_torchvision: whether sides and margins are rounded as Resize and CenterCrop do, which
-            differs from ours by at most one pixel.
+        image_size: S; the shorter side is scaled to S pixels, then the centre S x S is cut out.
+            None keeps the size that all images have.
+        channels: 1 grey, 3 RGB; None: 1 if every image is grey, else 3.
+        resize: the filter; sides and margins are then rounded as torchvision's Resize and
+            CenterCrop do, which differs from ours by at most one pixel. None takes the source's
+            filter and our rounding.
+        classes: names of the classes to read, in the order of their labels; None for all.
+        split: a split file below the root, instead of the official split (see `splits`).
     """
+
+    image_size: int | None = None
+    channels: int | None = None
+    resize: Resampling | None = None
+    classes: tuple[str, ...] | None = None
+    split: str | None = None
+
+
+AS_STORED = ReadOptions()
+"""Every image in its own size and colours."""
+
+
+class _Fit(NamedTuple):
+    """How an image becomes S x S pixels."""
 
     resampling: Literal["nearest", "bilinear", "bicubic"]
     as_torchvision: bool
 
 
-_resizing: ContextVar[Resampling | None] = ContextVar("_resizing", default=None)
-
-
-@contextmanager
-def resizing(resampling: Resampling | None) -> Iterator[None]:
-    """Scale images in this way instead of their source's, as torchvision's transforms do."""
-    token = _resizing.set(resampling)
-    try:
-        yield
-    finally:
-        _resizing.reset(token)
-
-
-def asked_resizing() -> Resampling | None:
-    """How images are to be scaled; None leaves it to their source."""
-    return _resizing.get()
-
-
-def _fit_for(resampling: Literal["nearest", "bilinear", "bicubic"]) -> _Fit:
-    """A source's own filter, or the one that is asked for; masks keep theirs."""
-    asked = asked_resizing()
-    if asked is None:
-        return _Fit(resampling, as_torchvision=False)
-    return _Fit("nearest" if resampling == "nearest" else asked, as_torchvision=True)
+def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return an array in memory."""
+    return np.empty(shape, np.uint8)
 
 
 _GREY = {"1", "L", "LA"}
@@ -86,41 +87,61 @@ On two cores 12,000 images of 32x32 took 1.1 s with one thread and 1.5 s with tw
 def decode(
     encoded: Sequence[Encoded],
     where: Callable[[int], str],
+    options: ReadOptions,
     *,
-    image_size: int | None,
-    channels: int | None,
     resampling: Resampling = "bilinear",
+    allocate: Allocate = in_memory,
 ) -> NDArray[np.uint8]:
     """Decode images to one array; those that differ in size are scaled and cropped.
 
     Args:
         encoded: n images.
         where: names the i-th image in errors ("train.parquet, row 7").
-        image_size: S; the shorter side is scaled to S pixels, then the centre S x S is cut out.
-            None keeps the size that all images have.
-        channels: 1 grey, 3 RGB; None: 1 when every image is grey, else 3.
-        resampling: how they are scaled, unless `resizing` says otherwise.
+        options: their size, channels and filter.
+        resampling: the filter unless the options name one.
+        allocate: gives the array.
 
     Returns:
-        uint8 [n, channels, H, W]; inside `cached` it is mapped (see `allocate`).
+        uint8 [n, channels, H, W].
 
     Raises:
         UserError: when an image cannot be decoded or holds more than 8 bits a channel, or when
-            sizes differ and `image_size` is None.
+            sizes differ and `options.image_size` is None.
     """
-    fit = _fit_for(resampling)
-    if channels is not None:
-        return _decode(encoded, where, image_size, channels, fit)
+    fit = _Fit(options.resize or resampling, options.resize is not None)
+
+    def filled(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
+        with _open(encoded[0], where(0)) as first:
+            size = first.size if options.image_size is None else (options.image_size,) * 2
+            workers = threads() if first.width * first.height >= _WORTH_THREADS else 1
+        images = allocate((len(encoded), channels, size[1], size[0]))
+
+        def fill(start: int) -> None:
+            for i in range(start, min(start + _CHUNK, len(encoded))):
+                with _open(encoded[i], where(i)) as image:
+                    if grey_only and image.mode not in _GREY:
+                        raise _Colour
+                    pixels = _pixels(image, where(i), options.image_size, channels, fit)
+                if pixels.shape[:0:-1] != size:
+                    raise UserError(sizes_differ(where(i), pixels.shape[:0:-1], size))
+                images[i] = pixels
+
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(fill, range(0, len(encoded), _CHUNK)))
+        return images
+
+    if options.channels is not None:
+        return filled(options.channels)
     with _open(encoded[0], where(0)) as first:
         grey = first.mode in _GREY
     if grey:
         with suppress(_Colour):
-            return _decode(encoded, where, image_size, 1, fit, grey_only=True)
-    return _decode(encoded, where, image_size, 3, fit)
+            return filled(1, grey_only=True)
+    return filled(3)
 
 
 def measure(encoded: Encoded, where: str) -> tuple[int, int]:
-    """Width and height of one image, of which only the head is read.
+    """Return width and height of one image, of which only the head is read.
 
     Raises:
         UserError: when it is no image.
@@ -130,7 +151,7 @@ def measure(encoded: Encoded, where: str) -> tuple[int, int]:
 
 
 def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8], bool]:
-    """One image at S pixels a side, read whole.
+    """Return one image at S pixels a side, read whole.
 
     Args:
         encoded: the image.
@@ -145,12 +166,12 @@ def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8
     """
     with _open(encoded, where) as image:
         grey = image.mode in _GREY
-        pixels = _pixels(image, where, size, 3, _fit_for("bilinear"))
+        pixels = _pixels(image, where, size, 3, _Fit("bilinear", as_torchvision=False))
     return np.ascontiguousarray(pixels.transpose(1, 2, 0)), grey
 
 
-def sizes_differ(where: str, size: tuple[int, int], first: tuple[int, int]) -> str:
-    """What is said of images of several sizes, each width and height."""
+def sizes_differ(where: str, size: tuple[int, ...], first: tuple[int, ...]) -> str:
+    """Return the message about images of several sizes, each width and height."""
     return (
         f"images differ in size: {where} is {size[0]}x{size[1]}, the first is "
         f"{first[0]}x{first[1]}; set data.image_size, for example "
@@ -159,7 +180,7 @@ def sizes_differ(where: str, size: tuple[int, int], first: tuple[int, int]) -> s
 
 
 def too_deep(where: str, mode: str) -> str:
-    """What is said of an image of more than 8 bits a channel."""
+    """Return the message about an image of more than 8 bits a channel."""
     return (
         f"{where} has pixels of mode {mode}, more than 8 bits a channel; "
         "convert it to 8-bit grey or RGB"
@@ -169,10 +190,10 @@ def too_deep(where: str, mode: str) -> str:
 def decode_masks(
     images: Sequence[Encoded],
     masks: Sequence[Encoded],
+    where: Callable[[int], str],
+    options: ReadOptions,
     *,
-    image_size: int | None,
     classes: int,
-    where: Callable[[int], str] | None = None,
 ) -> NDArray[np.uint8]:
     """Decode masks, scaled and cropped as `decode` does their images, but by the nearest pixel.
 
@@ -181,9 +202,9 @@ def decode_masks(
         masks: their masks, 8-bit grey or with a palette; a pixel's value, or its palette index,
             is its class. Of two classes they may hold any two values (0 and 255): the lower one is
             the background.
-        image_size: as for `decode`.
+        where: names the i-th image in errors.
+        options: as for `decode`.
         classes: C; values must be below.
-        where: names the i-th image in errors; by default its path.
 
     Returns:
         uint8 [n, H, W].
@@ -192,69 +213,38 @@ def decode_masks(
         UserError: when a mask cannot be decoded, is not as large as its image, or holds a class
             that there is not.
     """
-    found, fit = [], _fit_for("nearest")
+    fit = _Fit("nearest", options.resize is not None)
+
+    def named(i: int) -> str:
+        return str(masks[i]) if isinstance(masks[i], Path) else f"the mask of {where(i)}"
+
+    found = []
     for i, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        of_image = str(image) if where is None else where(i)
-        of_mask = str(mask) if where is None else f"the mask of {where(i)}"
-        with _open(image, of_image) as opened, _open(mask, of_mask) as labelled:
+        with _open(image, where(i)) as opened, _open(mask, named(i)) as labelled:
             if labelled.mode not in _INDEXED:
                 raise UserError(
-                    f"{of_mask} has pixels of mode {labelled.mode}, expected one class id a pixel: "
-                    "save it as 8-bit grey or with a palette"
+                    f"{named(i)} has pixels of mode {labelled.mode}, expected one class id a "
+                    "pixel: save it as 8-bit grey or with a palette"
                 )
             if labelled.size != opened.size:
                 raise UserError(
-                    f"{of_mask} has {labelled.width}x{labelled.height} pixels, its image "
-                    f"{of_image} {opened.width}x{opened.height}; make them equal"
+                    f"{named(i)} has {labelled.width}x{labelled.height} pixels, its image "
+                    f"{where(i)} {opened.width}x{opened.height}; make them equal"
                 )
-            found.append(_array(labelled, of_mask, image_size, fit))
+            found.append(_array(labelled, named(i), options.image_size, fit))
     ids = np.stack(found)
     if classes == 2 and len(values := np.unique(ids)) == 2:
         return np.asarray(ids == values[1], np.uint8)
     for i in np.flatnonzero(ids.reshape(len(ids), -1).max(1) >= classes)[:1]:
         raise UserError(
-            f"{masks[i] if where is None else where(i)} holds the class {ids[i].max()}, but "
-            f"classes.json names {classes} classes (0 to {classes - 1}); mend the mask or name the "
-            "class"
+            f"{named(i)} holds the class {ids[i].max()}, but there are {classes} classes (0 to "
+            f"{classes - 1}); mend the mask or name the class"
         )
     return ids
 
 
 class _Colour(Exception):
     """An image has colour after all."""
-
-
-def _decode(
-    encoded: Sequence[Encoded],
-    where: Callable[[int], str],
-    image_size: int | None,
-    channels: int,
-    fit: _Fit,
-    *,
-    grey_only: bool = False,
-) -> NDArray[np.uint8]:
-    with _open(encoded[0], where(0)) as first:
-        width, height = first.size
-    workers = threads() if width * height >= _WORTH_THREADS else 1
-    if image_size is not None:
-        width = height = image_size
-    images = allocate((len(encoded), channels, height, width))
-
-    def fill(start: int) -> None:
-        for i in range(start, min(start + _CHUNK, len(encoded))):
-            with _open(encoded[i], where(i)) as image:
-                if grey_only and image.mode not in _GREY:
-                    raise _Colour
-                pixels = _pixels(image, where(i), image_size, channels, fit)
-            if pixels.shape[1:] != (height, width):
-                _, own_height, own_width = pixels.shape
-                raise UserError(sizes_differ(where(i), (own_width, own_height), (width, height)))
-            images[i] = pixels
-
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(fill, range(0, len(encoded), _CHUNK)):
-            pass
-    return images
 
 
 def _open(item: Encoded, where: str) -> Image.Image:
@@ -269,7 +259,7 @@ def _open(item: Encoded, where: str) -> Image.Image:
         raise UserError(f"{where} is not an image; mend or remove it") from None
     except Exception as error:  # its readers check little of what they unpack
         raise UserError(
-            f"{where} cannot be read as an image: {_reason(error)}; mend or remove it"
+            f"{where} cannot be read as an image: {reason(error)}; mend or remove it"
         ) from None
     if frames > 1:
         image.close()
@@ -280,7 +270,7 @@ def _open(item: Encoded, where: str) -> Image.Image:
 def _pixels(
     image: Image.Image, where: str, image_size: int | None, channels: int, fit: _Fit
 ) -> NDArray[np.uint8]:
-    """Pixels uint8 [channels, H, W] of one opened image."""
+    """Return the pixels uint8 [channels, H, W] of one opened image."""
     stored = " ".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # as RGB;16B, cut to RGB
     if image.mode in DEEP or ";16" in stored:
         raise UserError(too_deep(where, image.mode))
@@ -295,14 +285,14 @@ def _array(
     fit: _Fit,
     mode: str | None = None,
 ) -> NDArray[np.uint8]:
-    """Pixels of one opened image, [H, W] or [H, W, 3], in `mode`, or unconverted for None."""
+    """Return the pixels [H, W] or [H, W, 3] of one opened image, in `mode`; None: unconverted."""
     try:
         if mode is None or image.mode == mode:
             image.load()
         else:
             image = image.convert(mode)
     except Exception as error:  # as above
-        raise UserError(f"{where} cannot be decoded: {_reason(error)}; mend or remove it") from None
+        raise UserError(f"{where} cannot be decoded: {reason(error)}; mend or remove it") from None
     if image_size is None:
         return np.asarray(image)
     if max(image.size) * image_size**2 > min(image.size) * _MOST_PIXELS:
@@ -313,8 +303,8 @@ def _array(
     return np.asarray(_fitted(image, image_size, fit))
 
 
-def _reason(error: Exception) -> str:
-    """An error's message on one line; its class's name where it has none."""
+def reason(error: Exception) -> str:
+    """Return an error's message on one line; its class's name where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -7,7 +7,7 @@ comes from streams of its own, so that until the first of them a run is the one 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -15,37 +15,37 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.config import Component, Frozen, component_of, named
+from fedray.config import Component, DataConfig, Frozen, component_of, named
 from fedray.data.configurable import Configurable, build
-from fedray.data.federated import FederatedData, StreamFor
+from fedray.data.federated import FederatedData, StreamFor, federate
+from fedray.data.imageset import ImageSet
 from fedray.data.partitions import AnyPartition, Indices, Partition, build_partition
+from fedray.data.validation import hold_out
 from fedray.errors import UserError
 from fedray.registry import Registry
 
-__all__ = ["Evolution", "Phase", "build_evolution", "evolutions", "with_phases"]
-
 
 class Phase(NamedTuple):
-    """What holds from a round on."""
+    """The partition that holds from a round on."""
 
     round: int
     partition: AnyPartition
 
 
 class Evolution(Configurable, ABC):
-    """How the clients' data changes; made from its typed parameters, `data.evolution.*`."""
+    """A change of the clients' data; made from its typed parameters, `data.evolution.*`."""
 
     paper: ClassVar[str] = "-"
-    """Where it is from."""
+    """The paper it is from."""
 
     @property
     def keeps_tests(self) -> bool:
-        """Whether an image that a client was tested on stays one to be tested on."""
+        """Return True if images that clients were tested on stay test images."""
         return True
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
-        """What follows the first partition, in the order of the rounds."""
+        """Return what follows the first partition, in the order of the rounds."""
 
 
 evolutions: Registry[type[Evolution]] = Registry("data evolution", "fedray.data.evolution")
@@ -68,7 +68,7 @@ class NoEvolution(Evolution):
     name = "none"
 
     def phases(self) -> Sequence[Phase]:
-        """None."""
+        """Return no phase."""
         return ()
 
 
@@ -123,35 +123,31 @@ class Repartition(Evolution):
 
     @property
     def keeps_tests(self) -> bool:
-        """As `data.evolution.tests` says."""
+        """Return True if `data.evolution.tests` is kept."""
         return self.params.tests == "kept"
 
     def phases(self) -> Sequence[Phase]:
-        """As given."""
+        """Return the phases of the parameters."""
         return [Phase(each.round, build_partition(each.partition)) for each in self.params.phases]
 
-
-Federate = Callable[[AnyPartition, StreamFor, bool], FederatedData]
-"""Gives everybody images: how, from which streams, and whether some are held out to validate on."""
 
 REDRAWN = ("partition", "split", "validation")
 """The purposes of the streams that every phase has for itself; which images there are stays."""
 
 
-def with_phases(
-    first: FederatedData, evolution: Evolution, federate: Federate, rng_for: StreamFor
-) -> FederatedData:
-    """Add the later phases to the data of the first.
+def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> FederatedData:
+    """Partition images over clients, with validation images, in every phase.
 
     Args:
-        first: what the clients hold until the first change, validation images included.
-        evolution: what follows.
-        federate: gives everybody images.
+        images: what is partitioned.
+        keys: how, and what follows.
         rng_for: gives the stream of a purpose.
 
     Raises:
         UserError: when the images cannot serve the clients in some phase.
     """
+    evolution = build_evolution(keys.evolution)
+    first = _validated(images, build_partition(keys.partition), keys, rng_for)
     later = []
     for number, phase in enumerate(evolution.phases(), 1):
         # what a few-shot protocol tests on comes from a part of all images that "split" draws
@@ -160,20 +156,32 @@ def with_phases(
         own = [purpose for purpose in REDRAWN if not (shared_split and purpose == "split")]
         streams = _within_phase(number, own, rng_for)
         try:
-            data = federate(phase.partition, streams, not keeps_roles)
-            later.append((phase.round, _with_roles(data, first) if keeps_roles else data))
+            if keeps_roles:
+                data = _with_roles(federate(images, phase.partition, keys, streams), first)
+            else:
+                data = _validated(images, phase.partition, keys, streams)
         except UserError as error:
             raise UserError(f"data.evolution, phase from round {phase.round}: {error}") from None
+        later.append((phase.round, data))
     return replace(first, later=tuple(later)) if later else first
 
 
+def _validated(
+    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
+) -> FederatedData:
+    data = federate(images, partition, keys, rng_for)
+    if keys.validation_fraction is None:
+        return data
+    return hold_out(data, keys.validation_fraction, rng_for)
+
+
 def _within_phase(number: int, own: Sequence[str], rng_for: StreamFor) -> StreamFor:
-    """The streams of a phase: its own for some purposes, the experiment's for the others."""
+    """Return the streams of a phase: its own for some purposes, else the experiment's."""
     return lambda purpose: rng_for(f"{purpose}/phase {number}" if purpose in own else purpose)
 
 
 def _with_roles(data: FederatedData, first: FederatedData) -> FederatedData:
-    """Every image is trained, validated or tested on as it was at first, whoever has it now."""
+    """Let every image be trained, validated or tested on as at first, whoever has it now."""
     held = [np.concatenate(parts) for parts in zip(data.train, data.test, strict=True)]
     tested = _every(first.test)
     validated = None if first.validation is None else _every(first.validation)
@@ -195,7 +203,7 @@ def _every(parts: Sequence[Indices]) -> Indices:
 
 
 def _check_roles(data: FederatedData) -> None:
-    """Check that everybody has something to learn from."""
+    """Raise a UserError if a client has nothing to train on."""
     for client, part in enumerate(data.train):
         if not len(part):
             raise UserError(

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedray.config import DataConfig
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, Domains, ImageSet
 from fedray.data.partitions import (
     Annotations,
@@ -41,7 +42,7 @@ class EvalSet:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Who owns what; nothing is copied out of the images.
+    """What each client trains, tests and validates on; nothing is copied out of the images.
 
     Attributes:
         images: all images; usually mapped from disk.
@@ -49,8 +50,8 @@ class FederatedData:
         test: likewise, what each client tests on.
         eval_sets: shared evaluation sets by name, which all clients' models are tested on too.
         base: how many classes, the first ones, are trained on; None for all.
-        validation: likewise, what each client validates on, or None where nobody does.
-        later: what holds instead from a round on, in the order of the rounds (`data.evolution`).
+        validation: likewise, what each client validates on; None if no client does.
+        later: the data that replaces this one from a round on, by round (`data.evolution`).
     """
 
     images: ImageSet
@@ -67,12 +68,12 @@ class FederatedData:
         return [(0, self), *self.later]
 
     def at(self, round_: int) -> FederatedData:
-        """What holds in a round."""
+        """Return the data that holds in a round."""
         return [data for first, data in self.phases if first <= round_][-1]
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.train)
 
     @property
@@ -96,10 +97,10 @@ class FederatedData:
 
     @cached_property
     def validation_sets(self) -> Mapping[str, EvalSet]:
-        """What stands for the shared evaluation sets among validation images, by their names.
+        """The counterparts of the shared evaluation sets among validation images, by name.
 
         All clients' validation images of the set's classes and, of a domain's set, of its domain.
-        There is none of classes that nobody trains on, and so cannot hold out.
+        Novel classes have none, because nobody trains on them.
         """
         if self.validation is None:
             return {}
@@ -116,7 +117,7 @@ class FederatedData:
         return found
 
     def client_domains(self) -> dict[str, list[int]] | None:
-        """The clients of each domain, if every client's images are of one domain; else None."""
+        """Return the clients of each domain; None if a client has images of several domains."""
         if self.images.domains is None:
             return None
         names, ids = self.images.domains.names, self.images.domains.ids
@@ -129,12 +130,12 @@ class FederatedData:
         return clients
 
     def histogram(self) -> Indices:
-        """Images by client and class, whatever they are for: int64 [N, C]."""
+        """Return all images by client and class: int64 [N, C]."""
         counts: Indices = np.sum([self._count(parts) for parts in self._parts], axis=0)
         return counts
 
     def train_histogram(self) -> Indices:
-        """Training images by client and class: int64 [N, C]."""
+        """Return the training images by client and class: int64 [N, C]."""
         return self._count(self.train)
 
     def _count(self, parts: Sequence[Indices]) -> Indices:
@@ -147,9 +148,9 @@ class FederatedData:
 
     @cached_property
     def sha256(self) -> str:
-        """What identifies the partition: every client's indices and labels, in client order.
+        """SHA-256 of every client's indices and labels, in client order.
 
-        With later phases, also when they begin and what identifies theirs.
+        With later phases, also of their first rounds and hashes.
         """
         digest = hashlib.sha256()
         for parts in zip(*self._parts, strict=True):
@@ -163,7 +164,7 @@ class FederatedData:
         return digest.hexdigest()
 
     def manifest(self) -> dict[str, Any]:
-        """The partition as plain data, for `partition.json`; later phases, each with its round."""
+        """Return the partition and its later phases as plain data, for `partition.json`."""
         return {
             "sha256": self.sha256,
             "source": self.images.source,
@@ -178,7 +179,7 @@ class FederatedData:
         return [{"round": first, **data._clients()} for first, data in self.later]
 
     def _clients(self) -> dict[str, Any]:
-        """Who holds what, in numbers and one by one."""
+        """Return what each client holds, as numbers and as positions."""
         histogram = self.histogram()
         parts = self._parts
         named = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
@@ -200,7 +201,6 @@ def local_split(
     *,
     test_fraction: float = 0.25,
     owner: str = "a client",
-    key: str = "data.test_fraction",
 ) -> tuple[Indices, Indices]:
     """Split one client's images at random, not stratified (FedTSP: 75 % and 25 %).
 
@@ -211,7 +211,6 @@ def local_split(
         rng: random stream.
         test_fraction: share of the test part, between 0 and 1.
         owner: whose images they are, for the message.
-        key: the key that gives `test_fraction`, for the message.
 
     Returns:
         Training and test indices, both sorted.
@@ -223,77 +222,56 @@ def local_split(
     held = math.ceil(round(n * test_fraction, 6))
     if not 0 < held < n:
         raise UserError(
-            f"{owner} has {n} image{'s' * (n != 1)}, of which {key}={test_fraction:g} "
-            f"takes {held} {'for its test' if key == 'data.test_fraction' else 'away'}; both parts "
-            f"need one: lower data.clients, raise data.partition.min_samples or change {key}"
+            f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
+            f"{test_fraction:g} takes {held} for its test; both parts need one: lower "
+            "data.clients, raise data.partition.min_samples or change data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[held:]), np.sort(order[:held])
 
 
 def federate(
-    images: ImageSet,
-    partition: AnyPartition,
-    clients: int,
-    rng_for: StreamFor,
-    *,
-    test: Literal["local", "official"] = "local",
-    test_fraction: float = 0.25,
-    samples: int | None = None,
-    test_samples: int | None = None,
-    imbalance: float = 1.0,
-    shots: int | None = None,
-    novel: bool = False,
-    every_domain: bool = False,
+    images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
 ) -> FederatedData:
     """Partition images over clients, and define what each of them tests on.
 
     Official validation images are left to the few-shot protocols, which validate on them.
 
-    With `test="local"` the official training and test images are pooled and partitioned, and each
+    With `test=local` the official training and test images are pooled and partitioned, and each
     client keeps a part of its images for testing (FedTSP supplementary C.4; HtFLlib). With
-    "official" only training images are partitioned, and the official test images are divided by
-    the clients' training counts of each class and domain: the clients' tests add up to the
+    `test=official` only training images are partitioned, and the official test images are divided
+    by the clients' training counts of each class and domain: the clients' tests add up to the
     official one. A few-shot protocol draws from the official training and test images; with
-    "local", from a random part of both and the `test_fraction` that is left.
+    `test=local`, from a random part of both and the `test_fraction` that is left.
 
     Args:
         images: what is partitioned.
         partition: how, with its parameters (`build_partition`).
-        clients: N.
+        keys: how many clients there are, what they test on and how images are thinned out before:
+            first `samples`, then `imbalance`, then `shots`.
         rng_for: gives the stream for "subset", "shots", "imbalance", "partition", "split" and
             "test_subset".
-        test: where the clients' tests come from.
-        test_fraction: share of each client's images that it tests on, if local.
-        samples: partition only so many images, drawn at random; None takes all.
-        test_samples: use only so many official test images, drawn at random; None uses all.
-        imbalance: rho of `long_tailed`, which what is partitioned becomes after `samples`; with
-            test="official" the test is not touched.
-        shots: of what is partitioned keep at most so many images of each class; None keeps all.
-        novel: train on the first half of the classes, and evaluate all clients on all official test
-            images of these ("base") and of the others ("novel"); needs test="official".
-        every_domain: evaluate all clients on all official test images of every domain, too (of the
-            base classes, with `novel`); needs test="official".
 
     Raises:
         UserError: when the images cannot serve the clients.
     """
-    selection = _Selection(images, rng_for, samples, test_samples)
+    selection = _Selection(images, keys, rng_for)
     if isinstance(partition, FewShotProtocol):
-        thinned = {"imbalance": imbalance > 1, "shots": shots is not None, "novel": novel}
-        _refuse_thinning(partition, thinned)
-        pools = selection.pools(test, test_fraction)
-        data = _few_shot(images, partition, pools, clients, rng_for("partition"))
-        return with_every_domain(data, pools.test) if every_domain else data
-    base = base_classes(len(images.class_names)) if novel else None
-    chosen = selection.training((TRAIN, TEST) if test == "local" else (TRAIN,), base)
-    chosen = _thinned(images.labels, chosen, imbalance, shots, rng_for)
-    parts = _partitioned(images, chosen, partition, clients, rng_for("partition"))
-    if test == "local":
-        return _with_local_tests(images, parts, test_fraction, rng_for("split"))
+        _refuse_thinning(partition, keys)
+        pools = selection.pools()
+        labels, rng = np.asarray(images.labels), rng_for("partition")
+        train, validation, test = partition.splits(labels, pools, keys.clients, rng)
+        data = FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
+        return with_every_domain(data, pools.test) if keys.every_domain else data
+    base = base_classes(len(images.class_names)) if keys.novel else None
+    chosen = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
+    chosen = _thinned(images.labels, chosen, keys, rng_for)
+    parts = _partitioned(images, chosen, partition, keys.clients, rng_for("partition"))
+    if keys.test == "local":
+        return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"))
     data = _with_official_tests(images, parts, selection.official_test(), base)
     tested = np.sort(np.concatenate(data.test))
-    return with_every_domain(data, tested) if every_domain else data
+    return with_every_domain(data, tested) if keys.every_domain else data
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,19 +279,18 @@ class _Selection:
     """Draws the images that are used at all; attributes as `federate`'s arguments."""
 
     images: ImageSet
+    keys: DataConfig
     rng_for: StreamFor
-    samples: int | None
-    test_samples: int | None
 
     def training(self, origins: tuple[int, ...], base: int | None = None) -> Indices:
-        """`samples` of the images of these official splits, of the first `base` classes."""
+        """Return `samples` of the images of these official splits, of the first `base` classes."""
         pool = _positions(self.images, *origins)
         if base is not None:
             pool = pool[np.asarray(self.images.labels)[pool] < base]
-        return self._subset(pool, self.samples, "subset", "data.samples")
+        return self._subset(pool, self.keys.samples, "subset", "data.samples")
 
     def official_test(self) -> Indices:
-        """`test_samples` of the official test images.
+        """Return `test_samples` of the official test images.
 
         Raises:
             UserError: when there are none, or too few.
@@ -324,23 +301,23 @@ class _Selection:
                 f"data.test=official, but {self.images.source} has no official test images; "
                 "set data.test=local"
             )
-        return self._subset(official, self.test_samples, "test_subset", "data.test_samples")
+        return self._subset(official, self.keys.test_samples, "test_subset", "data.test_samples")
 
-    def pools(self, test: Literal["local", "official"], test_fraction: float) -> Pools:
-        """The images that a few-shot protocol draws from."""
+    def pools(self) -> Pools:
+        """Return the images that a few-shot protocol draws from."""
         validation = _positions(self.images, VALIDATION)
-        if test == "official":
+        if self.keys.test == "official":
             return Pools(self.training((TRAIN,)), self.official_test(), validation)
         train, held = local_split(
             self.training((TRAIN, TEST)),
             self.rng_for("split"),
-            test_fraction=test_fraction,
+            test_fraction=self.keys.test_fraction,
             owner=self.images.source,
         )
         return Pools(train, held, validation)
 
     def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
-        """So many of the pool, drawn at random and sorted."""
+        """Return so many of the pool, drawn at random and sorted."""
         if count is None:
             return pool
         if count > len(pool):
@@ -351,7 +328,8 @@ class _Selection:
         return np.sort(self.rng_for(purpose).permutation(pool)[:count])
 
 
-def _refuse_thinning(protocol: FewShotProtocol, thinned: Mapping[str, bool]) -> None:
+def _refuse_thinning(protocol: FewShotProtocol, keys: DataConfig) -> None:
+    thinned = {"imbalance": keys.imbalance > 1, "shots": keys.shots, "novel": keys.novel}
     for key in (key for key, asked in thinned.items() if asked):
         raise UserError(
             f"data.{key} thins out what is partitioned, but data.partition={protocol.name} draws "
@@ -359,26 +337,13 @@ def _refuse_thinning(protocol: FewShotProtocol, thinned: Mapping[str, bool]) -> 
         )
 
 
-def _few_shot(
-    images: ImageSet,
-    protocol: FewShotProtocol,
-    pools: Pools,
-    clients: int,
-    rng: np.random.Generator,
-) -> FederatedData:
-    train, validation, test = protocol.splits(np.asarray(images.labels), pools, clients, rng)
-    return FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
-
-
-def _thinned(
-    labels: Indices, chosen: Indices, imbalance: float, shots: int | None, rng_for: StreamFor
-) -> Indices:
-    """The chosen positions that a long tail, then a number of shots, leave."""
+def _thinned(labels: Indices, chosen: Indices, keys: DataConfig, rng_for: StreamFor) -> Indices:
+    """Return the chosen positions that a long tail, then a number of shots, leave."""
     labels = np.asarray(labels)
-    if imbalance > 1:
-        chosen = chosen[long_tailed(labels[chosen], imbalance, rng_for("imbalance"))]
-    if shots is not None:
-        chosen = chosen[few_shots(labels[chosen], shots, rng_for("shots"))]
+    if keys.imbalance > 1:
+        chosen = chosen[long_tailed(labels[chosen], keys.imbalance, rng_for("imbalance"))]
+    if keys.shots is not None:
+        chosen = chosen[few_shots(labels[chosen], keys.shots, rng_for("shots"))]
     return chosen
 
 
@@ -389,7 +354,7 @@ def _partitioned(
     clients: int,
     rng: np.random.Generator,
 ) -> tuple[Indices, ...]:
-    """Each client's part of the chosen positions."""
+    """Return each client's part of the chosen positions."""
     domains = images.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[chosen])
@@ -400,7 +365,7 @@ def _partitioned(
 def _with_local_tests(
     images: ImageSet, parts: Sequence[Indices], test_fraction: float, rng: np.random.Generator
 ) -> FederatedData:
-    """Every client keeps a random share of its images for its test."""
+    """Let every client keep a random share of its images for its test."""
     splits = [
         local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}")
         for client, part in enumerate(parts)
@@ -430,10 +395,10 @@ DOMAIN = "domain:"
 
 
 def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
-    """The same data, with the test images of each domain as evaluation sets for everybody.
+    """Return the data with the test images of each domain as evaluation sets for all clients.
 
     Args:
-        data: who owns what.
+        data: the partitioned images.
         tested: positions of all test images, sorted.
 
     Raises:
@@ -469,17 +434,17 @@ def with_global_test(data: FederatedData) -> FederatedData:
 
 
 def _positions(images: ImageSet, *origins: int) -> Indices:
-    """Positions of the images of these official splits, sorted."""
+    """Return the positions of the images of these official splits, sorted."""
     return np.flatnonzero(np.isin(images.origin, origins)).astype(np.int64, copy=False)
 
 
 def base_classes(classes: int) -> int:
-    """How many of the classes are base: the first half, rounded up (CoOp's base-to-new split)."""
+    """Return the number of base classes: the first half, rounded up (CoOp's base-to-new split)."""
     return math.ceil(classes / 2)
 
 
 def few_shots(labels: Indices, shots: int, rng: np.random.Generator) -> Indices:
-    """At most so many images of each class, drawn without replacement.
+    """Draw at most `shots` images of each class, without replacement.
 
     Args:
         labels: int64 [n].

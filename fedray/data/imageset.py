@@ -124,7 +124,7 @@ class ImageSet:
 
 
 def dominant_classes(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """The class of most pixels of each mask, without the background: the label that partitions use.
+    """Return the most frequent class of each mask but the background, for labels.
 
     Args:
         masks: uint8 [n, H, W], class of each pixel; 0 is the background.

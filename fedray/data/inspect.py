@@ -1,6 +1,7 @@
-"""Images of one's own, looked at before a run does: classes, sizes, splits, and what is wrong.
+"""A folder of images, inspected before a run: classes, sizes, splits, and what is wrong.
 
-Every file is decoded once, as a run would, and nothing is kept but small pictures.
+The rows are those that a run reads. Every file is decoded once, and nothing is kept but small
+pictures.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.config import Component
-from fedray.data.decoding import measure, sizes_differ, thumbnail
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
-from fedray.data.sources import Found, Listing, build_source, check_names, official_split
+from fedray.data.decoding import AS_STORED, measure, sizes_differ, thumbnail
+from fedray.data.imageset import TEST, TRAIN, ImageSet
+from fedray.data.sources import Row, build_source, domains_of, official_split, walk
 from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
 from fedray.errors import UserError
 
@@ -28,20 +30,19 @@ SAMPLES = 8
 """Pictures that are kept of a class."""
 _LOOKED_AT = 200
 """Images whose sizes are compared before a run."""
+_OWN = ("parquet", "image_folder", "domain_folder")
 _NAMED = 3
 """Files of a problem that are named."""
 
 
 @dataclass
 class Look:
-    """What is known of images of one's own.
+    """What is known of the images of a folder.
 
     Attributes:
         source: the `data.source` that reads them.
         class_names: C names.
-        labels: of every image that could be read, a position in the names.
-        origin: of the same images, TRAIN or TEST.
-        domains: of the same images; None for images without.
+        rows: of every image that could be read, without the image.
         sizes: how many images there are of each width and height.
         grey: how many of them are grey.
         samples: up to `SAMPLES` of each class, uint8 [S, S, 3].
@@ -51,9 +52,7 @@ class Look:
 
     source: str
     class_names: tuple[str, ...]
-    labels: list[int] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
-    domains: list[str | None] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     grey: int = 0
     samples: Mapping[int, list[NDArray[np.uint8]]] = field(
@@ -64,34 +63,33 @@ class Look:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Images by class: int64 [C, 2], of training and of the official test."""
+        """Return the images by class: int64 [C, 2], of training and of the official test."""
         found = np.zeros((len(self.class_names), 2), np.int64)
-        np.add.at(found, (self.labels, [int(origin != TRAIN) for origin in self.origin]), 1)
+        for row in self.rows:
+            found[row.label, int(row.origin != TRAIN)] += 1
         return found
 
     @property
     def image_size(self) -> int | None:
-        """What `data.image_size` should be: the shortest side; None where all have one size."""
+        """Return the shortest side, for `data.image_size`; None if all have one size."""
         if len(self.sizes) <= 1:
             return None
         return max(4, min(min(size) for size in self.sizes))
 
     def image_set(self) -> ImageSet:
-        """The images without their pixels, for a partition, which asks for none."""
-        names = sorted({name for name in self.domains if name}) if all(self.domains) else []
-        ids = np.array([names.index(name) for name in self.domains if name in names], np.int16)
+        """Return the images without their pixels, for a partition, which needs none."""
         return ImageSet(
             source=self.source,
-            images=np.zeros((len(self.labels), 1, 1, 1), np.uint8),
-            labels=np.array(self.labels, np.int64),
+            images=np.zeros((len(self.rows), 1, 1, 1), np.uint8),
+            labels=np.array([row.label for row in self.rows], np.int64),
             class_names=self.class_names,
-            origin=np.array(self.origin, np.int8),
-            domains=Domains(tuple(names), ids) if names else None,
+            origin=np.array([row.origin for row in self.rows], np.int8),
+            domains=domains_of(self.rows),
         )
 
 
 def source_for(root: Path) -> str:
-    """The `data.source` that reads a folder: parquet, domain_folder or image_folder.
+    """Return the `data.source` that reads a folder: parquet, domain_folder or image_folder.
 
     Raises:
         UserError: when the folder is not there, or images lie in it without a folder of their own.
@@ -112,74 +110,67 @@ def source_for(root: Path) -> str:
 
 
 def look_at(root: Path, source: str) -> Look:
-    """Read every image once.
+    """Read every image once, as a run does.
 
     Raises:
         UserError: when there is nothing to read, or the files do not say what they hold.
     """
-    listing = build_source(Component(name=source)).listing(root)
-    check_names(listing.class_names, str(root))
-    found = Look(source, listing.class_names)
-    copies: dict[str, list[Found]] = defaultdict(list)
+    listing = build_source(Component(name=source)).chosen(root, AS_STORED)
+    look = Look(source, listing.class_names)
+    copies: dict[str, list[Row]] = defaultdict(list)
     broken = []
-    for image in listing.images:
-        content = image.encoded.read_bytes() if isinstance(image.encoded, Path) else image.encoded
+    for row in listing.rows:
+        where = row.name(root)
         try:
-            size = measure(content, image.where)
-            pixels, grey = thumbnail(content, image.where, THUMBNAIL)
+            assert not isinstance(row.image, np.ndarray)  # of the sources that `source_for` names
+            content = row.image if isinstance(row.image, bytes) else row.image.read_bytes()
+            size = measure(content, where)
+            pixels, grey = thumbnail(content, where, THUMBNAIL)
         except UserError as error:
             broken.append(str(error))
             continue
-        copies[hashlib.sha256(content).hexdigest()].append(image._replace(encoded=b""))
-        _take(found, image, size, pixels, grey=grey)
-    found.stops += _in_short(broken, "images cannot be read")
-    found.stops += _wrong_classes(found)
-    found.stops += _lacking_domains(found)
-    found.notes += [*_noticed(found, listing), *_copied(copies.values(), found.class_names)]
-    return found
+        seen = row._replace(image=b"", where=where)
+        copies[hashlib.sha256(content).hexdigest()].append(seen)
+        look.rows.append(seen)
+        look.sizes[size] += 1
+        look.grey += grey
+        if len(look.samples[row.label]) < SAMPLES:
+            look.samples[row.label].append(pixels)
+    look.stops += [*_in_short(broken, "images cannot be read"), *_wrong_classes(look)]
+    try:
+        domains_of(look.rows)
+    except UserError as error:
+        look.stops.append(str(error))
+    look.notes += [*_noticed(look), *_left_out(root, source), *_copied(copies.values())]
+    return look
 
 
 def check_sizes(root: Path, source: str) -> None:
     """Refuse images of several sizes, as their decoding would, from a few hundred of them.
 
-    Other defects are left to the decoding.
+    They are spread over the files, or the first ones of parquet. Only of the sources that
+    `source_for` names; other defects are left to the decoding.
 
     Raises:
         UserError: with the two sizes and the key to set.
     """
-    first: tuple[int, int] | None = None
-    for where, size in _first_sizes(root, source):
-        first = first or size
-        if size != first:
-            raise UserError(sizes_differ(where, size, first))
-
-
-def _first_sizes(root: Path, source: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield names and sizes of images: evenly spread over files, or the first ones of parquet."""
-    try:
-        images = build_source(Component(name=source)).listing(root).images
-        listed = list(images if source != "parquet" else islice(images, _LOOKED_AT))
-        step = max(1, len(listed) // _LOOKED_AT)
-        for image in listed[::step]:
-            yield image.where, measure(image.encoded, image.where)
-    except (UserError, OSError):
+    if source not in _OWN:
         return
-
-
-def _take(
-    found: Look, image: Found, size: tuple[int, int], pixels: NDArray[np.uint8], *, grey: bool
-) -> None:
-    found.labels.append(image.label)
-    found.origin.append(image.origin)
-    found.domains.append(image.domain)
-    found.sizes[size] += 1
-    found.grey += grey
-    if len(found.samples[image.label]) < SAMPLES:
-        found.samples[image.label].append(pixels)
+    sizes: dict[tuple[int, int], str] = {}
+    with suppress(UserError, OSError):
+        rows = build_source(Component(name=source)).listing(root, AS_STORED).rows
+        listed = list(rows if source != "parquet" else islice(rows, _LOOKED_AT))
+        for row in listed[:: max(1, len(listed) // _LOOKED_AT)]:
+            sizes.setdefault(measure(row.image, row.name(root)), row.name(root))
+            if len(sizes) > 1:
+                break
+    if len(sizes) > 1:
+        first, other = sizes
+        raise UserError(sizes_differ(sizes[other], other, first))
 
 
 def _wrong_classes(found: Look) -> Iterator[str]:
-    """Classes that nobody can learn."""
+    """Yield a sentence for classes that nobody can learn."""
     if len(found.class_names) < 2:
         yield f"there is one class, {found.class_names[0]}; a classifier needs two"
     untrained = [
@@ -191,19 +182,8 @@ def _wrong_classes(found: Look) -> Iterator[str]:
         yield f"{_some(untrained)}: only in the official test, with no image to train on"
 
 
-def _lacking_domains(found: Look) -> Iterator[str]:
-    """Say that some images have a domain and others have none."""
-    lacking = sum(not name for name in found.domains)
-    if 0 < lacking < len(found.domains):
-        named = next(name for name in found.domains if name)
-        yield (
-            f"{lacking:,} of {len(found.domains):,} images have no domain, while others have one "
-            f"({named}, ...); give every image a domain, or none"
-        )
-
-
-def _noticed(found: Look, listing: Listing) -> Iterator[str]:
-    """What a run would not be refused for."""
+def _noticed(found: Look) -> Iterator[str]:
+    """Yield what a run would not be refused for."""
     total = found.counts.sum(1)
     single = [name for name, n in zip(found.class_names, total, strict=True) if n == 1]
     if single:
@@ -213,8 +193,6 @@ def _noticed(found: Look, listing: Listing) -> Iterator[str]:
         yield f"no image of {_some(none)}"
     if 0 < found.grey < sum(found.sizes.values()):
         yield f"{found.grey:,} grey images among colour ones become colour (data.channels)"
-    if listing.left_out:
-        yield f"left out, no images by their suffix: {_some(listing.left_out)}"
     wordless = [name for name in found.class_names if sum(map(str.isalpha, name)) < 2]
     if wordless:
         yield (
@@ -223,8 +201,18 @@ def _noticed(found: Look, listing: Listing) -> Iterator[str]:
         )
 
 
-def _copied(groups: Iterable[Sequence[Found]], names: Sequence[str]) -> Iterator[str]:
-    """Images that are there more than once, byte by byte; the worst kind first."""
+def _left_out(root: Path, source: str) -> Iterator[str]:
+    """Yield what is said of files that are not read."""
+    if source == "parquet":
+        return
+    others = [path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES]
+    if others:
+        names = [path.relative_to(root).as_posix() for path in others]
+        yield f"left out, no images by their suffix: {_some(names)}"
+
+
+def _copied(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
+    """Yield pairs of images that are equal byte by byte; the worst kind first."""
     said: dict[str, list[str]] = defaultdict(list)
     for group in groups:
         if len(group) < 2:
@@ -242,7 +230,7 @@ def _copied(groups: Iterable[Sequence[Found]], names: Sequence[str]) -> Iterator
 
 
 def _in_short(sentences: Sequence[str], what: str) -> list[str]:
-    """All of a few sentences, or how many there are of them with the first."""
+    """Return all of a few sentences, or the first ones and how many more there are."""
     if len(sentences) <= _NAMED:
         return list(sentences)
     return [*sentences[:_NAMED], f"{len(sentences) - _NAMED} more {what}"]

@@ -103,12 +103,12 @@ def plot_samples(
 
 
 def literal(text: str) -> str:
-    """A text that a figure shows as it is: between two dollars matplotlib reads formulas."""
+    """Escape the dollars of a text, between which matplotlib reads formulas."""
     return text.replace("$", r"\$")
 
 
 def _figure(clients: int, class_names: Sequence[str], layout: _Layout, panels: int) -> Figure:
-    """An empty figure, as wide and high as its cells and names need, within limits."""
+    """Return an empty figure, as wide and high as its cells and names need, within limits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -165,7 +165,7 @@ def _write_counts(axes: Axes, histogram: Histogram) -> None:
 
 
 def _label_clients(axes: Axes, clients: int) -> None:
-    """Ticks at about 25 clients; steps are 1, 2 or a multiple of 5."""
+    """Label about 25 clients, in steps of 1, 2 or a multiple of 5."""
     step = max(1, round(clients / 25))
     ticks = np.arange(0, clients, step if step in (1, 2) else max(5, round(step / 5) * 5))
     axes.set_xticks(ticks + 0.5, [str(tick) for tick in ticks], fontsize=8)
@@ -173,7 +173,7 @@ def _label_clients(axes: Axes, clients: int) -> None:
 
 
 def _label_classes(axes: Axes, class_names: Sequence[str], layout: _Layout) -> None:
-    """Every class by its name, or some by their numbers where there are many."""
+    """Label every class by its name, or some by their numbers where there are many."""
     classes = len(class_names)
     if layout.named:
         size = 8 if layout.numbered else 6.5

@@ -6,20 +6,41 @@ It holds `train` and `test`, lists of paths, either alone or once for every doma
 
 from __future__ import annotations
 
-import reprlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Discriminator, Tag
 
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.reading import read_json
 from fedray.errors import UserError
+from fedray.files import read_json
 
-_NAMES = {"train": TRAIN, "test": TEST}
+_EXPECTED = (
+    "expected the lists `train` and `test`, alone or once for every domain, for example "
+    '{"train": ["a.jpg", ...], "test": ["b.jpg", ...]}'
+)
+
+
+class _Lists(BaseModel, extra="forbid"):
+    """Paths of the training and of the test images."""
+
+    train: list[str]
+    test: list[str]
+
+
+def _layout(content: Any) -> str:
+    is_alone = isinstance(content, dict) and ("train" in content or "test" in content)
+    return "alone" if is_alone else "by domain"
+
+
+_Split = Annotated[
+    Annotated[_Lists, Tag("alone")] | Annotated[dict[str, _Lists], Tag("by domain")],
+    Discriminator(_layout),
+]
 
 
 def find_split_file(root: Path, split: str) -> Path:
@@ -34,25 +55,27 @@ def find_split_file(root: Path, split: str) -> Path:
     return file
 
 
-def origins(file: Path, paths: Sequence[str]) -> NDArray[np.int8]:
-    """Each image's part of the split.
+def origins(file: Path, paths: Sequence[str], known: Iterable[str]) -> NDArray[np.int8]:
+    """Return each image's part of the split.
 
     Args:
         file: the JSON file.
         paths: of n images.
+        known: of all images of the data, which the file may list too.
 
     Returns:
         int8 [n], TRAIN or TEST.
 
     Raises:
-        UserError: when the file is not such a JSON, or does not list exactly these paths, each
-            once.
+        UserError: when the file is not such a JSON, or does not list these paths, each once.
     """
+    content = read_json(file, _Split, "data.split: the file", _EXPECTED)
     part: dict[str, int] = {}
-    for path, origin in _read(file):
-        if path in part:
-            raise UserError(f"data.split: {file} lists '{path}' twice; remove one of them")
-        part[path] = origin
+    for lists in [content] if isinstance(content, _Lists) else content.values():
+        for path, origin in [(p, TRAIN) for p in lists.train] + [(p, TEST) for p in lists.test]:
+            if path in part:
+                raise UserError(f"data.split: {file} lists '{path}' twice; remove one of them")
+            part[path] = origin
     held = Counter(paths)
     twice = [path for path, count in held.items() if count > 1]
     if twice:
@@ -61,7 +84,7 @@ def origins(file: Path, paths: Sequence[str]) -> NDArray[np.int8]:
             f"{file} cannot tell them apart; leave data.split out"
         )
     for found, expected, what in (
-        (part.keys() - held, held.keys(), "which the data does not have"),
+        (part.keys() - set(known), held.keys(), "which the data does not have"),
         (held.keys() - part.keys(), part.keys(), "which the file does not list"),
     ):
         if found:
@@ -71,31 +94,3 @@ def origins(file: Path, paths: Sequence[str]) -> NDArray[np.int8]:
                 "file or leave data.split out"
             )
     return np.array([part[path] for path in paths], np.int8)
-
-
-def _read(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield every path with its part."""
-    content = read_json(file)
-    if isinstance(content, dict) and not content.keys() & _NAMES.keys():
-        for domain in content.values():
-            yield from _lists(domain, file)
-    else:
-        yield from _lists(content, file)
-
-
-def _lists(content: Any, file: Path) -> Iterator[tuple[str, int]]:
-    whole = isinstance(content, dict) and content.keys() == _NAMES.keys()
-    if not whole or not all(isinstance(paths, list) for paths in content.values()):
-        raise UserError(
-            f"data.split: {file} does not hold the lists `train` and `test`, alone or once for "
-            "every domain; expected for example "
-            '{"train": ["a.jpg", ...], "test": ["b.jpg", ...]}'
-        )
-    for name, origin in _NAMES.items():
-        for path in content[name]:
-            if not isinstance(path, str):
-                raise UserError(
-                    f"data.split: {file} lists {reprlib.repr(path)} in `{name}`, which is no path; "
-                    "mend or remove it"
-                )
-            yield path, origin

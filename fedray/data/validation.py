@@ -14,11 +14,9 @@ from fedray.data.federated import FederatedData
 from fedray.data.partitions import FewShotProtocol, Indices, build_partition
 from fedray.errors import UserError
 
-__all__ = ["gives_validation", "hold_out", "stratified_split"]
-
 
 def gives_validation(keys: DataConfig) -> bool:
-    """Whether clients will have validation images, without a look at the images."""
+    """Return True if clients will have validation images, without reading any image."""
     few_shot = isinstance(build_partition(keys.partition), FewShotProtocol)
     return few_shot or keys.validation_fraction is not None
 
@@ -72,7 +70,7 @@ def stratified_split(
         rng: random stream.
 
     Returns:
-        What stays and what is held out, both sorted.
+        The indices that stay and those that are held out, both sorted.
     """
     order = rng.permutation(len(indices))
     classes, counts = np.unique(labels, return_counts=True)

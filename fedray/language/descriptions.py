@@ -1,37 +1,34 @@
-"""Descriptions of classes: files of them, read, checked and matched to a data set."""
+"""Descriptions of classes: files of them, read and matched to a data set."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints
 
 from fedray.config import Frozen
-from fedray.errors import UserError, nearest, one_line
-from fedray.files import read_text
+from fedray.errors import UserError, nearest
+from fedray.files import read_json
 
 MOST_BYTES = 100_000_000
-"""Of a file of descriptions; a thousand classes have a million."""
-
+"""Most bytes of a file of descriptions; a thousand classes have a million."""
 MOST_TEXTS = 100
-"""Descriptions of one class."""
-
+"""Most descriptions of one class."""
 FOLDER = Path(__file__).parent / "descriptions"
+EXPECTED = (
+    "expected for each class an object with Short Label, Fine-grained Descriptions (a list) and, "
+    "if needed, Short Description and Long Description"
+)
 
-_IGNORED_KEY = "Hard Negatives"  # in the official files; no style uses it
-
-_Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1)]
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Ignored = Annotated[Any, AfterValidator(lambda value: None)]
 
 
 class ClassDescriptions(Frozen):
-    """The descriptions of one class; the keys are those of the official FedTSP repository.
-
-    A file may also hold "Hard Negatives", as the official ones do; they are ignored.
-    """
+    """The descriptions of one class; the keys are those of the official FedTSP repository."""
 
     label: _Text = Field(alias="Short Label")
     """The class in a word or two."""
@@ -40,10 +37,15 @@ class ClassDescriptions(Frozen):
     fine: tuple[_Text, ...] = Field(
         alias="Fine-grained Descriptions", min_length=1, max_length=MOST_TEXTS
     )
-    """Sentences, each on another aspect of the look: three (FedTSP's k), or as many as a source
-    gives, as many for every class."""
+    """Sentences, each on another visual aspect: three (FedTSP's k), or any number that is the same
+    for every class."""
     long: _Text | None = Field(None, alias="Long Description")
     """A paragraph; needed by style long."""
+    negatives: _Ignored = Field(None, alias="Hard Negatives", exclude=True)
+    """In the official files; ignored."""
+
+
+_File = Annotated[dict[str, ClassDescriptions], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Descriptions:
     """Descriptions of every class of a data set.
 
     Attributes:
-        source: the file they come from.
-        classes: for each class name of the data set, in its order, its descriptions.
+        source: the file.
+        classes: the descriptions of each class of the data set, in its order.
     """
 
     source: str
@@ -69,29 +71,45 @@ def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descript
         name_or_path: the name of a shipped file ("cifar10"), or the path of a JSON file.
         class_names: the classes, in the order of their labels.
 
-    Returns:
-        One entry per class name, in the given order.
-
     Raises:
-        UserError: when the file is missing or no JSON object, two names in it mean the same class,
-            a class has no descriptions, or an entry has a missing, empty or superfluous part.
+        UserError: if the file is missing or of another form, two names mean the same class, a class
+            has no descriptions, or classes have different numbers of them.
     """
     path = find_descriptions(name_or_path)
-    described = _by_canonical_name(path)
-    wanted = _distinct(class_names)
-    missing = [name for key, name in wanted.items() if key not in described]
-    if missing:
-        raise _not_described(missing, path, [name for name, _ in described.values()], len(wanted))
-    classes = {
-        name: check_entry(name, described[key][1], f"text.descriptions: {path}")
-        for key, name in wanted.items()
-    }
-    _check_as_many(classes, path)
+    described = read_descriptions(path)
+    names = _by_canonical_name(described, f"text.descriptions: {path}")
+    wanted = _by_canonical_name(class_names, "text.descriptions: the data set's classes")
+    if missing := [name for key, name in wanted.items() if key not in names]:
+        raise _not_described(missing, path, list(described), len(wanted))
+    classes = {name: described[names[key]] for key, name in wanted.items()}
+    _check_numbers(classes, path)
     return Descriptions(str(path), classes)
 
 
-def _check_as_many(classes: Mapping[str, ClassDescriptions], path: Path) -> None:
-    """Check that every class has as many texts: prototypes are means over as many for all."""
+def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
+    """Read a JSON file of descriptions.
+
+    Raises:
+        UserError: if it cannot be read, or is of another form.
+    """
+    descriptions: dict[str, ClassDescriptions] = read_json(
+        path, _File, "text.descriptions: the file", EXPECTED, MOST_BYTES
+    )
+    return descriptions
+
+
+def _by_canonical_name(names: Sequence[str] | Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return names by canonical name; raise a UserError if two mean the same class."""
+    found: dict[str, str] = {}
+    for name in names:
+        other = found.setdefault(canonical_name(name), name)
+        if other != name:
+            raise UserError(f"{where}: '{other}' and '{name}' are the same name; rename one")
+    return found
+
+
+def _check_numbers(classes: Mapping[str, ClassDescriptions], path: Path) -> None:
+    """Check that every class has the same number of texts, since prototypes are their means."""
     first, *others = classes
     usual = len(classes[first].fine)
     for name in others:
@@ -104,39 +122,13 @@ def _check_as_many(classes: Mapping[str, ClassDescriptions], path: Path) -> None
 
 
 def display_name(name: str) -> str:
-    """A class name as texts show it: underscores and runs of blanks become one blank."""
+    """Return a class name for texts: underscores and runs of blanks become one blank."""
     return " ".join(name.replace("_", " ").split())
 
 
 def canonical_name(name: str) -> str:
-    """A class name without differences of case, underscores and blanks: equal for equal classes."""
+    """Return a class name without differences of case, underscores and blanks."""
     return display_name(name).casefold()
-
-
-def _by_canonical_name(path: Path) -> dict[str, tuple[str, Any]]:
-    """A file's entries, each with its name there."""
-    described: dict[str, tuple[str, Any]] = {}
-    for name, entry in _read(path):
-        first_name, first_entry = described.setdefault(canonical_name(name), (name, entry))
-        if first_entry is not entry:
-            raise UserError(
-                f"text.descriptions: {path} describes '{first_name}' and '{name}', which are the "
-                "same name; remove one of them"
-            )
-    return described
-
-
-def _distinct(class_names: Sequence[str]) -> dict[str, str]:
-    """The class names by canonical name, in their order."""
-    names: dict[str, str] = {}
-    for name in class_names:
-        other = names.setdefault(canonical_name(name), name)
-        if other != name:
-            raise UserError(
-                f"the data set has classes '{other}' and '{name}', which text.descriptions cannot "
-                "distinguish; rename one of them in the data set"
-            )
-    return names
 
 
 def _not_described(
@@ -154,15 +146,15 @@ def _not_described(
 
 
 def shipped_names() -> list[str]:
-    """The names of the shipped files."""
+    """Return the names of the shipped files."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def find_descriptions(name_or_path: str) -> Path:
-    """The file of a shipped name or a path.
+    """Return the file of a shipped name or a path.
 
     Raises:
-        UserError: when there is no such file.
+        UserError: if there is no such file.
     """
     if name_or_path.endswith(".json") or "/" in name_or_path or "\\" in name_or_path:
         path = Path(name_or_path).expanduser()
@@ -179,7 +171,7 @@ def find_descriptions(name_or_path: str) -> Path:
 
 
 def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
-    """A file's content to fill in: what style fine needs of each class.
+    """Return the content of a file to fill in: the fields that style fine needs.
 
     Args:
         class_names: the classes.
@@ -189,74 +181,3 @@ def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any
         name: {"Short Label": display_name(name), "Fine-grained Descriptions": [""] * texts}
         for name in class_names
     }
-
-
-def check_entry(name: str, entry: Any, where: str, texts: int | None = None) -> ClassDescriptions:
-    """Check the entry of one class, from a file or a language model.
-
-    Args:
-        name: the class.
-        entry: plain data.
-        where: the beginning of an error message: key and file.
-        texts: how many fine-grained descriptions there must be; None for any number.
-
-    Raises:
-        UserError: naming the class, the part that is wrong and what was expected.
-    """
-    if not isinstance(entry, dict):
-        raise UserError(
-            f"{where}, class '{name}': found {type(entry).__name__}, expected an object with "
-            '"Short Label", "Short Description", "Fine-grained Descriptions", "Long Description"'
-        )
-    known = {key: value for key, value in entry.items() if key != _IGNORED_KEY}
-    # By alias only: keys must be spelled as in the published files.
-    try:
-        checked = ClassDescriptions.model_validate(known, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise UserError(f"{where}, class '{name}': {_reason(error, entry)}") from None
-    if texts is not None and len(checked.fine) != texts:
-        raise UserError(
-            f"{where}, class '{name}': \"Fine-grained Descriptions\" has {len(checked.fine)} "
-            f"texts, expected {texts}"
-        )
-    return checked
-
-
-def _reason(error: ValidationError, entry: dict[str, Any]) -> str:
-    first = error.errors()[0]
-    part = str(first["loc"][0])
-    keys = [field.alias or "" for field in ClassDescriptions.model_fields.values()]
-    if first["type"] == "extra_forbidden":
-        return f'unknown key "{part}".{nearest(part, keys)}'
-    found = entry.get(part)
-    if part == "Fine-grained Descriptions":
-        if isinstance(found, list) and len(first["loc"]) > 1:
-            return f'"{part}" number {int(first["loc"][1]) + 1} is empty or no text'
-        number = f"{len(found)}" if isinstance(found, list) else "no list of"
-        return f'"{part}" has {number} texts, expected 1 to {MOST_TEXTS}'
-    if part not in entry:
-        return f'"{part}" is missing'
-    return f'"{part}" is empty or no text'
-
-
-def _read(path: Path) -> list[tuple[str, Any]]:
-    """The file's entries in their order, duplicate names included."""
-    entries: list[tuple[str, Any]] = []
-
-    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal entries
-        entries = pairs  # the outermost object is closed last
-        return dict(pairs)
-
-    text = read_text(path, "text.descriptions: the file", MOST_BYTES)
-    try:
-        content = json.loads(text, object_pairs_hook=collect)
-    except (ValueError, RecursionError) as error:
-        reason = one_line(error)
-        raise UserError(f"text.descriptions: {path} is no readable JSON: {reason}") from None
-    if not isinstance(content, dict) or not content:
-        raise UserError(
-            f"text.descriptions: {path} holds no object of classes; expected "
-            '{"class": {"Short Label": ..., "Fine-grained Descriptions": [3 texts], ...}, ...}'
-        )
-    return entries

@@ -25,10 +25,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, Field
+
 from fedray.command import CommandLine, as_path, run_command, say_stopped
-from fedray.errors import UserError, shown
-from fedray.files import cache_folder, node_lock, read_text, write_json
-from fedray.language.descriptions import MOST_BYTES, canonical_name, check_entry, display_name
+from fedray.errors import UserError
+from fedray.files import cache_folder, parse_json, read_json, read_text, write_json
+from fedray.language.descriptions import (
+    EXPECTED,
+    MOST_BYTES,
+    ClassDescriptions,
+    canonical_name,
+    display_name,
+)
 
 if TYPE_CHECKING:
     import requests
@@ -63,15 +71,15 @@ descriptions."""
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a language model answers.
+    """The endpoint of a language model.
 
     Attributes:
         url: the base URL, to which /chat/completions is appended.
         model: the model's name there.
-        key: its secret; empty where none is wanted. Never shown.
+        key: its secret, never shown; empty if the endpoint needs none.
         retries: how often a request is repeated after 429, 5xx, a time-out or a lost connection.
-        backoff_s: seconds before the second repetition; doubles every time, up to a minute. What
-            the server says in Retry-After counts more.
+        backoff_s: seconds before the second repetition; doubles every time, up to a minute. The
+            server's Retry-After has precedence.
         timeout_s: seconds to wait for an answer.
     """
 
@@ -87,7 +95,7 @@ class Endpoint:
         """Read FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY.
 
         Raises:
-            UserError: when the first or second is not set, or the URL is none.
+            UserError: if the first or second is not set, or the URL is none.
         """
         url = environ.get("FEDRAY_LLM_BASE_URL", "").strip().rstrip("/")
         model = environ.get("FEDRAY_LLM_MODEL", "").strip()
@@ -105,14 +113,14 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """What messages call the endpoint; the URL itself may hold a secret."""
+        """The endpoint's name in messages; the URL itself may hold a secret."""
         return urlsplit(self.url).hostname or "the endpoint"
 
     def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Send a conversation, return what the model says.
+        """Send a conversation, return the model's answer.
 
         Raises:
-            UserError: when the endpoint refuses, or does not answer after all retries.
+            UserError: if the endpoint refuses, or does not answer after all retries.
         """
         reply = self._post(messages)
         if not reply.ok:
@@ -176,11 +184,11 @@ def generate_descriptions(
     dataset: str | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, dict[str, Any]]:
-    """Descriptions of every class, asked for one by one; what was answered is never asked again.
+    """Ask for descriptions of every class, one by one; kept answers are not asked for again.
 
     Args:
         classes: class names, all different.
-        endpoint: which language model is asked.
+        endpoint: the language model.
         dataset: what the pictures are, for the prompt.
         log: called with one line per class.
 
@@ -188,16 +196,20 @@ def generate_descriptions(
         The content of a descriptions file, in the order of `classes`.
 
     Raises:
-        UserError: when the endpoint fails, or a class's answers never have the right form. Answers
-            so far are kept.
+        UserError: if the endpoint fails, or a class's answers never have the right form. Answers so
+            far are kept.
     """
     result: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(classes, start=1):
         prompt = _user_prompt(name, classes, dataset)
         path = _answer_file(endpoint, prompt)
-        stored = _read(path)
-        result[name] = stored or _ask_once(name, prompt, endpoint, path)
-        log(f"{number}/{len(classes)} {name}: {'already described' if stored else 'described'}")
+        known = _kept_answer(path)
+        if known is None:
+            result[name] = _ask(name, prompt, endpoint)
+            write_json(path, result[name])
+        else:
+            result[name] = known
+        log(f"{number}/{len(classes)} {name}: {'described' if known is None else 'kept'}")
     return result
 
 
@@ -211,7 +223,7 @@ def _user_prompt(name: str, classes: Sequence[str], dataset: str | None) -> str:
 
 
 def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
-    """Ask, check the form, tell the model what is wrong with it, ask once more."""
+    """Ask; after an answer of the wrong form, tell the model the reason and ask again."""
     messages = [
         {"role": "system", "content": _SYSTEM_PROMPT},
         {"role": "user", "content": prompt},
@@ -234,56 +246,49 @@ def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
     )
 
 
+class _Answer(ClassDescriptions):
+    """The descriptions of one class, all of them, with three sentences."""
+
+    short: str = Field(alias="Short Description", min_length=1)
+    long: str = Field(alias="Long Description", min_length=1)
+    fine: tuple[str, str, str] = Field(alias="Fine-grained Descriptions")
+
+
 def _parse(name: str, answer: str) -> dict[str, Any]:
-    """The JSON object in an answer, which may stand in a fence."""
-    try:
-        entry = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
-    except ValueError:
-        raise UserError("the answer holds no JSON object") from None
-    checked = check_entry(name, entry, "the answer", texts=3)
-    if checked.short is None or checked.long is None:
-        lacks = "Short Description" if checked.short is None else "Long Description"
-        raise UserError(f"the answer, class '{name}': \"{lacks}\" is missing")
-    return checked.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    """Return the JSON object in an answer, which may stand in a fence."""
+    text = answer[answer.find("{") : answer.rfind("}") + 1]
+    found: _Answer = parse_json(text, _Answer, f"the answer, class '{name}'", EXPECTED)
+    return found.model_dump(mode="json", by_alias=True)
 
 
 def _answer_file(endpoint: Endpoint, prompt: str) -> Path:
-    """Where a model's answer to a prompt is kept."""
+    """Return the file of a model's answer to a prompt; make its folder."""
     what = json.dumps([endpoint.host, endpoint.model, _SYSTEM_PROMPT, prompt])
-    name = hashlib.sha256(what.encode()).hexdigest()
-    return cache_folder() / "descriptions" / f"{name}.json"
+    folder = cache_folder() / "descriptions"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"answers cannot be kept in {folder} ({error}); set FEDRAY_CACHE to a folder that can "
+            "be written"
+        ) from None
+    return folder / f"{hashlib.sha256(what.encode()).hexdigest()}.json"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The stored answer; None when there is none that can be read."""
+def _kept_answer(path: Path) -> dict[str, Any] | None:
+    """Return the kept answer; None if there is none that can be read."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return content
 
 
-def _ask_once(name: str, prompt: str, endpoint: Endpoint, path: Path) -> dict[str, Any]:
-    """Ask and store the answer, unless another process of this node has just done so."""
-    try:
-        with node_lock(path):
-            entry = _read(path)
-            if entry is None:
-                entry = _ask(name, prompt, endpoint)
-                write_json(path, entry)
-            return entry
-    except OSError as error:
-        raise UserError(
-            f"answers cannot be kept in {path.parent} ({error}); set FEDRAY_CACHE to a folder that "
-            "can be written"
-        ) from None
-
-
 def read_classes(text: str) -> list[str]:
-    """Class names out of a comma list, or of a file: JSON (a list, or class_names) or one a line.
+    """Return class names out of a comma list, or a file: JSON (a list, class_names) or lines.
 
     Raises:
-        UserError: when there are none, or two are the same name.
+        UserError: if there are none, or two are the same name.
     """
     path = Path(text).expanduser()
     if path.is_file():
@@ -306,29 +311,25 @@ def read_classes(text: str) -> list[str]:
 
 
 def _classes_in(path: Path) -> list[str]:
-    try:
-        content = read_text(path, "the file", MOST_BYTES)
-        if path.suffix != ".json":
-            return [line.strip() for line in content.splitlines() if line.strip()]
-        found = json.loads(content)
-    except UserError as error:
-        raise UserError(f"--classes: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--classes: {path} cannot be read: {error}") from None
-    names = found.get("class_names") if isinstance(found, dict) else found
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(
-            f"--classes: {path} holds no list of names; expected a JSON list, or an object with "
-            "class_names"
-        )
-    return names
+    what, expected = "--classes: the file", 'expected ["cat", ...] or {"class_names": [...], ...}'
+    if path.suffix == ".json":
+        found: list[str] | _Named = read_json(path, list[str] | _Named, what, expected)
+        return found if isinstance(found, list) else found.class_names
+    lines = read_text(path, what, MOST_BYTES).splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+class _Named(BaseModel):
+    """A file about a data set, such as dataset_info.json, with its class names."""
+
+    class_names: list[str]
 
 
 PROG = "python -m fedray.language.generate"
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """The command; returns its exit code, 2 for what the user can mend."""
+    """Run the command; return its exit code."""
     return run_command(parser(prog), _main, arguments)
 
 
@@ -353,28 +354,23 @@ def _main(chosen: argparse.Namespace) -> int:
 
 
 def _check_kept(out: Path, found: Mapping[str, Any]) -> None:
-    """Refuse to replace texts that are not those that were generated: somebody has edited them.
-
-    Raises:
-        UserError: naming the first class.
-    """
-    try:
-        there = json.loads(out.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """Refuse to replace a file whose texts are not the generated ones: somebody has edited them."""
+    if not out.exists():
         return
-    except ValueError:
-        there = None
-    if not isinstance(there, dict):
-        raise UserError(f"--out: {out} holds other things than texts; name another file")
-    if edited := [name for name, texts in there.items() if found.get(name) != texts]:
+    try:
+        texts = json.loads(out.read_text(encoding="utf-8"))
+        edited = any(found.get(name) != text for name, text in texts.items())
+    except (ValueError, AttributeError):
+        edited = True
+    if edited:
         raise UserError(
-            f"--out: {out} holds other texts of {shown(edited[0])} than were generated; name "
-            "another file, or move it away (the answers are kept)"
+            f"--out: {out} holds other texts than were generated; name another file, or move it "
+            "away (the answers are kept)"
         )
 
 
 def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `python -m fedray.language.generate`."""
+    """Return the command line of `python -m fedray.language.generate`."""
     cli = CommandLine(
         prog=prog,
         description="Ask a large language model for descriptions of classes.",

@@ -1,40 +1,41 @@
-"""Lists of class names: shipped ones and files, for texts under other names than the data's.
+"""Lists of class names, shipped or in files, for texts under other names than the data's.
 
-The shipped ones are those of FedGLCL's proxy texts: Office-Caltech-10's names (as the official code
-spells them), DomainNet's ten, and a hundred of ImageNet's that are no class of CIFAR-100, drawn
-once (the paper draws a hundred and does not list them).
+The shipped lists are those of FedGLCL's proxy texts: Office-Caltech-10's names (as the official
+code spells them), DomainNet's ten, and a hundred of ImageNet's that are no class of CIFAR-100,
+drawn once (the paper draws a hundred and does not list them).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fedray.errors import UserError, nearest, one_line
-from fedray.files import read_text
+from pydantic import StringConstraints
+
+from fedray.errors import UserError, nearest
+from fedray.files import read_json
 from fedray.language.descriptions import canonical_name
 
 FOLDER = Path(__file__).parent / "names"
-MOST_BYTES = 10_000_000
-"""Of a file of names; a thousand classes have twenty thousand."""
+_Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 def shipped_lists() -> list[str]:
-    """The names of the shipped lists."""
+    """Return the names of the shipped lists."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, ...]:
-    """Other names for C classes, in the order of their labels.
+    """Return other names for C classes, in the order of their labels.
 
     Args:
         names: the names themselves, the name of a shipped list, or a JSON file of a list.
-        classes: the C names that the data has.
+        classes: the C names in the data.
 
     Raises:
-        UserError: when there is no such list, it holds anything but names, not C of them, or the
-            data's own in another order.
+        UserError: if there is no such list, it holds anything but C names, or the data's own names
+            in another order.
     """
     found = load_names(names) if isinstance(names, str) else tuple(names)
     ours, given = ([canonical_name(name) for name in each] for each in (classes, found))
@@ -53,10 +54,10 @@ def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, 
 
 
 def load_names(name_or_path: str) -> tuple[str, ...]:
-    """A shipped list by its name, or a JSON file's.
+    """Return a shipped list by its name, or the list in a JSON file.
 
     Raises:
-        UserError: when there is none, or it holds anything but names.
+        UserError: if there is none, or it holds anything but names.
     """
     if name_or_path.endswith(".json"):
         path = Path(name_or_path).expanduser()
@@ -68,11 +69,5 @@ def load_names(name_or_path: str) -> tuple[str, ...]:
                 f"{', '.join(shipped_lists())}, a JSON file of a list, or the names themselves."
                 f"{nearest(name_or_path, shipped_lists())}"
             )
-    text = read_text(path, "text.names: the file", MOST_BYTES)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"text.names: {path} is no readable JSON: {one_line(error)}") from None
-    if not isinstance(found, list) or not all(isinstance(n, str) and n.strip() for n in found):
-        raise UserError(f'text.names: {path} holds no list of names; expected ["cat", "dog", ...]')
-    return tuple(found)
+    names = read_json(path, list[_Name], "text.names: the file", 'expected ["cat", "dog", ...]')
+    return tuple(names)

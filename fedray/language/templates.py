@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 DESCRIPTION = "A photo of a {label}: {description}"
 """Eq. (3) of FedTSP, with the article of the official code."""
 
@@ -11,91 +13,12 @@ HANDCRAFTED = "A photo of a {label}."
 PLAIN = "a photo of a {label}"
 """FedGLCL's prompt (official code)."""
 
-CLIP_ENSEMBLE: tuple[str, ...] = (
-    "a bad photo of a {label}.",
-    "a photo of many {label}.",
-    "a sculpture of a {label}.",
-    "a photo of the hard to see {label}.",
-    "a low resolution photo of the {label}.",
-    "a rendering of a {label}.",
-    "graffiti of a {label}.",
-    "a bad photo of the {label}.",
-    "a cropped photo of the {label}.",
-    "a tattoo of a {label}.",
-    "the embroidered {label}.",
-    "a photo of a hard to see {label}.",
-    "a bright photo of a {label}.",
-    "a photo of a clean {label}.",
-    "a photo of a dirty {label}.",
-    "a dark photo of the {label}.",
-    "a drawing of a {label}.",
-    "a photo of my {label}.",
-    "the plastic {label}.",
-    "a photo of the cool {label}.",
-    "a close-up photo of a {label}.",
-    "a black and white photo of the {label}.",
-    "a painting of the {label}.",
-    "a painting of a {label}.",
-    "a pixelated photo of the {label}.",
-    "a sculpture of the {label}.",
-    "a bright photo of the {label}.",
-    "a cropped photo of a {label}.",
-    "a plastic {label}.",
-    "a photo of the dirty {label}.",
-    "a jpeg corrupted photo of a {label}.",
-    "a blurry photo of the {label}.",
-    "a photo of the {label}.",
-    "a good photo of the {label}.",
-    "a rendering of the {label}.",
-    "a {label} in a video game.",
-    "a photo of one {label}.",
-    "a doodle of a {label}.",
-    "a close-up photo of the {label}.",
-    "a photo of a {label}.",
-    "the origami {label}.",
-    "the {label} in a video game.",
-    "a sketch of a {label}.",
-    "a doodle of the {label}.",
-    "a origami {label}.",
-    "a low resolution photo of a {label}.",
-    "the toy {label}.",
-    "a rendition of the {label}.",
-    "a photo of the clean {label}.",
-    "a photo of a large {label}.",
-    "a rendition of a {label}.",
-    "a photo of a nice {label}.",
-    "a photo of a weird {label}.",
-    "a blurry photo of a {label}.",
-    "a cartoon {label}.",
-    "art of a {label}.",
-    "a sketch of the {label}.",
-    "a embroidered {label}.",
-    "a pixelated photo of a {label}.",
-    "itap of the {label}.",
-    "a jpeg corrupted photo of the {label}.",
-    "a good photo of a {label}.",
-    "a plushie {label}.",
-    "a photo of the nice {label}.",
-    "a photo of the small {label}.",
-    "a photo of the weird {label}.",
-    "the cartoon {label}.",
-    "art of the {label}.",
-    "a drawing of the {label}.",
-    "a photo of the large {label}.",
-    "a black and white photo of a {label}.",
-    "the plushie {label}.",
-    "a dark photo of a {label}.",
-    "itap of a {label}.",
-    "graffiti of the {label}.",
-    "a toy {label}.",
-    "itap of my {label}.",
-    "a photo of a cool {label}.",
-    "a photo of a small {label}.",
-    "a tattoo of the {label}.",
+CLIP_ENSEMBLE = tuple(
+    (Path(__file__).parent / "clip_templates.txt").read_text(encoding="utf-8").splitlines()
 )
-"""CLIP's templates for ImageNet (Radford et al., ICML 2021; official code), with their words."""
+"""CLIP's 80 templates for ImageNet (Radford et al., ICML 2021; official code), with their words."""
 
-ENSEMBLE: tuple[str, ...] = (
+ENSEMBLE = (
     *CLIP_ENSEMBLE,
     "a photo of a {label}",
     "a picture of a {label}",

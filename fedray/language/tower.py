@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,17 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderChoice, TextEncoder
-from fedray.language.passes import Continued, Pass, Passes, content
-from fedray.language.prototypes import (
-    activations,
-    cached_text_embeddings,
-    class_means,
-    room,
-    text_prototypes,
-)
-from fedray.language.tokenised import cached_tokens
-from fedray.language.trainable import PREFIX, TowerShape, TrainableText
+from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
+from fedray.language.encoders.bert_blocks import TowerPart
+from fedray.language.passes import Continued, Graph, Pass, Passes, content
+from fedray.language.prototypes import activations, class_means, room, text_prototypes
+from fedray.language.text_cache import cached_text_embeddings, cached_tokens
+from fedray.language.trainable import PREFIX
 
 PASS_KEPT = 1 << 30
 """Bytes of activations that passes may keep from one server step to the next at most.
@@ -29,15 +25,15 @@ Never more than a quarter of the free memory. MiniLM's for 300 texts of CIFAR-10
 
 
 class TextTower:
-    """What a server asks about its classes' texts.
+    """A text encoder with the texts of the classes, as a server uses it.
 
     The encoder is loaded at the first call that needs it: without prompts the embeddings may
     already be in the cache.
 
     Args:
-        choice: which encoder.
+        choice: the encoder.
         texts: k texts for each of C classes.
-        device: where the encoder computes.
+        device: the device of the encoder.
     """
 
     def __init__(
@@ -56,7 +52,7 @@ class TextTower:
 
     @property
     def encoder_name(self) -> str:
-        """What `text.encoder` calls the encoder."""
+        """The encoder's name in `text.encoder`."""
         return self.choice.name
 
     def check(self, feature_dim: int) -> None:
@@ -66,8 +62,8 @@ class TextTower:
             feature_dim: d of the features.
 
         Raises:
-            UserError: when the weights are not there, the encoder cannot read all texts, or its
-                width is known to be another.
+            UserError: if the weights are missing, the encoder cannot read all texts, or its width
+                is known to be another.
         """
         self.choice.identity()
         self.choice.check(self.texts)
@@ -91,21 +87,31 @@ class TextTower:
     def encoder(self) -> TextEncoder:
         """The loaded encoder."""
         if self._encoder is None:
-            self._encoder = self.choice.build().to(self.device)
-            if self.choice.promptable:
-                tokens = cached_tokens(self.choice, self._encoder, self.texts)
-                self._tokens = tokens.to(self.device)
+            encoder = self.choice.build().to(self.device)
+            if isinstance(encoder, TokenEncoder):
+                self._tokens = cached_tokens(self.choice, encoder, self.texts).to(self.device)
                 with torch.no_grad():
-                    self._embeddings = self._encoder.embed(self._tokens)
+                    self._embeddings = encoder.embed(self._tokens)
+            self._encoder = encoder
         return self._encoder
+
+    @property
+    def _token_encoder(self) -> TokenEncoder:
+        """The loaded encoder, whose tokens prompts can replace."""
+        if isinstance(self.encoder, TokenEncoder):
+            return self.encoder
+        raise UserError(
+            f"text.encoder={self.encoder_name} reads no tokens, so that there is nothing to put "
+            "prompts into; set algorithm.prompt_length=0, or text.encoder=minilm"
+        )
 
     @property
     def token_width(self) -> int:
         """d', the width of a context token."""
-        return self.encoder.token_width
+        return self._token_encoder.token_width
 
     def frozen_prototypes(self, *, of_unit_length: bool = False) -> Tensor:
-        """Text prototypes [C, d] without prompts (m = 0), computed once and kept on disk.
+        """Return text prototypes [C, d] without prompts (m = 0), computed once and kept on disk.
 
         Args:
             of_unit_length: scale each text's features, and their mean, to length 1 (as CLIP's
@@ -118,19 +124,19 @@ class TextTower:
             return F.normalize(class_means(unit, self.k), dim=1)
         return class_means(self._frozen, self.k)
 
-    def trainable(self, blocks: int | None) -> TrainableText:
-        """The encoder's last blocks with the classes' texts, to be trained elsewhere.
+    def trainable(self, blocks: int | None) -> TowerPart:
+        """Return the encoder's last blocks with the classes' texts, to be trained elsewhere.
 
         Args:
             blocks: how many of the last blocks; None for the whole encoder.
 
         Raises:
-            UserError: when the encoder cannot be trained in part.
+            UserError: if the encoder cannot be trained in part.
         """
         part = self.encoder.part(self.texts, blocks)
-        shape = TowerShape(part.heads, part.eps, part.activation, part.mean, self.k)
         tensors = {PREFIX + name: tensor.cpu() for name, tensor in part.tensors.items()}
-        return TrainableText(tensors, part.start.cpu(), part.mask.cpu(), shape)
+        shape = replace(part.shape, k=self.k)
+        return TowerPart(tensors, part.start.cpu(), part.mask.cpu(), shape)
 
     def prototypes(
         self,
@@ -139,19 +145,19 @@ class TextTower:
         past_text: bool = False,
         classes: Tensor | None = None,
     ) -> Tensor:
-        """Text prototypes [C, d] under prompts v [C, m, d']; differentiable in v.
+        """Return text prototypes [C, d] under prompts v [C, m, d'], differentiable in v.
 
         Args:
             prompts: v.
             keep_special: see `text_prototypes`.
             past_text: see `text_prototypes`.
-            classes: the classes that are asked for, int64 [c]: the answer is [c, d]; None for all.
+            classes: int64 [c], the classes of the result [c, d]; None for all.
 
         Raises:
-            UserError: when the prompts are longer than the shortest text, or, with `past_text`,
+            UserError: if the prompts are longer than the shortest text, or, with `past_text`,
                 than the encoder reads.
         """
-        encoder = self.encoder  # which loads the tokens
+        encoder = self._token_encoder  # which loads the tokens
         tokens, embeddings = self._tokens, self._embeddings
         if classes is not None:
             texts = (
@@ -165,40 +171,36 @@ class TextTower:
     def prototypes_before(
         self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
     ) -> Tensor:
-        """Text prototypes of all classes, without gradients, before prompts are trained further.
+        """Return text prototypes of all classes without gradients, before prompts are trained.
 
-        The next `prototypes_again` of the same prompts is this very pass, where the activations of
-        those that wait are few enough to be kept (`PASS_KEPT`): one for each run that is in
-        lockstep with others. Arguments as in `prototypes`.
+        The next `prototypes_again` of the same prompts continues this very pass, if the activations
+        of all passes that wait are at most `PASS_KEPT` bytes: one for each run that is in lockstep
+        with others. Arguments as in `prototypes`.
         """
         asked = (keep_special, past_text)
         key = content(prompts, asked)
         known = self._passes.find(key)
-        if known is not None:
-            return known
-        size, most = activations(self.encoder, self._tokens), room(PASS_KEPT, self.device)
-        if size > most:
-            with torch.no_grad():
-                output = self.prototypes(prompts, *asked)
-        else:
-            made = Pass(prompts, lambda leaf: self.prototypes(leaf, *asked))
-            self._passes.keep(key, made, most=int(most // max(size, 1)))
-            output = made.output.detach().clone()
-        self._passes.learn(key, output)
-        return output
+        if known is None:
+            size, most = (
+                activations(self._token_encoder, self._tokens),
+                room(PASS_KEPT, self.device),
+            )
+            if size > most:
+                with torch.no_grad():
+                    known = Pass(self.prototypes(prompts, *asked))
+            else:
+                graph = Graph(prompts, lambda leaf: self.prototypes(leaf, *asked))
+                known = Pass(graph.output, graph, size)
+            self._passes.keep(key, known, most)
+        return known.output.clone()
 
     def prototypes_again(
         self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
     ) -> Tensor:
-        """`prototypes` of all classes, from what `prototypes_before` kept or knows if it can."""
-        asked = (keep_special, past_text)
-        key = content(prompts, asked)
-        kept, known = self._passes.take(key), self._passes.find(key)
-        if known is None:
-            return self.prototypes(prompts, *asked)
-
-        def whole() -> Pass:
-            return kept or Pass(prompts, lambda leaf: self.prototypes(leaf, *asked))
-
-        output: Tensor = Continued.apply(prompts, known, key, self._passes, whole)
+        """Return `prototypes` of all classes; continue the pass of `prototypes_before` if kept."""
+        known = self._passes.find(content(prompts, (keep_special, past_text)))
+        graph = None if known is None else known.take()
+        if graph is None:
+            return self.prototypes(prompts, keep_special, past_text)
+        output: Tensor = Continued.apply(prompts, graph)
         return output

@@ -27,7 +27,7 @@ from fedray.models.classifier import (
     WidthAdapter,
 )
 from fedray.models.groups import Group, assign_architectures, group_of, is_dense
-from fedray.models.init import build, initialise, skeleton, undrawn_linear
+from fedray.models.init import build, initialise, own_width, skeleton, undrawn_linear
 from fedray.models.inputs import ImageFeatures, Inputs, PatchEmbeddings, PatchFeatures, Pixels
 from fedray.models.pretrained import check_pretrained, start_from_pretrained
 from fedray.models.structure import (

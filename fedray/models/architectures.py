@@ -81,9 +81,9 @@ def architecture(name: str, *, paper: str = "-", min_image_size: int = 1) -> Cal
     """Register a function that makes any `nn.Module` as an architecture; a decorator.
 
     The function gets the images' channels and their side in pixels, and gives a module that maps
-    images `[B, channels, H, W]` in [-1, 1] to features, one vector `[B, n]` an image. Projector or
-    adapter to `model.feature_dim`, and head, come after it, as after fedray's own. Its initial
-    weights are those that its constructors draw, under a seed of the run.
+    images `[B, channels, H, W]` in [-1, 1] to features, one vector `[B, n]` an image. The head
+    comes after it, and before that a projector, or an adapter where `model.feature_dim` is not n.
+    Initial weights are those that the constructors draw, under a seed of the run.
 
     Args:
         name: what `model.group` calls it.

@@ -18,7 +18,7 @@ from fedray.models.classifier import BackboneClassifier, Classifier
 
 M = TypeVar("M", bound=nn.Module)
 
-__all__ = ["build", "initialise", "skeleton", "undrawn_linear"]
+__all__ = ["build", "initialise", "own_width", "skeleton", "undrawn_linear"]
 
 _KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
@@ -84,6 +84,19 @@ def skeleton(
         for tensor in chain(module.parameters(), module.buffers()):
             tensor.zero_()
     return module
+
+
+def own_width(architecture: str, *, channels: int, image_size: int) -> int:
+    """Return the width of the features of an architecture's backbone; arguments as for `build`.
+
+    Raises:
+        UserError: if the architecture is unknown, or cannot take such images.
+    """
+    spec = architectures.get(architecture)
+    if spec.raw is not None:
+        return spec.raw
+    backbone = constructed(spec, channels, image_size, torch.Generator())
+    return width_of(spec.name, backbone, channels, image_size)
 
 
 def initialise(

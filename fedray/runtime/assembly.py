@@ -21,13 +21,16 @@ from fedray.core import (
     TrainingConfig,
     algorithms,
 )
-from fedray.data import FederatedData, ImageSet, build_partition, federate, load_images
+from fedray.data import (
+    FederatedData,
+    ImageSet,
+    ReadOptions,
+    load_images,
+)
 from fedray.data.augment import build_augmentation
 from fedray.data.configurable import build
-from fedray.data.evolution import build_evolution, with_phases
-from fedray.data.federated import StreamFor, with_global_test
-from fedray.data.partitions import AnyPartition
-from fedray.data.validation import hold_out
+from fedray.data.evolution import federate_phases
+from fedray.data.federated import with_global_test
 from fedray.errors import UserError
 from fedray.evaluation.measures.class_sizes import majority_classes
 from fedray.evaluation.metrics import DataFacts
@@ -35,7 +38,7 @@ from fedray.federation import Plan
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
-from fedray.runtime.models import ModelProvider, model_provider
+from fedray.runtime.models import ModelProvider, feature_width, model_provider
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
 
@@ -110,7 +113,7 @@ class Assembly:
         )
         return Setting(
             class_names=self.data.class_names,
-            feature_dim=e.model.feature_dim,
+            feature_dim=feature_width(e, self.data.images),
             rounds=e.rounds,
             clients=e.data.clients,
             training=training,
@@ -248,41 +251,15 @@ def read_images(keys: DataConfig) -> ImageSet:
     return load_images(
         keys.source,
         Path(keys.root) if keys.root else None,
-        image_size=keys.image_size,
-        channels=keys.channels,
+        ReadOptions(keys.image_size, keys.channels, keys.resize, keys.classes, keys.split),
         download=keys.download,
-        split=keys.split,
         verified_since=keys.verified_since,
-        resize=keys.resize,
-        classes=keys.classes,
     )
 
 
 def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
     """Give every client its images, in every phase, and its test images."""
-    keys, rng_for = experiment.data, Streams(experiment.seed).numpy
-
-    def dealt(partition: AnyPartition, streams: StreamFor, validated: bool) -> FederatedData:
-        data = federate(
-            images,
-            partition,
-            keys.clients,
-            streams,
-            test=keys.test,
-            test_fraction=keys.test_fraction,
-            samples=keys.samples,
-            test_samples=keys.test_samples,
-            imbalance=keys.imbalance,
-            shots=keys.shots,
-            novel=keys.novel,
-            every_domain=keys.every_domain,
-        )
-        if validated and keys.validation_fraction is not None:
-            data = hold_out(data, keys.validation_fraction, streams)
-        return data
-
-    first = dealt(build_partition(keys.partition), rng_for, True)
-    data = with_phases(first, build_evolution(keys.evolution), dealt, rng_for)
+    data = federate_phases(images, experiment.data, Streams(experiment.seed).numpy)
     return with_global_test(data) if experiment.evaluation.global_test else data
 
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from fedray.config import Experiment
-from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tensors
+from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tensors, algorithms
 from fedray.core.client import named_tensors
 from fedray.data import FederatedData
 from fedray.data.augment import build_augmentation
+from fedray.data.imageset import ImageSet
 from fedray.errors import UserError
+from fedray.language.encoders import encoder_choice
 from fedray.models import (
     Classifier,
     Pixels,
     assign_architectures,
     build,
+    group_of,
     initialise,
     is_dense,
+    own_width,
     skeleton,
     start_from_pretrained,
 )
@@ -31,6 +36,8 @@ from fedray.streams import Streams
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip
     from fedray.models.prompted import PromptedClip
+
+_log = logging.getLogger(__name__)
 
 SampleMaker: TypeAlias = Callable[[np.ndarray], Samples]
 """From indices int64 [n] to samples."""
@@ -91,6 +98,50 @@ def model_provider(
     return BackboneModels(experiment, algorithm, data, streams)
 
 
+def feature_width(experiment: Experiment, images: ImageSet) -> int:
+    """Return d: `model.feature_dim`, else the text encoder's width or that of all models.
+
+    Raises:
+        UserError: if it is not set and the models have features of several widths.
+    """
+    model, requires = experiment.model, algorithms.get(experiment.algorithm.name).requires
+    if model.feature_dim is not None:
+        return model.feature_dim
+    if requires.text:
+        choice = encoder_choice(experiment.text.encoder)
+        width = choice.width()
+        return choice.build().dim if width is None else width
+    if requires.prompts:
+        return 0  # the CLIP of model.clip has the widths
+    if model.projector is not None:
+        return model.projector
+    channels, image_size, _ = images.shape
+    widths = {
+        name: own_width(name, channels=channels, image_size=image_size)
+        for name in group_of(model.group).members
+    }
+    if len(set(widths.values())) > 1:
+        found = ", ".join(f"{name}: {width}" for name, width in widths.items())
+        raise UserError(
+            f"the models of model.group={model.group} have features of several widths ({found}); "
+            "set model.feature_dim to one for all, to which they are averaged or repeated"
+        )
+    return next(iter(widths.values()))
+
+
+@lru_cache(maxsize=256)
+def _log_adapter(architecture: str, own: int, feature_dim: int) -> None:
+    """Log once in a process that the features of an architecture are brought to another width."""
+    if own != feature_dim:
+        _log.warning(
+            "the %d features of %s are %s to model.feature_dim=%d",
+            own,
+            architecture,
+            "averaged" if own > feature_dim else "repeated",
+            feature_dim,
+        )
+
+
 class BackboneModels(ModelProvider):
     """Backbones of `model.group`, with a head unless the method has none.
 
@@ -109,9 +160,13 @@ class BackboneModels(ModelProvider):
             "channels": channels,
             "image_size": image_size,
             "num_classes": len(data.class_names) if algorithm.requires.head else 0,
-            "feature_dim": experiment.model.feature_dim,
+            "feature_dim": algorithm.setting.feature_dim,
             "hidden": experiment.model.projector,
         }
+        if experiment.model.projector is None:
+            for architecture in dict.fromkeys(self.architectures):
+                own = own_width(architecture, channels=channels, image_size=image_size)
+                _log_adapter(architecture, own, algorithm.setting.feature_dim)
         self._with_auxiliary = algorithm if isinstance(algorithm, AuxiliaryMethod) else None
         if width != image_size:
             self._check_oblong(image_size, width)

@@ -36,7 +36,7 @@ def _what(model: TrainedModel) -> Iterator[str]:
     chosen = f" ({facts.chosen})" if facts.chosen else " (the last)"
     yield f"- round: {facts.round} of {e.rounds}{chosen}"
     architecture = assembly.models.architectures[model.client]
-    yield f"- architecture: {architecture}, features of width {e.model.feature_dim}"
+    yield f"- architecture: {architecture}, features of width {assembly.setting.feature_dim}"
     if method.requires.prompts:
         settings = ", ".join(f"{k}={v}" for k, v in e.model.clip.params.items() if v is not None)
         clip = f"{e.model.clip.name}{f' ({settings})' if settings else ''}"

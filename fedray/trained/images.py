@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.data.decoding import DEEP, Encoded, Resampling, decode, resizing, too_deep
+from fedray.data.decoding import DEEP, Encoded, ReadOptions, Resampling, decode, too_deep
 from fedray.errors import UserError
 from fedray.models import Pixels
 
@@ -123,14 +123,10 @@ class Preprocessing:
         square = self.height == self.width
         names = [each if isinstance(each, Path) else "image" for each in encoded]
         where = [f"{name} {i}" if name == "image" else str(name) for i, name in enumerate(names)]
-        with resizing(self.resampling if self.as_torchvision else None):
-            found = decode(
-                encoded,
-                lambda i: where[i],
-                image_size=self.height if square else None,
-                channels=self.channels,
-                resampling=self.resampling,
-            )
+        size = self.height if square else None
+        resize = self.resampling if self.as_torchvision else None
+        options = ReadOptions(size, self.channels, resize)
+        found = decode(encoded, lambda i: where[i], options, resampling=self.resampling)
         if found.shape[2:] != (self.height, self.width):
             raise UserError(
                 f"{where[0]} has {found.shape[3]}x{found.shape[2]} pixels, and the model sees "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -49,7 +50,8 @@ def folder(tmp_path_factory):
             image(f"photos/{name}/{number}.png", 16 + number % 3, 12)
     (home / "mine.yaml").write_text("extends: fedavg_digits\nrounds: 3\n")
     (home / "broken.py").write_text("from fedray.core import algorithms\n\nalgorithms.ad('x')\n")
-    (home / "cats.json").write_text('{"cat": {"description": "a small animal"}}')
+    cats = {"cat": {"Short Label": "cat", "Fine-grained Descriptions": ["a small animal"]}}
+    (home / "cats.json").write_text(json.dumps(cats))
     words = ["run", "fedavg_digits", *SMALL, "--executor", "serial", "--no-track"]
     assert main([*words, "--out", str(home / "done")]) == 0
     return home

@@ -7,7 +7,7 @@ import pytest
 import torch
 from prompting import initial_prompts
 
-from fedray.config import Component
+from fedray.config import Component, DataConfig
 from fedray.core import ClientState, LocalContext
 from fedray.data import ImageSet, build_partition, federate
 from fedray.data.federated import base_classes, few_shots
@@ -32,7 +32,7 @@ def images(classes: int = 7, train: int = 20, test: int = 6) -> ImageSet:
 def federated(clients: int = 2, **changes):
     partition = build_partition(Component(name="class_chunks"))
     options = {"shots": 5, "novel": True, "test": "official", **changes}
-    return federate(images(), partition, clients, Streams(3).numpy, **options)
+    return federate(images(), partition, DataConfig(clients=clients, **options), Streams(3).numpy)
 
 
 @pytest.mark.parametrize(("classes", "expected"), [(37, 19), (47, 24), (100, 50), (10, 5)])

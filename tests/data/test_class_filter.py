@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from fedray.config import load_experiment
-from fedray.data import load_images
-from fedray.data.imageset import TEST, TRAIN, ImageSet
-from fedray.data.sources import only_classes
+from fedray.data import ReadOptions, load_images
+from fedray.data.imageset import TEST, TRAIN
 from fedray.errors import UserError
 
 NAMES = ("bird", "cat", "dog", "owl")
@@ -35,7 +34,7 @@ def root(tmp_path):
 
 
 def test_labels_follow_the_order_of_the_names_and_other_files_are_not_read(root):
-    found = load_images("domain_folder", root, classes=["owl", "bird"])
+    found = load_images("domain_folder", root, ReadOptions(classes=("owl", "bird")))
     assert found.class_names == ("owl", "bird")
     tones = found.images[:, 0, 0, 0].tolist()
     expected = [(0, 1), (1, 1), (2, 1), (100, 1), (101, 1), (102, 1)]
@@ -47,28 +46,44 @@ def test_labels_follow_the_order_of_the_names_and_other_files_are_not_read(root)
 
 
 def test_a_domain_without_the_classes_is_left_out(root):
-    assert load_images("domain_folder", root, classes=["owl"]).domains.names == ("photo",)
+    assert load_images("domain_folder", root, ReadOptions(classes=("owl",))).domains.names == (
+        "photo",
+    )
 
 
 def test_a_split_file_lists_the_chosen_classes_alone(root):
     lists = {"train": ["art/cat/0.png", "art/cat/1.png", "photo/cat/0.png", "photo/cat/1.png"]}
     lists["test"] = ["art/cat/2.png", "photo/cat/2.png"]
     (root / "split.json").write_text(json.dumps(lists))
-    found = load_images("domain_folder", root, classes=["cat"], split="split.json")
+    found = load_images("domain_folder", root, ReadOptions(classes=("cat",), split="split.json"))
     assert found.origin.tolist() == [TRAIN, TRAIN, TEST] * 2
 
 
+def test_a_split_file_may_list_the_other_classes_too(root):
+    paths = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*.png"))
+    lists = {"train": [p for p in paths if "0" not in p], "test": [p for p in paths if "0" in p]}
+    (root / "split.json").write_text(json.dumps(lists))
+    options = ReadOptions(classes=("cat",), split="split.json")
+    assert load_images("domain_folder", root, options).origin.tolist() == [TEST, TRAIN, TRAIN] * 2
+    (root / "split.json").write_text(json.dumps({**lists, "test": [*lists["test"], "art/x.png"]}))
+    with pytest.raises(UserError, match=r"1 like 'art/x.png', which the data does not have"):
+        load_images("domain_folder", root, options)
+
+
 def test_what_was_decoded_for_some_classes_is_not_taken_for_others(root):
-    first = load_images("domain_folder", root, classes=["cat", "bird"])
-    other = load_images("domain_folder", root, classes=["bird", "cat"])
+    first = load_images("domain_folder", root, ReadOptions(classes=("cat", "bird")))
+    other = load_images("domain_folder", root, ReadOptions(classes=("bird", "cat")))
     assert first.sha256 != other.sha256
-    assert load_images("domain_folder", root, classes=["cat", "bird"]).sha256 == first.sha256
+    assert (
+        load_images("domain_folder", root, ReadOptions(classes=("cat", "bird"))).sha256
+        == first.sha256
+    )
 
 
 def test_any_source_can_be_filtered():
     whole = load_images("digits")
     names = [whole.class_names[7], whole.class_names[2]]
-    found = load_images("digits", classes=names)
+    found = load_images("digits", options=ReadOptions(classes=tuple(names)))
     kept = np.flatnonzero(np.isin(whole.labels, [7, 2]))
     assert found.class_names == tuple(names)
     assert np.array_equal(found.images, whole.images[kept])
@@ -77,19 +92,15 @@ def test_any_source_can_be_filtered():
 
 
 def test_masks_cannot_be_filtered():
-    images = np.zeros((2, 1, 4, 4), np.uint8)
-    masks, origin = np.zeros((2, 4, 4), np.uint8), np.zeros(2, np.int8)
-    names = ("background", "a", "b")
-    dense = ImageSet("made", images, np.zeros(2, np.int64), names, origin, masks=masks)
     with pytest.raises(UserError, match="have masks of several"):
-        only_classes(dense, ["a", "b"])
+        load_images("shapes", options=ReadOptions(classes=("circle", "cross")))
 
 
 def test_a_name_that_is_not_there(root):
-    message = r"data\.classes names 'brid', which data\.root=.* 4 classes.*Did you mean 'bird'"
+    message = r"data\.classes names 'brid', which data\.source=.* 4 classes.*Did you mean 'bird'"
     with pytest.raises(UserError, match=message):
-        load_images("domain_folder", root, classes=["cat", "brid"])
+        load_images("domain_folder", root, ReadOptions(classes=("cat", "brid")))
     with pytest.raises(UserError, match=r"data\.classes names 'x' and 1 more, which data\.source"):
-        load_images("digits", classes=["x", "y"])
+        load_images("digits", options=ReadOptions(classes=("x", "y")))
     with pytest.raises(UserError, match=r"data\.classes.*names 'a' twice"):
         load_experiment({"data": {"classes": ["a", "b", "a"]}})

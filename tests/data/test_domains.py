@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.config import Component
+from fedray.config import Component, DataConfig
 from fedray.data import build_partition, federate
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.errors import UserError
@@ -28,7 +28,7 @@ def images(n=240, classes=4, domains=3, seed=0):
 def federated(data, name="domains", clients=3, params=None, **options):
     partition = build_partition(Component(name=name, **(params or {})))
     options = {"test": "official", **options}
-    return federate(data, partition, clients, Streams(0).numpy, **options)
+    return federate(data, partition, DataConfig(clients=clients, **options), Streams(0).numpy)
 
 
 def test_a_domain_is_a_client():

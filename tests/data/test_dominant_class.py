@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.config import Component
+from fedray.config import Component, DataConfig
 from fedray.data import build_partition, federate
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.partitions import partitions
@@ -29,7 +29,7 @@ def images(train=40, test=20, classes=CLASSES):
 
 def federated(source, clients=5, seed=0, test="official", **params):
     partition = build_partition(Component(name="dominant_class", **params))
-    return federate(source, partition, clients, Streams(seed).numpy, test=test)
+    return federate(source, partition, DataConfig(clients=clients, test=test), Streams(seed).numpy)
 
 
 def counts(data, parts):
@@ -159,7 +159,7 @@ def test_validation_is_part_of_what_identifies_the_data():
 
 
 def test_held_out_validation_images_are_training_images_no_more():
-    whole = federate(images(), Iid(), 4, Streams(0).numpy)
+    whole = federate(images(), Iid(), DataConfig(clients=4), Streams(0).numpy)
     data = hold_out(whole, 0.2, Streams(0).numpy)
     for before, train, validation in zip(whole.train, data.train, data.validation, strict=True):
         assert sorted([*train, *validation]) == sorted(before)
@@ -183,8 +183,6 @@ def test_what_would_be_ignored_is_refused(key):
         federate(
             images(),
             DominantClass(),
-            2,
+            DataConfig(clients=2, test="official", **{key: value}),
             Streams(0).numpy,
-            test="official",
-            **{key: value},
         )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
-from fedray.config import Component
+from fedray.config import Component, DataConfig
 from fedray.data import ImageSet, build_partition, federate
-from fedray.data.evolution import build_evolution, with_phases
-from fedray.data.validation import hold_out
+from fedray.data.evolution import build_evolution, federate_phases
 from fedray.errors import UserError
 from fedray.streams import Streams
 
@@ -28,20 +25,16 @@ def made(n=600, classes=4):
     )
 
 
-def dealt(partition, streams, validated, *, test="local", fraction=None, samples=None):
-    data = federate(made(), partition, 5, streams, test=test, samples=samples)
-    return hold_out(data, fraction, streams) if validated and fraction else data
-
-
 def evolved(alphas, *, tests="kept", **options):
+    """The data of the first phase alone, and that of all phases."""
     phases = [
         {"round": 3 + 2 * number, "partition": {"alpha": alpha}}
         for number, alpha in enumerate(alphas)
     ]
-    evolution = build_evolution(Component(name="repartition", phases=phases, tests=tests))
-    deal = partial(dealt, **options)
-    first = deal(build_partition(Component(name="fedtsp_dirichlet", alpha=0.2)), RNG, True)
-    return first, with_phases(first, evolution, deal, RNG)
+    evolution = Component(name="repartition", phases=phases, tests=tests)
+    keys = DataConfig(clients=5, partition=Component(name="fedtsp_dirichlet", alpha=0.2), **options)
+    changing = keys.model_copy(update={"evolution": evolution})
+    return federate_phases(made(), keys, RNG), federate_phases(made(), changing, RNG)
 
 
 def every(parts):
@@ -61,18 +54,20 @@ def test_a_phase_holds_from_its_round_on():
         assert np.array_equal(own, before)
 
 
-@pytest.mark.parametrize("options", [{}, {"fraction": 0.2}, {"test": "official"}, {"samples": 400}])
+@pytest.mark.parametrize(
+    "options", [{}, {"validation_fraction": 0.2}, {"test": "official"}, {"samples": 400}]
+)
 def test_kept_tests_are_never_trained_on(options):
     _, data = evolved([100, 1], **options)
     for _, phase in data.later:
         assert np.array_equal(every(phase.test), every(data.test))
         assert np.array_equal(every(phase.train), every(data.train))
-        if "fraction" in options:
+        if phase.validation is not None:
             assert np.array_equal(every(phase.validation), every(data.validation))
 
 
 def test_redrawn_tests_are_as_in_the_official_code():
-    _, data = evolved([100], tests="redrawn", fraction=0.2)
+    _, data = evolved([100], tests="redrawn", validation_fraction=0.2)
     then = data.later[0][1]
     assert np.intersect1d(every(then.test), every(data.train)).size
     assert np.array_equal(every([*then.train, *then.test, *then.validation]), np.arange(600))
@@ -109,10 +104,9 @@ def test_phases_that_cannot_be(phases, message):
 
 def test_a_phase_that_cannot_serve_the_clients_is_named():
     phases = [{"round": 4, "partition": {"alpha": 1, "min_samples": 500}}]
-    evolution = build_evolution(Component(name="repartition", phases=phases))
-    first = dealt(build_partition(Component(name="iid")), RNG, True)
+    keys = DataConfig(clients=5, evolution=Component(name="repartition", phases=phases))
     with pytest.raises(UserError, match=r"data\.evolution, phase from round 4: data\.partition: 5"):
-        with_phases(first, evolution, dealt, RNG)
+        federate_phases(made(), keys, RNG)
 
 
 def groups(classes=(3, 1), clients=(3, 2), **within):
@@ -123,7 +117,7 @@ def groups(classes=(3, 1), clients=(3, 2), **within):
 
 
 def test_groups_of_classes_go_to_groups_of_clients():
-    data = federate(made(), groups(), 5, RNG)
+    data = federate(made(), groups(), DataConfig(clients=5), RNG)
     histogram = data.histogram()
     assert (histogram[:3, :3].sum(0) > 0).all()
     assert not histogram[:3, 3].any()
@@ -137,10 +131,22 @@ def test_groups_of_classes_go_to_groups_of_clients():
     [
         (lambda: groups((3, 1), (5,)), "2 groups of classes and 1 of clients"),
         (lambda: groups((3, 0), (3, 2)), "at least one class and one client"),
-        (lambda: federate(made(), groups((3, 1), (3, 1)), 5, RNG), r"for 4 clients, found data\.c"),
-        (lambda: federate(made(), groups((2, 1), (3, 2)), 5, RNG), "for 3 classes, found one of"),
-        (lambda: federate(made(), groups((4, 2), (3, 2)), 5, RNG), "no image is of the classes 4"),
-        (lambda: federate(made(), groups(name="dominant_class"), 5, RNG), "within=dominant_class"),
+        (
+            lambda: federate(made(), groups((3, 1), (3, 1)), DataConfig(clients=5), RNG),
+            r"for 4 clients, found data\.c",
+        ),
+        (
+            lambda: federate(made(), groups((2, 1), (3, 2)), DataConfig(clients=5), RNG),
+            "for 3 classes, found one of",
+        ),
+        (
+            lambda: federate(made(), groups((4, 2), (3, 2)), DataConfig(clients=5), RNG),
+            "no image is of the classes 4",
+        ),
+        (
+            lambda: federate(made(), groups(name="dominant_class"), DataConfig(clients=5), RNG),
+            "within=dominant_class",
+        ),
     ],
 )
 def test_groups_that_cannot_be(make, message):

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedray.config import Component
+from fedray.config import Component, DataConfig
 from fedray.data import (
     FederatedData,
     ImageSet,
@@ -41,7 +41,12 @@ def make(
     images = make_images() if images is None else images
     partition = build_partition(Component(name=name, **params))
     rng_for = Streams(seed).numpy
-    return federate(images, partition, clients, rng_for, samples=samples, imbalance=imbalance)
+    return federate(
+        images,
+        partition,
+        DataConfig(clients=clients, samples=samples, imbalance=imbalance),
+        rng_for,
+    )
 
 
 def test_local_split_is_75_to_25():
@@ -138,10 +143,10 @@ def test_hash_identifies_the_partition():
 def test_hash_is_the_same_in_every_process():
     data = make(load_images("digits"), clients=20)
     code = (
-        "from fedray.config import Component; from fedray.data import *;"
+        "from fedray.config import Component, DataConfig; from fedray.data import *;"
         "from fedray.streams import Streams;"
         "partition = build_partition(Component(name='fedtsp_dirichlet'));"
-        "print(federate(load_images('digits'), partition, 20, Streams(0).numpy).sha256)"
+        "print(federate(load_images('digits'), partition, DataConfig(), Streams(0).numpy).sha256)"
     )
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -194,7 +199,9 @@ def test_the_official_test_stays_balanced():
     images = make_images(800)
     origin = (np.arange(800) >= 400).astype(np.int8)
     images = ImageSet("made", images.images, images.labels, images.class_names, origin)
-    data = federate(images, Iid(), 5, Streams(0).numpy, test="official", imbalance=10)
+    data = federate(
+        images, Iid(), DataConfig(clients=5, test="official", imbalance=10), Streams(0).numpy
+    )
     tested = images.labels[np.concatenate(data.test)]
     assert np.bincount(tested).tolist() == np.bincount(images.labels[400:]).tolist()
     first, *_, last = np.bincount(images.labels[np.concatenate(data.train)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.data import load_images
+from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import TEST
 from fedray.errors import UserError
 
@@ -57,7 +57,7 @@ def test_a_patient_is_trained_or_tested_on_and_the_choice_is_kept(root):
     assert bool((by_patient[:, 0] == by_patient[:, 1]).all())
     assert (by_patient[:5, 0] == TEST).sum() == 1
     assert (by_patient[5:, 0] == TEST).sum() == 2
-    again = load_images("nifti_folder", root, image_size=8)
+    again = load_images("nifti_folder", root, ReadOptions(image_size=8))
     assert np.array_equal(again.origin, found.origin)
 
 
@@ -84,7 +84,7 @@ def test_sites_with_other_orientations_are_turned(tmp_path):
 
 
 def test_images_are_scaled_with_their_masks(root):
-    found = load_images("nifti_folder", root, image_size=10, channels=3)
+    found = load_images("nifti_folder", root, ReadOptions(image_size=10, channels=3))
     assert found.images.shape == (30, 3, 10, 10)
     assert found.masks.shape == (30, 10, 10)
     assert set(np.unique(found.masks)) == {0, 1}

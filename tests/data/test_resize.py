@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from fedray.config import Component
-from fedray.data.decoding import decode, resizing
+from fedray.data import ReadOptions
+from fedray.data.decoding import decode
 from fedray.data.sources import load_images
 from fedray.errors import UserError
 from fedray.models import Pixels
@@ -40,8 +41,8 @@ def test_clips_preprocessing_is_open_clips_own(mode):
     transform = image_transform(64, is_train=False, mean=mean, std=std)
     for size in SIZES:
         picture = image(*size, mode)
-        with resizing("bicubic"):
-            (ours,) = decode([encoded(picture)], str, image_size=64, channels=3)
+        options = ReadOptions(image_size=64, channels=3, resize="bicubic")
+        (ours,) = decode([encoded(picture)], str, options)
         pixels = (Pixels.of(torch.from_numpy(ours)).values + 1) / 2
         normalised = (pixels - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
         assert torch.allclose(normalised, transform(picture), rtol=0, atol=1e-6), size
@@ -50,9 +51,21 @@ def test_clips_preprocessing_is_open_clips_own(mode):
 def test_without_it_a_source_scales_as_it_did():
     """Bilinear, and margins rounded down."""
     picture = image(97, 71)
-    (ours,) = decode([encoded(picture)], str, image_size=64, channels=3)
+    (ours,) = decode([encoded(picture)], str, ReadOptions(image_size=64, channels=3))
     scaled = picture.resize((87, 64), Image.Resampling.BILINEAR)
     assert (ours.transpose(1, 2, 0) == np.asarray(scaled.crop((11, 0, 75, 64)))).all()
+
+
+def test_masks_are_cut_as_their_images(tmp_path):
+    """97x71 pixels become 87x64, whose margin of 11.5 torchvision rounds to 12."""
+    ids = np.random.default_rng(0).integers(0, 3, (71, 97), dtype=np.uint8)
+    for folder, picture in (("images", image(97, 71)), ("masks", Image.fromarray(ids))):
+        (tmp_path / "a" / "train" / folder).mkdir(parents=True)
+        picture.save(tmp_path / "a" / "train" / folder / "0.png")
+    (tmp_path / "classes.json").write_text('["ground", "cat", "dog"]')
+    found = load_images("mask_folder", tmp_path, ReadOptions(image_size=64, resize="bicubic"))
+    scaled = Image.fromarray(ids).resize((87, 64), Image.Resampling.NEAREST)
+    assert np.array_equal(found.masks[0], np.asarray(scaled.crop((12, 0, 76, 64))))
 
 
 def test_each_way_has_its_own_images_in_the_cache(tmp_path):
@@ -61,7 +74,7 @@ def test_each_way_has_its_own_images_in_the_cache(tmp_path):
         image(50, 41).save(tmp_path / name / "0.png")
     component = Component(name="image_folder")
     loaded = {
-        resize: load_images(component, tmp_path, image_size=16, resize=resize)
+        resize: load_images(component, tmp_path, ReadOptions(image_size=16, resize=resize))
         for resize in (None, "bilinear", "bicubic", None)
     }
     assert len({found.sha256 for found in loaded.values()}) == 3

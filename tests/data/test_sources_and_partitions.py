@@ -13,12 +13,11 @@ import pytest
 from pydantic import Field
 
 from fedray.config import Component, Frozen, completed, parameters
-from fedray.data import load_images
+from fedray.data import ReadOptions, load_images
 from fedray.data.augment import augmentations
 from fedray.data.configurable import build
-from fedray.data.imageset import ImageSet
 from fedray.data.partitions import partitions
-from fedray.data.sources import Source, sources
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.registry import parameters_of, summary_of
 
@@ -110,14 +109,13 @@ def constant(monkeypatch):
         Params = ConstantParams
         params: ConstantParams
 
-        def files(self, root: Path) -> list[Path]:
+        def files(self, root: Path, options: ReadOptions) -> list[Path]:
             return [root / "labels.txt"]
 
-        def decode(self, root, *, image_size, channels):
-            labels = np.array([int(x) for x in self.files(root)[0].read_text().split()])
-            images = np.full((len(labels), 1, 2, 2), self.params.value, np.uint8)
-            origin = np.zeros(len(labels), np.int8)
-            return ImageSet(self.name, images, labels, ("a", "b"), origin)
+        def listing(self, root: Path, options: ReadOptions) -> Listing:
+            labels = map(int, (root / "labels.txt").read_text().split())
+            image = np.full((2, 2), self.params.value, np.uint8)
+            return Listing(("a", "b"), [Row(image, label) for label in labels])
 
     monkeypatch.setitem(sources._entries, "constant", Constant)
     return Constant

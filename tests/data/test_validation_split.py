@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedray.config import Component, DataConfig
 from fedray.data import build_partition, federate
-from fedray.data.evolution import build_evolution, with_phases
+from fedray.data.evolution import federate_phases
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.data.partitions.iid import Iid
@@ -76,7 +76,7 @@ def test_which_classes_round_up_is_drawn():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_federations_split_is_part_of_its_hash_and_follows_its_seed(seed):
-    whole = federate(images(), DIRICHLET, 4, Streams(seed).numpy)
+    whole = federate(images(), DIRICHLET, DataConfig(clients=4), Streams(seed).numpy)
     data = hold_out(whole, 0.2, Streams(seed).numpy)
     labels = data.images.labels
     for before, train, validation in zip(whole.train, data.train, data.validation, strict=True):
@@ -97,11 +97,13 @@ def test_a_federations_split_is_part_of_its_hash_and_follows_its_seed(seed):
 
 
 def test_a_client_of_single_images_validates_on_none_and_one_alone_is_refused():
-    data = federate(images(8, 8, classes=4), Iid(), 8, Streams(0).numpy, test_fraction=0.5)
+    data = federate(
+        images(8, 8, classes=4), Iid(), DataConfig(clients=8, test_fraction=0.5), Streams(0).numpy
+    )
     held = hold_out(data, 0.5, Streams(0).numpy)
     for train, validation in zip(held.train, held.validation, strict=True):
         assert set(held.images.labels[validation]) <= set(held.images.labels[train])
-    few = federate(images(2), Iid(), 10, Streams(0).numpy, test="official")
+    few = federate(images(2), Iid(), DataConfig(clients=10, test="official"), Streams(0).numpy)
     with pytest.raises(UserError, match=r"validation_fraction=0.5 finds no client with two"):
         hold_out(few, 0.5, Streams(0).numpy)
     sizes = [len(part) for part in few.train]
@@ -109,7 +111,12 @@ def test_a_client_of_single_images_validates_on_none_and_one_alone_is_refused():
 
 
 def test_shared_sets_have_their_counterparts_among_validation_images():
-    data = federate(images(domains=2), DIRICHLET, 3, Streams(0).numpy, test="official", novel=True)
+    data = federate(
+        images(domains=2),
+        DIRICHLET,
+        DataConfig(clients=3, test="official", novel=True),
+        Streams(0).numpy,
+    )
     data = with_every_domain(data, np.sort(np.concatenate(data.test)))
     data = with_global_test(hold_out(data, 0.25, Streams(0).numpy))
     everybody = np.sort(np.concatenate(data.validation))
@@ -121,17 +128,17 @@ def test_shared_sets_have_their_counterparts_among_validation_images():
     for i in range(2):
         expected = everybody[data.images.domains.ids[everybody] == i]
         assert np.array_equal(found[f"domain:d{i}"].index, expected)
-    assert federate(images(), DIRICHLET, 3, Streams(0).numpy).validation_sets == {}
+    assert (
+        federate(images(), DIRICHLET, DataConfig(clients=3), Streams(0).numpy).validation_sets == {}
+    )
 
 
 def test_a_later_phase_validates_on_the_same_images():
-    def dealt(partition, streams, validated):
-        data = federate(images(), partition, 3, streams)
-        return hold_out(data, 0.2, streams) if validated else data
-
     phases = [{"round": 3, "partition": {"name": "dirichlet", "alpha": 5.0}}]
-    evolution = build_evolution(Component(name="repartition", phases=phases))
-    data = with_phases(dealt(DIRICHLET, Streams(0).numpy, True), evolution, dealt, Streams(0).numpy)
+    evolution = Component(name="repartition", phases=phases)
+    partition = Component(name="dirichlet", alpha=0.5)
+    keys = DataConfig(clients=3, partition=partition, evolution=evolution, validation_fraction=0.2)
+    data = federate_phases(images(), keys, Streams(0).numpy)
     then = data.at(3)
     assert np.array_equal(*(np.sort(np.concatenate(d.validation)) for d in (data, then)))
 

@@ -94,19 +94,21 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     [
         ({"dog": ENTRY}, r"pets\.json has no descriptions of class 'cat' \(1 classes described, 1"),
         ({"cats": ENTRY}, r"text\.descriptions: .*no descriptions of class 'cat'.*mean 'cats'"),
-        ({"cat": {**ENTRY, "Fine-grained Descriptions": []}}, r"'cat'.*has 0 texts, expected 1 to"),
         (
-            {"cat": {**ENTRY, "Fine-grained Descriptions": "x"}},
-            r"'cat'.*no list of texts, expected",
+            {"cat": {**ENTRY, FINE: []}},
+            rf"cat\.{FINE}: .*at least 1 item.*found \[\]; exp",
         ),
-        ({"cat": {**ENTRY, "Fine-grained Descriptions": ["x", " ", "y"]}}, r"number 2 is empty"),
-        ({"cat": {**ENTRY, "Long Description": ""}}, r"'cat': \"Long Description\" is empty"),
-        ({"cat": {"Short Label": "cat"}}, r"'cat': \"Fine-grained Descriptions\" has no list of"),
-        ({"cat": {**ENTRY, "Shrt": "x"}}, r"unknown key \"Shrt\""),
-        ({"cat": "furry"}, r"'cat': found str, expected an object"),
-        ({"cat": ENTRY, "Cat_": ENTRY}, r"describes 'cat' and 'Cat_', which are the same name"),
-        ("[1]", r"holds no object of classes"),
-        ("{", r"pets\.json is no readable JSON"),
+        ({"cat": {**ENTRY, FINE: "x"}}, rf"cat\.{FINE}: input should be a valid array, found 'x'"),
+        ({"cat": {**ENTRY, FINE: ["x", " ", "y"]}}, rf"cat\.{FINE}\.1: .*found ' '"),
+        ({"cat": {**ENTRY, FINE: ["x"] * 101}}, rf"cat\.{FINE}: .*at most 100 items"),
+        ({"cat": {**ENTRY, "Long Description": ""}}, r"cat\.Long Description: .*found ''"),
+        ({"cat": {"Short Label": "cat"}}, rf"cat\.{FINE}: field required"),
+        ({"cat": {**ENTRY, "Shrt": "x"}}, r"cat\.Shrt: .*not permitted"),
+        ({"cat": "furry"}, r"cat: input should be an object, found 'furry'"),
+        ({"cat": ENTRY, "Cat_": ENTRY}, r"pets\.json: 'cat' and 'Cat_' are the same name"),
+        ({}, r"at least 1 item"),
+        ("[1]", r"input should be an object, found \[1\]"),
+        ("{", r"pets\.json is not valid JSON"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, content, message):
@@ -117,7 +119,7 @@ def test_what_is_wrong_with_a_file(tmp_path, content, message):
 
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     twice = f'{{"cat": {json.dumps(ENTRY)}, "cat": {json.dumps(ENTRY)}}}'
-    with pytest.raises(UserError, match="describes 'cat' and 'cat'"):
+    with pytest.raises(UserError, match="the key 'cat' stands there twice"):
         load_descriptions(write(tmp_path, twice), ["cat"])
 
 
@@ -128,7 +130,7 @@ def test_which_file(tmp_path):
         UserError, match=r"text\.descriptions: the file .*none\.json does not exist"
     ):
         load_descriptions(str(tmp_path / "none.json"), ["cat"])
-    with pytest.raises(UserError, match="classes 'ice cream' and 'Ice_Cream', which"):
+    with pytest.raises(UserError, match="classes: 'ice cream' and 'Ice_Cream' are"):
         load_descriptions(write(tmp_path, {"ice cream": ENTRY}), ["ice cream", "Ice_Cream"])
 
 

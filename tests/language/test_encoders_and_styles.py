@@ -15,8 +15,8 @@ from fedray.errors import UserError
 from fedray.language.descriptions import Descriptions, display_name
 from fedray.language.encoders import TextEncoder, encoder_choice, encoders
 from fedray.language.encoders.controls import RandomEncoder
-from fedray.language.prototypes import cached_text_embeddings
 from fedray.language.styles import TextStyle, class_texts, styles, text_style
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.registry import HOMES, parameters_of, registry, summary_of
 
 KINDS = {"text encoder": encoders, "text style": styles}
@@ -100,7 +100,7 @@ def test_completion_writes_every_parameter_and_is_idempotent(kind, entry):
         ({"name": "bert", "model": "a", "path": "b"}, r"text\.encoder: has both model and path"),
         ({"name": "bert", "bert_compat": True, "pooling": "mean"}, r"reads the first position"),
         ({"name": "openclip", "path": "a", "pretrained": "b"}, r"has both pretrained and path"),
-        ({"name": "openclip", "seed": 1}, r"seed is for text\.encoder\.pretrained=random"),
+        ({"name": "openclip", "seed": 1}, r"text\.encoder: seed is for pretrained=random"),
         ({"name": "vectors"}, r"text\.encoder\.path is missing"),
         (
             {"name": "vectors", "path": None},

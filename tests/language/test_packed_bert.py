@@ -1,4 +1,4 @@
-"""BERT without padding and without transformers is transformers' BERT."""
+"""BERT without padding and without transformers, frozen or trained, is transformers' BERT."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedray.config import Component
+from fedray.errors import UserError
 from fedray.language.encoders import Tokens, encoder_choice
-from fedray.language.encoders.bert_files import load_model, packed, read_bert
-from fedray.language.encoders.packed import PackedBert, Packing
+from fedray.language.encoders.bert_blocks import Bert, Packing
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal", "cat"]
 
 
 def encoder(folder, **params):
     return encoder_choice(Component(name="bert", path=str(folder), **params)).build()
+
+
+def transformers_model(folder):
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
 
 
 def changed(folder, tmp_path, **config):
@@ -44,8 +50,7 @@ def test_texts_of_equal_length_stand_next_to_each_other():
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_outputs_and_gradients_are_those_of_transformers(bert_folder, pooling):
     ours = encoder(bert_folder, pooling=pooling)
-    assert isinstance(ours._model, PackedBert)
-    tokens, model = ours.tokenize(TEXTS), load_model(bert_folder)
+    tokens, model = ours.tokenize(TEXTS), transformers_model(bert_folder)
     found, expected = (ours.embed(tokens).clone().requires_grad_() for _ in range(2))
     hidden = model(inputs_embeds=expected, attention_mask=tokens.mask.long()).last_hidden_state
     weights = tokens.mask.unsqueeze(-1) / tokens.mask.sum(1)[:, None, None]
@@ -59,52 +64,69 @@ def test_outputs_and_gradients_are_those_of_transformers(bert_folder, pooling):
     assert bool((found.grad[~tokens.mask] == 0).all())
 
 
-def test_both_ways_of_reading_give_the_same_weights(bert_folder, tmp_path):
-    direct, through = read_bert(bert_folder), packed(load_model(bert_folder))
-    assert direct.shape == through.shape
-    names = direct.by_name()
-    assert names.keys() == through.by_name().keys() == load_model(bert_folder).state_dict().keys()
-    assert all(torch.equal(tensor, through.by_name()[name]) for name, tensor in names.items())
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_gradients_of_trained_weights_are_those_of_transformers(bert_folder, pooling, whole):
+    ours, model = encoder(bert_folder, pooling=pooling), transformers_model(bert_folder)
+    tokens, part = ours.tokenize(TEXTS), ours.part(TEXTS, None if whole else 1)
+    hidden = model(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state
+    weights = tokens.mask.unsqueeze(-1) / tokens.mask.sum(1)[:, None, None]
+    theirs = hidden[:, 0] if pooling == "cls" else (hidden * weights).sum(1)
+    trained = {name: tensor.requires_grad_() for name, tensor in part.tensors.items()}
+    mine = Bert(trained, part.shape, trained=True).read_from(part.start, part.mask)
+    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mine, ours.features(TEXTS), atol=1e-5, rtol=1e-5)
+    for output in (mine, theirs):
+        (output * torch.arange(output.numel()).view_as(output)).sum().backward()
+    assert len(trained) == (37 if whole else 16)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    for name, tensor in trained.items():
+        if "word_embeddings" not in name:
+            torch.testing.assert_close(tensor.grad, gradients[name], atol=1e-5 * largest, rtol=1e-4)
 
+
+def test_older_names_of_weights_are_read(bert_folder, tmp_path):
+    names = encoder(bert_folder).bert.tensors
+    assert names.keys() == transformers_model(bert_folder).state_dict().keys()
     old = shutil.copytree(bert_folder, tmp_path / "old")
     state = load_file(old / "model.safetensors")
     renamed = {
         "bert." + name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t
         for name, t in state.items()
     }
-    save_file({**renamed, "cls.bias": torch.zeros(3)}, old / "model.safetensors")
-    found = read_bert(old).by_name()
-    assert all(torch.equal(tensor, found[name]) for name, tensor in names.items())
+    renamed["cls.bias"] = torch.zeros(3)
+    save_file(renamed, old / "model.safetensors")
+    pickled = shutil.copytree(old, tmp_path / "pickled")
+    (pickled / "model.safetensors").unlink()
+    torch.save(renamed, pickled / "pytorch_model.bin")
+    for folder in (old, pickled):
+        found = encoder(folder).bert.tensors
+        assert all(torch.equal(tensor, found[name]) for name, tensor in names.items())
 
 
 @pytest.mark.parametrize(
-    "config",
-    [{"model_type": "electra"}, {"is_decoder": True}, {"hidden_act": "silu"}, {"vocab_size": 7}],
+    ("config", "sentence"),
+    [
+        ({"model_type": "electra"}, "a model of the kind 'electra'; give a folder of a BERT"),
+        ({"is_decoder": True}, "config.json has is_decoder=True"),
+        ({"hidden_act": "silu"}, "config.json has hidden_act=silu"),
+        ({"vocab_size": 7}, r"word_embeddings.weight: found \[20, 32\], expected \[7, 32\]"),
+    ],
 )
-def test_what_is_no_plain_bert_is_left_to_transformers(bert_folder, tmp_path, config):
-    assert read_bert(changed(bert_folder, tmp_path, **config)) is None
-
-
-def test_a_relative_is_computed_by_transformers(bert_folder, tmp_path):
-    from transformers import AutoModel
-
-    folder = changed(bert_folder, tmp_path, hidden_act="silu")
-    ours, model = encoder(folder, pooling="cls"), AutoModel.from_pretrained(folder).eval()
-    assert not isinstance(ours._model, PackedBert)
-    assert ours.kept_bytes is None
-    tokens = ours.tokenize(TEXTS)
-    hidden = model(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state
-    torch.testing.assert_close(ours.features(TEXTS), hidden[:, 0], atol=1e-5, rtol=1e-5)
+def test_other_models_are_refused(bert_folder, tmp_path, config, sentence):
+    with pytest.raises(UserError, match=sentence):
+        encoder(changed(bert_folder, tmp_path, **config))
 
 
 def test_the_first_blocks_outputs(bert_folder):
-    ours, model = encoder(bert_folder), load_model(bert_folder)
+    ours, model = encoder(bert_folder), transformers_model(bert_folder)
     tokens = ours.tokenize(TEXTS)
     states = model(
         input_ids=tokens.ids, attention_mask=tokens.mask.long(), output_hidden_states=True
     ).hidden_states
     for blocks in range(3):
-        found = ours._model.outputs(tokens.ids, tokens.mask, blocks)
+        found = ours.bert.states(tokens.ids, tokens.mask, blocks)
         torch.testing.assert_close(
             found[tokens.mask], states[blocks][tokens.mask], atol=1e-5, rtol=1e-5
         )

@@ -5,8 +5,8 @@ import torch
 
 from fedray.config import Component, load_experiment
 from fedray.errors import UserError
-from fedray.language.encoders import Tokens, encoder_choice
-from fedray.language.prototypes import cached_text_embeddings
+from fedray.language.encoders import encoder_choice
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
 CPU = torch.device("cpu")
@@ -66,20 +66,6 @@ def test_too_many_texts_for_orthogonal():
         encoder.features("abcd")
 
 
-def test_controls_have_no_tokens():
-    assert not choose("random").promptable
-    encoder = choose("random").build()
-    tokens = Tokens(torch.zeros(1, 1).long(), torch.ones(1, 1).bool(), torch.zeros(1).long())
-    for ask in (
-        lambda: encoder.token_width,
-        lambda: encoder.tokenize(["cat"]),
-        lambda: encoder.embed(tokens),
-        lambda: encoder.encode(torch.zeros(1, 1, 1), tokens),
-    ):
-        with pytest.raises(UserError, match=r"random reads no tokens.*prompt_length=0"):
-            ask()
-
-
 def test_uniform_vectors_are_positive_and_alike():
     rows = (
         choose("random", dim=512, distribution="uniform")
@@ -113,7 +99,9 @@ def test_an_open_width_is_the_features():
     assert load_experiment(experiment.tree()).text == experiment.text
     wide = load_experiment({"text": {"encoder": {"name": "random", "dim": 32}}})
     assert wide.text.encoder.params["dim"] == 32
-    assert load_experiment({"text": {"encoder": "orthogonal"}}).text.encoder.params["dim"] == 384
+    unset = load_experiment({"text": {"encoder": "orthogonal"}}).text.encoder
+    assert unset.params["dim"] is None
+    assert encoder_choice(unset).width() == 384
 
 
 def test_what_cannot_run_is_refused_before_any_weights_are_loaded(tiny_bert):

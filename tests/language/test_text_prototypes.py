@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +10,8 @@ from fedray.config import Component
 from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice, encoders
 from fedray.language.prompts import initial_prompts
-from fedray.language.prototypes import cached_text_embeddings, class_means, text_prototypes
+from fedray.language.prototypes import class_means, text_prototypes
+from fedray.language.text_cache import cached_text_embeddings
 
 TEXTS = [
     ["a photo of a cat : fur", "a photo of a cat : small round", "a photo of a cat : a ."],
@@ -137,7 +136,7 @@ def loads(monkeypatch) -> list[str]:
 
 
 def stored(tmp_path) -> list:
-    return sorted((tmp_path / "cache" / "text").glob("*/embeddings.npy"))
+    return sorted((tmp_path / "cache" / "text").glob("*/features.npy"))
 
 
 def test_a_cached_answer_needs_no_encoder(choice, encoder, loads, tmp_path):
@@ -146,8 +145,6 @@ def test_a_cached_answer_needs_no_encoder(choice, encoder, loads, tmp_path):
     assert torch.equal(cached_text_embeddings(choice, FLAT), first)
     assert len(loads) == 1
     assert len(stored(tmp_path)) == 1
-    assert not list((tmp_path / "cache" / "text").glob("*.tmp*"))
-    assert not list((tmp_path / "cache" / "text").glob(".*.tmp*"))
 
 
 def test_other_texts_and_other_encoders_are_other_answers(bert_folder, loads, tmp_path):
@@ -159,36 +156,6 @@ def test_other_texts_and_other_encoders_are_other_answers(bert_folder, loads, tm
     copy = shutil.copytree(bert_folder, tmp_path / "copy")
     cached_text_embeddings(choose("bert", path=str(copy)), FLAT)
     assert len(loads) == 3  # the same content elsewhere
-
-
-@pytest.mark.parametrize("damage", [b"", b"torn", "short", "other"])
-def test_a_damaged_file_is_said_and_made_again(choice, loads, tmp_path, caplog, damage):
-    first = cached_text_embeddings(choice, FLAT)
-    [path] = stored(tmp_path)
-    if damage == "short":
-        np.save(path, first.numpy()[:-1])
-    elif damage == "other":
-        np.save(path, first.numpy() + 1)
-    else:
-        path.write_bytes(damage)
-    assert torch.equal(cached_text_embeddings(choice, FLAT), first)
-    assert torch.equal(torch.from_numpy(np.load(path)), first)
-    assert len(loads) == 2
-    assert caplog.text.count("are damaged: embeddings.npy is not as it was written") == 1
-
-
-def test_of_many_one_computes(choice, loads):
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: cached_text_embeddings(choice, FLAT), range(4)))
-    assert len(loads) == 1
-    assert all(torch.equal(answer, answers[0]) for answer in answers)
-
-
-def test_without_a_folder_to_write_to(choice, monkeypatch, tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
-    assert cached_text_embeddings(choice, FLAT).shape[0] == 6
-    assert "text embeddings are not kept" in caplog.text
 
 
 def test_prompts_past_the_text_are_read_by_bert_up_to_its_limit(bert_folder):

@@ -10,8 +10,8 @@ import torch
 from fedray.config import Component, load_experiment, read_experiment
 from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice
-from fedray.language.prototypes import cached_text_embeddings
 from fedray.language.styles import class_texts, text_style
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
 GLOVE = """, 9 9 9
@@ -102,7 +102,7 @@ def test_identity_is_the_content(tmp_path):
         ("", "v.txt is not in GloVe's or word2vec's text format: expected lines"),
         ("cat one 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
         ("ten three\ncat 1 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
-        ("2 3\ncat 1 0 0\n\nowl 1 0\n", "line 4: expected a word and its numbers, as many as"),
+        ("2 3\ncat 1 0 0\nowl 1 0\n", "line 3: expected a word and its numbers, as many as"),
         ("cat 1 0 0\ndog 1 nan 0\n", "line 2: expected a word and its numbers"),
         ("2 3\ncat 1 0 0\ndog 1 . 0\n", "line 3: expected a word and its numbers"),
     ],
@@ -127,7 +127,6 @@ def test_class_names_under_word_vectors(tmp_path):
     texts = class_texts(text_style(Component(name="name")), names)
     tower = TextTower(choice, texts, torch.device("cpu"))
     assert tower.encoder_name == "vectors"
-    assert not choice.promptable
     assert tower.encoder.dim == 2
     assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]
 

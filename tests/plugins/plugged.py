@@ -111,9 +111,8 @@ from pathlib import Path
 import numpy as np
 
 from fedray.data.augment import Augmentation, augmentations
-from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Partition, partitions
-from fedray.data.sources import Source, sources
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.evaluation.metrics import Measure, metrics
 from fedray.records import Metric
 
@@ -127,14 +126,12 @@ class Tones(Source):
     def find_root(self, root, *, download):
         return Path.home()
 
-    def files(self, root):
+    def files(self, root, options):
         return []
 
-    def decode(self, root, *, image_size, channels):
-        labels = np.arange(200) % 2
-        pixels = np.repeat(labels * 200, 64).reshape(200, 1, 8, 8).astype(np.uint8)
-        origin = np.full(200, TRAIN, np.int8)
-        return ImageSet(self.name, pixels, labels.astype(np.int64), ("dark", "bright"), origin)
+    def listing(self, root, options):
+        tones = [np.full((8, 8), tone, np.uint8) for tone in (0, 200)]
+        return Listing(("dark", "bright"), [Row(tones[i % 2], i % 2) for i in range(200)])
 
 
 @partitions.add
@@ -174,16 +171,16 @@ ENCODER = '''
 import torch
 
 from fedray.config import NoParams
-from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
+from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 
 
-class Letters(TokenlessEncoder):
+class Letters(TextEncoder):
     dim = 26
     identity = "letters:1"
 
     def features(self, texts):
         rows = [[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts]
-        return torch.tensor(rows, dtype=torch.float32, device=self._device)
+        return torch.tensor(rows, dtype=torch.float32)
 
 
 @encoders.add
@@ -193,14 +190,13 @@ class LettersChoice(EncoderChoice[NoParams]):
     name = "letters"
     Params = NoParams
     paper = "-"
-    promptable = False
     cached = False
 
     def identity(self):
         return Letters.identity
 
     def build(self):
-        return Letters(self.name)
+        return Letters()
 '''
 
 

@@ -148,9 +148,7 @@ EXITS = {
         ["algorithm=scaled"],
     ),
     "a source": (
-        DATA.replace(
-            "        labels = np.arange(200)", "        raise SystemExit\n        labels = 0"
-        ),
+        DATA.replace("        tones = [np", "        raise SystemExit\n        tones = [np"),
         ["data.source=tones"],
     ),
     "a partition": (

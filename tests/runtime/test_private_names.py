@@ -1,4 +1,4 @@
-"""Private names of Ray and torch that the package uses: pyproject.toml bounds the versions."""
+"""Private names of libraries that the package uses: pyproject.toml bounds the versions."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ NAMES = {
         "torch.optim:Optimizer.add_param_group.__wrapped__",
         "torch.optim:Optimizer.zero_grad.__wrapped__",
         "torch.optim:SGD.step.__wrapped__",
+        "torch:ops.mkldnn._linear_pointwise",
+        "torch:ops.mkldnn._reorder_linear_weight",
+    ),
+    "open_clip_torch": (
+        "open_clip.transformer:VisionTransformer._embeds",
+        "open_clip.transformer:VisionTransformer._pool",
+        "open_clip.transformer:ResidualAttentionBlock.attention",
+        "open_clip.transformer:TextTransformer.build_causal_mask",
     ),
 }
 """By package: module and attribute. Check these by hand before a bound is raised."""

@@ -39,9 +39,9 @@ class NewModel(nn.Module):
 def new_model(channels: int, image_size: int) -> nn.Module:
     """Two convolutions with group norm.
 
-    `channels` (1 or 3) and the side of the square images, in pixels, are those of the data. The way
-    to `model.feature_dim` and the classifier are added. Initial weights are those that PyTorch's
-    constructors draw here, under a seed of the run.
+    `channels` (1 or 3) and the side of the square images, in pixels, are those of the data. The
+    classifier is added, and an average to `model.feature_dim` where that is set to another width.
+    Initial weights are those that PyTorch's constructors draw here, under a seed of the run.
     """
     del image_size  # the mean over the map fits any
     return NewModel(channels)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.data.imageset import TRAIN, ImageSet
-from fedray.data.sources import Source, sources
+from fedray.data import ReadOptions
+from fedray.data.imageset import TRAIN
+from fedray.data.sources import Listing, Row, Source, sources
 
 
 @sources.add  # under `name`, for `data.source=new_source`
@@ -26,28 +27,31 @@ class NewSource(Source):
         del root, download
         return Path(__file__).parent
 
-    def files(self, root: Path) -> list[Path]:
-        """Every file that is read, so that images are decoded anew when one has changed."""
-        del root
-        return [Path(__file__)]
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Every file that is read, so that images are decoded anew when one has changed.
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
-        """All images and labels; called once per node.
+        Without this method: the files of the rows, for a source whose images are files.
+        """
+        del options
+        return [root / Path(__file__).name]
 
-        Pixels are uint8 [n, channels, H, W], labels int64 [n]. `origin` says TRAIN or TEST of each
-        image; it counts with data.test=official.
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
+        """The class names, and a row for each image: its file, its bytes or its pixels, its label.
+
+        A row may also hold its split (TRAIN or TEST, which counts with data.test=official), its
+        domain and its mask.
         """
         del root
-        count, size = 600, image_size or 16
+        size = options.image_size or 16
         random = np.random.default_rng(0)
-        labels = np.arange(count) % 3
-        pixels = random.integers(0, 100, (count, channels or 1, size, size), dtype=np.uint8)
-        middle = random.integers(size // 4, 3 * size // 4, count)
-        for image, label, place in zip(pixels, labels, middle, strict=True):
+        rows = []
+        for number in range(600):
+            pixels = random.integers(0, 100, (size, size), dtype=np.uint8)
+            place = random.integers(size // 4, 3 * size // 4)
+            label = number % 3
             if label != 1:
-                image[:, place, :] += 100
+                pixels[place, :] += 100
             if label != 0:
-                image[:, :, place] += 100
-        origin = np.full(count, TRAIN, np.int8)
-        names = ("a bar that lies", "a bar that stands", "a cross")
-        return ImageSet(self.name, pixels, labels.astype(np.int64), names, origin)
+                pixels[:, place] += 100
+            rows.append(Row(pixels, label, TRAIN, where=f"image {number}"))
+        return Listing(("a bar that lies", "a bar that stands", "a cross"), rows)

@@ -19,20 +19,6 @@ from fedray.data.imageset import Domains
 from fedray.errors import UserError
 from fedray.registry import Registry
 
-__all__ = [
-    "Annotations",
-    "AnyPartition",
-    "ClientSplits",
-    "FewShotProtocol",
-    "Indices",
-    "Partition",
-    "Pools",
-    "build_partition",
-    "collect",
-    "partitions",
-    "require_samples",
-]
-
 Indices = NDArray[np.int64]
 
 

@@ -91,7 +91,7 @@ def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -
 
 
 def class_totals(labels: Indices) -> tuple[Indices, Indices]:
-    """Each image's class among the C present, int64 [n] of 0..C-1, and their totals, int64 [C]."""
+    """Return each image's class among the C present, int64 [n], and their totals, int64 [C]."""
     _, classes, totals = np.unique(labels, return_inverse=True, return_counts=True)
     return classes.astype(np.int64), totals.astype(np.int64)
 
@@ -115,7 +115,7 @@ def _draw(
 
 
 def _restricted(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Generator) -> Floats:
-    """Shares of the allowed clients alone, not normalised.
+    """Return the shares of the allowed clients alone, not normalised.
 
     When all of theirs are zero in floating point (tiny alpha), one of them gets everything, which
     is the limit of the Dirichlet at alpha -> 0.

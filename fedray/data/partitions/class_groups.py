@@ -99,7 +99,7 @@ class ClassGroups(Partition):
 
 
 def _among(annotations: Annotations, members: Indices, first: int) -> Annotations:
-    """What is known of some images, with the classes counted from `first`."""
+    """Return the annotations of some images, with classes counted from `first`."""
     domains = annotations.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[members])

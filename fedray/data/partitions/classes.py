@@ -54,7 +54,7 @@ class ClassesPerClient(Partition):
 
 
 def _holders(classes: int, clients: int, each: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Who holds which class: bool [N, C] with k a row and at least one a column."""
+    """Draw the classes of each client: bool [N, C] with k a row and at least one a column."""
     if each > classes:
         raise UserError(
             f"data.partition.classes_per_client={each}, but the images that are partitioned have "

@@ -76,7 +76,7 @@ class DominantClass(FewShotProtocol):
 def _disjoint_shares(
     labels: Indices, train: Indices, clients: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """An equal part of every class for every client, drawn at random."""
+    """Draw an equal part of every class for every client."""
     shares: list[list[Indices]] = [[] for _ in range(clients)]
     for c in np.unique(labels[train]):
         parts = np.array_split(rng.permutation(train[labels[train] == c]), clients)
@@ -153,7 +153,7 @@ def _class_pool(
     params: DominantClassParams,
     rng: np.random.Generator,
 ) -> Indices:
-    """A client's shuffled images of class c; the last `held` of them are for validation.
+    """Return a client's shuffled images of class c; the last `held` are for validation.
 
     Raises:
         UserError: when there are not enough of them.
@@ -181,7 +181,7 @@ def _class_pool(
 def proportional(
     labels: Indices, train: Indices, test: Indices, rng: np.random.Generator
 ) -> Indices:
-    """The largest random part of `test` with the class proportions p_c of `train`.
+    """Draw the largest part of `test` with the class proportions p_c of `train`.
 
     n_c = floor(t p_c) with t = min_c N_c / p_c over the classes that `test` has any image of.
 

@@ -6,18 +6,17 @@ https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md. What prompt methods c
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
+from pydantic import AfterValidator, BaseModel, NonNegativeInt
 
-from fedray.data.decoding import decode
-from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
-from fedray.data.reading import read_json, read_text
-from fedray.data.sources import Source, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TEST, TRAIN, VALIDATION
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
+from fedray.files import read_json, read_text
 
 _GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 _DRIVE = "https://drive.google.com/file/d/"
@@ -33,7 +32,7 @@ class _Set(NamedTuple):
     images: str
     source: str
     split_id: str = ""
-    """Of the split file on Google Drive; the official lists are the split of a set without one."""
+    """Google Drive's id of the split file; a set without one is split by its official lists."""
 
     @property
     def split(self) -> str:
@@ -42,81 +41,51 @@ class _Set(NamedTuple):
 
     @property
     def download_hint(self) -> str:
-        """Where to get it."""
+        """Where to get the data set."""
         split = f" and {self.split} from {_DRIVE}{self.split_id}" if self.split_id else ""
         return f"get {self.name} from {self.source}{split}, as {_GUIDE} says"
 
 
-CARS_URL = "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
+_CARS = "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
 """Where Stanford Cars can be had since its own page is gone."""
-
+_SUN = "http://vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz"
+_FOOD = "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/"
+_OBJECTS, _CALTECH = "101_ObjectCategories", "https://data.caltech.edu/records/mzrjq-6wc02"
+_EUROSAT = "http://madm.dfki.de/files/sentinel/EuroSAT.zip"
+_AIRCRAFT = f"{_VGG}fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz (its data/)"
+_PETS, _FLOWERS = f"{_VGG}pets/data/images.tar.gz", f"{_VGG}flowers/102/102flowers.tgz"
+_DTD = f"{_VGG}dtd/download/dtd-r1.0.1.tar.gz"
 _UCF = f"{_DRIVE}10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O (UCF-101-midframes.zip)"
 _SETS = (
-    _Set(
-        "Caltech101",
-        "caltech-101",
-        "101_ObjectCategories",
-        "https://data.caltech.edu/records/mzrjq-6wc02",
-        "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN",
-    ),
-    _Set(
-        "OxfordPets",
-        "oxford_pets",
-        "images",
-        f"{_VGG}pets/data/images.tar.gz",
-        "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs",
-    ),
-    _Set("StanfordCars", "stanford_cars", "", CARS_URL, "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
-    _Set(
-        "OxfordFlowers",
-        "oxford_flowers",
-        "jpg",
-        f"{_VGG}flowers/102/102flowers.tgz",
-        "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT",
-    ),
-    _Set(
-        "Food101",
-        "food-101",
-        "images",
-        "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
-        "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl",
-    ),
-    _Set(
-        "FGVCAircraft",
-        "fgvc_aircraft",
-        "images",
-        f"{_VGG}fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz (its data/)",
-    ),
-    _Set(
-        "SUN397",
-        "sun397",
-        "SUN397",
-        "http://vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz",
-        "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq",
-    ),
-    _Set(
-        "DescribableTextures",
-        "dtd",
-        "images",
-        f"{_VGG}dtd/download/dtd-r1.0.1.tar.gz",
-        "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x",
-    ),
-    _Set(
-        "EuroSAT",
-        "eurosat",
-        "2750",
-        "http://madm.dfki.de/files/sentinel/EuroSAT.zip",
-        "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o",
-    ),
+    _Set("Caltech101", "caltech-101", _OBJECTS, _CALTECH, "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),
+    _Set("OxfordPets", "oxford_pets", "images", _PETS, "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),
+    _Set("StanfordCars", "stanford_cars", "", _CARS, "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
+    _Set("OxfordFlowers", "oxford_flowers", "jpg", _FLOWERS, "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
+    _Set("Food101", "food-101", "images", _FOOD, "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),
+    _Set("FGVCAircraft", "fgvc_aircraft", "images", _AIRCRAFT),
+    _Set("SUN397", "sun397", "SUN397", _SUN, "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),
+    _Set("DescribableTextures", "dtd", "images", _DTD, "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),
+    _Set("EuroSAT", "eurosat", "2750", _EUROSAT, "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),
     _Set("UCF101", "ucf101", "UCF-101-midframes", _UCF, "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),
 )
 
 
-class _Row(NamedTuple):
-    image: Path
-    label: int
-    name: str
-    origin: int
+def _below(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError("the path leads out of the images' folder")
+    return path
+
+
+_Entry = tuple[Annotated[str, AfterValidator(_below)], NonNegativeInt, str]
+"""An image's path below the images' folder, its label, its class's name."""
+
+
+class _Split(BaseModel):
+    """What a split_zhou_<Name>.json holds."""
+
+    train: list[_Entry]
+    val: list[_Entry]
+    test: list[_Entry]
 
 
 @sources.add
@@ -143,20 +112,19 @@ class CoOp(Source):
         return super().find_root(root, download=download)
 
     def download_hint(self, root: Path) -> str:
-        """The archive and the split file of the set that the folder is called after."""
+        """Return the archive and the split file of the set that the folder is named after."""
         known = next((known for known in _SETS if known.home == root.name), None)
         return (
             f"; {known.download_hint}" if known else f"; {_GUIDE} says where CoOp's sets come from"
         )
 
-    def files(self, root: Path) -> list[Path]:
-        """The split file, or the official lists, and every image.
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return the split file, or the official lists, and every image.
 
         Raises:
             UserError: when one is not there; it says where the set comes from.
         """
-        found = _find(root)
-        images = [row.image for row in _rows(root, found)]
+        found, images = _find(root), super().files(root, options)
         lost = [image for image in images if not image.is_file()]
         if lost:
             raise UserError(
@@ -165,33 +133,18 @@ class CoOp(Source):
             )
         return [*_lists(root, found), *images]
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
-        """Decode every image: those of train, then val, then test."""
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
+        """Return every image: those of train, then val, then test."""
+        del options
         found = _find(root)
-        rows = list(_rows(root, found))
-        images = [row.image for row in rows]
-        names = _class_names(rows, root / found.split)
-        return ImageSet(
-            source=self.name,
-            images=decode(
-                images,
-                lambda i: str(images[i]),
-                image_size=image_size,
-                channels=channels,
-                resampling=self.resampling,
-            ),
-            labels=np.array([row.label for row in rows], np.int64),
-            class_names=names,
-            origin=np.array([row.origin for row in rows], np.int8),
-        )
-
-    def paths(self, root: Path) -> list[str]:
-        """Each image's path below the root."""
-        return [row.image.relative_to(root).as_posix() for row in _rows(root, _find(root))]
+        images = root / found.images
+        entries = list(_entries(root, found))
+        rows = [Row(images / path, label, origin) for path, label, _, origin in entries]
+        return Listing(_class_names(entries, root / found.split), rows)
 
 
 def _missing(root: Path) -> UserError:
-    """The error message when `root` holds no set; names the one that its name suggests."""
+    """Return the error for a root without a set; it names the set that the root's name suggests."""
     for known in _SETS:
         if root.name == known.home:
             return UserError(
@@ -205,7 +158,7 @@ def _missing(root: Path) -> UserError:
 
 
 def _find(root: Path) -> _Set:
-    """Which set `root` holds."""
+    """Return the set that `root` holds."""
     found = [known for known in _SETS if (root / known.split).is_file()]
     if not found:
         raise _missing(root)
@@ -218,7 +171,7 @@ def _find(root: Path) -> _Set:
 
 
 def _lists(root: Path, found: _Set) -> list[Path]:
-    """The files with the images' classes."""
+    """Return the files with the images' classes."""
     if found.split_id:
         return [root / found.split]
     variants = [f"images_variant_{part}.txt" for part in _ORIGINS]
@@ -229,61 +182,50 @@ def _lists(root: Path, found: _Set) -> list[Path]:
     return lists
 
 
-def _rows(root: Path, found: _Set) -> Iterator[_Row]:
-    """Every image once: those of train, val and test, each in its list's order."""
+def _entries(root: Path, found: _Set) -> Iterator[tuple[str, int, str, int]]:
+    """Yield (path, label, class name, origin) of every image: train, val and test, in order."""
     listed = _zhou(root / found.split) if found.split_id else _aircraft(*_lists(root, found))
     seen = set()
-    for path, label, name, origin in listed:
-        if path in seen:
-            raise UserError(f"{root / found.split} names '{path}' twice; {found.download_hint}")
-        seen.add(path)
-        yield _Row(root / found.images / path, label, name, origin)
+    for entry in listed:
+        if entry[0] in seen:
+            raise UserError(f"{root / found.split} names '{entry[0]}' twice; {found.download_hint}")
+        seen.add(entry[0])
+        yield entry
 
 
 def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
-    """(path, label, class name, origin) of a split_zhou_<Name>.json."""
-    content = read_json(file, "replace it")
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(part), list) for part in _ORIGINS
-    ):
-        raise UserError(f"{file} does not hold the lists train, val and test; replace it")
+    expected = (
+        "expected the lists train, val and test of "
+        '["path/below/the/images.jpg", label from 0, "class name"]: replace it'
+    )
+    split = read_json(file, _Split, "the file", expected)
     for part, origin in _ORIGINS.items():
-        for i, row in enumerate(content[part]):
-            if not _is_row(row):
-                raise UserError(
-                    f"{file}: {part}, row {i} is {reprlib.repr(row)}; expected "
-                    '["path/below/the/images.jpg", label from 0, "class name"]'
-                )
-            yield row[0], row[1], row[2], origin
-
-
-def _is_row(row: Any) -> bool:
-    if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
-        return False
-    path = PurePosixPath(row[0])
-    return row[1] >= 0 and not path.is_absolute() and ".." not in path.parts
+        yield from ((*entry, origin) for entry in getattr(split, part))
 
 
 def _aircraft(variants: Path, *lists: Path) -> Iterator[tuple[str, int, str, int]]:
-    """(path, label, class name, origin) of FGVCAircraft's official lists: "1025794 707-320"."""
-    names = read_text(variants, "replace it").splitlines()
+    """Read FGVCAircraft's official lists: "1025794 707-320"."""
+    names = _lines(variants)
     labels = {name.strip(): i for i, name in enumerate(names)}
     for file, origin in zip(lists, _ORIGINS.values(), strict=True):
-        for line in read_text(file, "replace it").splitlines():
+        for line in _lines(file):
             image, _, name = line.strip().partition(" ")
             if name not in labels:
                 raise UserError(f"{file}: '{line}' names a variant that {variants} does not have")
             yield f"{image}.jpg", labels[name], name, origin
 
 
-def _class_names(rows: list[_Row], file: Path) -> tuple[str, ...]:
-    """The name of each label, 0 to C - 1."""
+def _lines(file: Path) -> list[str]:
+    return read_text(file, "the list", 1 << 28).splitlines()
+
+
+def _class_names(entries: list[tuple[str, int, str, int]], file: Path) -> tuple[str, ...]:
+    """Return the name of each label, 0 to C - 1."""
     names: dict[int, str] = {}
-    for row in rows:
-        if names.setdefault(row.label, row.name) != row.name:
+    for _, label, name, _ in entries:
+        if names.setdefault(label, name) != name:
             raise UserError(
-                f"{file} calls the class {row.label} both '{names[row.label]}' and '{row.name}'; "
-                "replace it"
+                f"{file} calls the class {label} both '{names[label]}' and '{name}'; replace it"
             )
     if sorted(names) != list(range(len(names))) or not names:
         raise UserError(

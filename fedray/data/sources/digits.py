@@ -7,11 +7,9 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedray.data.decoding import decode
-from fedray.data.imageset import TRAIN, ImageSet
-from fedray.data.sources import Source, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 
 _FILE = "datasets/data/digits.csv.gz"
@@ -28,62 +26,31 @@ class Digits(Source):
     """
 
     name = "digits"
+    kept = False
 
-    def load(
-        self,
-        root: Path | None = None,
-        *,
-        image_size: int | None = None,
-        channels: int | None = None,
-        download: bool = False,
-        split: str | None = None,
-        verified_since: float = 0.0,
-    ) -> ImageSet:
-        """Give the images uint8 [1797, 1, 8, 8], or as asked; `root` is not used.
+    def find_root(self, root: Path | None, *, download: bool) -> Path:
+        """Return the folder of scikit-learn; to import its function of the digits takes seconds.
 
         Raises:
-            UserError: for a `split`: the images have no paths.
+            UserError: when there is none with such a file.
         """
-        del root, download, verified_since
-        if split is not None:
-            self.paths(Path())
-        return self.decode(Path(), image_size=image_size, channels=channels)
+        del root, download
+        found = importlib.util.find_spec("sklearn")
+        folder = Path(found.origin or "").parent if found is not None else None
+        if folder is None or not (folder / _FILE).is_file():
+            raise UserError(
+                f"data.source=digits needs scikit-learn's file {_FILE}; pip install scikit-learn"
+            )
+        return folder
 
-    def files(self, root: Path) -> list[Path]:
-        """None: the images come with scikit-learn."""
-        del root
-        return []
-
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
-        """Scale the values and, where asked, the images."""
-        del root
-        values, labels = _values_and_labels()
-        pixels = np.rint(values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-        return ImageSet(
-            source=self.name,
-            images=decode(
-                list(pixels), lambda i: f"digit {i}", image_size=image_size, channels=channels
-            ),
-            labels=labels,
-            class_names=_NAMES,
-            origin=np.full(len(labels), TRAIN, np.int8),
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
+        """Return the rows of `sklearn.datasets.load_digits`."""
+        del options
+        with gzip.open(root / _FILE, "rt") as file:
+            table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+        values, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1].tolist()
+        pixels = np.rint(values * (255 / 16)).astype(np.uint8)
+        rows = zip(pixels, labels, strict=True)
+        return Listing(
+            _NAMES, [Row(image, n, where=f"digit {i}") for i, (image, n) in enumerate(rows)]
         )
-
-
-def _values_and_labels() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of 64 values and their digit, as `sklearn.datasets.load_digits` gives them.
-
-    From the package's file: to import its function takes seconds.
-
-    Raises:
-        UserError: when scikit-learn is not installed, or has no such file.
-    """
-    found = importlib.util.find_spec("sklearn")
-    path = Path(found.origin or "").parent / _FILE if found is not None else None
-    if path is None or not path.is_file():
-        raise UserError(
-            f"data.source=digits needs scikit-learn's file {_FILE}; pip install scikit-learn"
-        )
-    with gzip.open(path, "rt") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-    return table[:, :-1], table[:, -1]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedray.config import Frozen, Seed
-from fedray.data.decoding import decode, decode_masks
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet, dominant_classes
-from fedray.data.sources import Source, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TEST, TRAIN
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.data.sources.image_folder import folders_of
 from fedray.errors import UserError, one_line
 from fedray.streams import Streams
@@ -44,15 +44,6 @@ class _Case(NamedTuple):
     mask: Path
 
 
-class _Slice(NamedTuple):
-    """One of a patient's slices."""
-
-    case: _Case
-    number: int
-    image: NDArray[np.uint8]
-    mask: NDArray[np.uint8]
-
-
 @sources.add
 class NiftiFolder(Source):
     """Slices of volumes with a segmentation: ROOT/<site>/<case>.nii.gz, <case>_segmentation.nii.gz.
@@ -67,47 +58,30 @@ class NiftiFolder(Source):
     Params = NiftiParams
     params: NiftiParams
 
-    def files(self, root: Path) -> list[Path]:
-        """Every volume and segmentation.
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return every volume and segmentation.
 
         Raises:
             UserError: when there are none, or one of a pair is missing.
         """
+        del options
         return [path for case in _cases(root) for path in (case.volume, case.mask)]
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
-        """Cut every volume into its slices."""
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
+        """Return the slices of every volume, each read when its first slice is reached."""
+        del options
         cases = _cases(root)
-        sites = sorted({case.site for case in cases})
-        tested = {site: self._tested(site, cases) for site in sites}
-        taken = [slice_ for case in cases for slice_ in self._slices(case)]
-        if not taken:
-            raise UserError(f"data.root={root}: no slice has a segmentation; set slices=all")
-        images, masks = [each.image for each in taken], [each.mask for each in taken]
+        tested = {site: self._tested(site, cases) for site in {case.site for case in cases}}
 
-        def where(i: int) -> str:
-            return f"{taken[i].case.volume}, slice {taken[i].number}"
+        def rows() -> Iterator[Row]:
+            for case in cases:
+                origin = TEST if case.name in tested[case.site] else TRAIN
+                yield from (row._replace(origin=origin) for row in self._slices(case))
 
-        pixels = decode(images, where, image_size=image_size, channels=channels)
-        ids = decode_masks(images, masks, image_size=image_size, classes=2, where=where)
-        origin = [TEST if each.case.name in tested[each.case.site] else TRAIN for each in taken]
-        domains = [sites.index(each.case.site) for each in taken]
-        return ImageSet(
-            source=self.name,
-            images=pixels,
-            labels=dominant_classes(ids, 2),
-            class_names=("background", "foreground"),
-            origin=np.array(origin, np.int8),
-            domains=Domains(tuple(sites), np.array(domains, np.int16)),
-            masks=ids,
-        )
+        return Listing(("background", "foreground"), rows())
 
     def _tested(self, site: str, cases: list[_Case]) -> set[str]:
-        """The patients of a site that are tested on.
-
-        Raises:
-            UserError: when there are too few to have some of both.
-        """
+        """Return the names of a site's patients that are tested on."""
         names = [case.name for case in cases if case.site == site]
         held = max(1, round(len(names) * self.params.test_fraction))
         if held >= len(names):
@@ -119,8 +93,8 @@ class NiftiFolder(Source):
         random = Streams(self.params.seed).numpy(f"patients/{site}")
         return {names[i] for i in random.permutation(len(names))[:held]}
 
-    def _slices(self, case: _Case) -> Iterator[_Slice]:
-        """Every slice that is taken, from below."""
+    def _slices(self, case: _Case) -> Iterator[Row]:
+        """Yield every slice that is taken, from below, without its split."""
         volume, mask = _read(case.volume), _read(case.mask)
         if volume.shape != mask.shape:
             raise UserError(
@@ -135,15 +109,14 @@ class NiftiFolder(Source):
                 # x to the right, and y, which grows to the front, upwards
                 image = np.rint(scaled[:, :, number]).astype(np.uint8).T[::-1]
                 ids = labelled.astype(np.uint8).T[::-1]
-                yield _Slice(case, number, np.ascontiguousarray(image), ids.copy())
+                where = f"{case.volume}, slice {number}"
+                yield Row(
+                    np.ascontiguousarray(image), domain=case.site, mask=ids.copy(), where=where
+                )
 
 
 def _cases(root: Path) -> list[_Case]:
-    """Every patient, by site and name.
-
-    Raises:
-        UserError: when there are none, or one of a pair is missing.
-    """
+    """Return every patient, by site and name."""
     cases = [
         _case(site, name, pair) for site in folders_of(root) for name, pair in _pairs(site).items()
     ]
@@ -156,11 +129,7 @@ def _cases(root: Path) -> list[_Case]:
 
 
 def _pairs(site: Path) -> dict[str, dict[bool, Path]]:
-    """By patient its volume (False) and its segmentation (True), as far as they are there.
-
-    Raises:
-        UserError: when one is there twice.
-    """
+    """Return by patient its volume (False) and its segmentation (True), as far as there are."""
     found: dict[str, dict[bool, Path]] = {}
     for path in sorted(site.iterdir()):
         match = _VOLUME.fullmatch(path.name)
@@ -174,11 +143,6 @@ def _pairs(site: Path) -> dict[str, dict[bool, Path]]:
 
 
 def _case(site: Path, name: str, pair: dict[bool, Path]) -> _Case:
-    """A patient.
-
-    Raises:
-        UserError: when its volume or its segmentation is missing.
-    """
     if len(pair) < 2:
         what, alone = "volume" if True in pair else "segmentation", next(iter(pair.values()))
         raise UserError(
@@ -189,11 +153,7 @@ def _case(site: Path, name: str, pair: dict[bool, Path]) -> _Case:
 
 
 def _read(path: Path) -> NDArray[np.float32]:
-    """Values [x, y, z] of a volume, to the right, to the front and upwards.
-
-    Raises:
-        UserError: without nibabel, or when the file is no volume.
-    """
+    """Return the values [x, y, z] of a volume, to the right, to the front and upwards."""
     try:
         import nibabel
     except ImportError:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import re
 import reprlib
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedray.data.decoding import decode
-from fedray.data.imageset import TRAIN, Domains, ImageSet
-from fedray.data.reading import check_file, parse_json, read_json, walk
-from fedray.data.sources import Found, Listing, Source, official_split, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TRAIN
+from fedray.data.sources import Listing, Row, Source, official_split, sources, walk
 from fedray.errors import UserError
+from fedray.files import parse_json, read_json
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
+_INFO = "dataset_info.json"
+_EXAMPLE = '{"class_names": ["...", ...]}'
+_EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
 
 
 @sources.add
@@ -41,90 +41,34 @@ class Parquet(Source):
 
     name = "parquet"
 
-    def files(self, root: Path) -> list[Path]:
-        """The parquet files, and `dataset_info.json` where there is one.
-
-        Raises:
-            UserError: when there is no parquet file.
-        """
-        info = root / "dataset_info.json"
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return the parquet files, and `dataset_info.json` where there is one."""
+        del options
+        info = root / _INFO
         return [*_parquet_files(root), *([info] if os.path.lexists(info) else [])]
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
-        """Read all files and decode their images.
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
+        """Return every row of every file.
 
         Raises:
-            UserError: for a missing column or class list, a label outside the classes, or an
-                image that cannot be decoded; it names file and row.
+            UserError: when there is no parquet file or list of classes; of a row, when it is
+                reached.
         """
-        files = _parquet_files(root)
-        names = _class_names(root, files)
-        folders = _domain_folders(root, files)
-        encoded: list[bytes] = []
-        labels: list[int] = []
-        domains: list[str | None] = []
-        starts: list[int] = []
-        for path in files:
-            starts.append(len(labels))
-            for image, label, domain in _rows(path, _name(root, path), len(names)):
-                encoded.append(image)
-                labels.append(label)
-                domains.append(domain or folders.get(path))
-        if not encoded:
-            raise UserError(f"the parquet files below data.root={root} hold no rows")
-
-        def where(i: int) -> str:
-            file = bisect_right(starts, i) - 1
-            return f"{_name(root, files[file])}, row {i - starts[file]}"
-
-        origins = np.array([_origin(root, path) for path in files], np.int8)
-        return ImageSet(
-            source=self.name,
-            images=decode(encoded, where, image_size=image_size, channels=channels),
-            labels=np.array(labels, np.int64),
-            class_names=names,
-            origin=np.repeat(origins, np.diff([*starts, len(labels)])),
-            domains=_domains(domains, where),
-        )
-
-    def listing(self, root: Path) -> Listing:
-        """Every row of every file.
-
-        Raises:
-            UserError: as `decode`; of a row when it is reached.
-        """
+        del options
         files = _parquet_files(root)
         names, folders = _class_names(root, files), _domain_folders(root, files)
 
-        def images() -> Iterator[Found]:
+        def rows() -> Iterator[Row]:
             for path in files:
                 file, origin = _name(root, path), _origin(root, path)
-                for row, (image, label, domain) in enumerate(_rows(path, file, len(names))):
-                    where = f"{file}, row {row}"
-                    yield Found(where, image, label, origin, domain or folders.get(path))
+                for row in _rows(path, file, len(names)):
+                    yield row._replace(origin=origin, domain=row.domain or folders.get(path))
 
-        return Listing(names, images(), [])
-
-    def paths(self, root: Path) -> list[str]:
-        """Each row's `path` in the struct of its image.
-
-        Raises:
-            UserError: when a row has none.
-        """
-        found: list[str] = []
-        for file in _parquet_files(root):
-            for row, path in enumerate(_image_paths(file, _name(root, file))):
-                if not isinstance(path, str):
-                    raise UserError(
-                        f"{_name(root, file)}, row {row} has no image path, by which data.split "
-                        "names images; leave data.split out"
-                    )
-                found.append(path)
-        return found
+        return Listing(names, rows())
 
 
 def _parquet_files(root: Path) -> list[Path]:
-    """The parquet files below `root`, training files first, then by name; hidden ones not."""
+    """Return the parquet files below `root`, training files first, then by name."""
     found = [path for path in walk(root) if path.suffix == ".parquet"]
     if not found:
         raise UserError(
@@ -139,7 +83,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _origin(root: Path, path: Path) -> int:
-    """The official split in a file's name or in that of a folder above it; TRAIN if in none."""
+    """Return the official split in the name of a file or a folder above it; TRAIN if in none."""
     for part in reversed(path.relative_to(root).parts):
         split = official_split(re.split(r"[-_.]", part)[0])
         if split is not None:
@@ -148,7 +92,7 @@ def _origin(root: Path, path: Path) -> int:
 
 
 def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
-    """Each file's top folder, where folders are domains; else nothing."""
+    """Return each file's top folder if folders are domains; else nothing."""
     tops = {path: path.relative_to(root).parts[0] for path in files if path.parent != root}
     distinct = set(tops.values())
     named_after_split = any(official_split(name) is not None for name in distinct)
@@ -157,44 +101,41 @@ def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
     return tops
 
 
-def _rows(path: Path, file: str, classes: int) -> Iterator[tuple[bytes, int, str | None]]:
-    """Yield (encoded image, label, domain) of every row, checked."""
+def _rows(path: Path, file: str, classes: int) -> Iterator[Row]:
+    """Yield every row of a file, checked, without its split."""
     table = _open(path, file)
     columns = table.schema_arrow.names
     image_column = _column(columns, _IMAGE_COLUMNS, file)
     label_column = _column(columns, _LABEL_COLUMNS, file)
     wanted = [image_column, label_column, *(["domain"] if "domain" in columns else [])]
-    row = 0
-    for columns_read in _batches(table, wanted, file):
-        images, labels, *rest = columns_read
-        domains = rest[0] if rest else [None] * len(labels)
-        for image, label, domain in zip(images, labels, domains, strict=True):
-            content = image.get("bytes") if isinstance(image, dict) else image
-            if not isinstance(content, bytes):
-                raise UserError(
-                    f"{file}, row {row}: column '{image_column}' holds no image bytes; "
-                    "expected a struct of bytes and path"
-                )
-            if isinstance(label, bool) or not isinstance(label, int):
-                raise UserError(
-                    f"{file}, row {row}: label {reprlib.repr(label)} is not an integer; "
-                    f"expected 0..{classes - 1} in column '{label_column}'"
-                )
-            if not 0 <= label < classes:
-                raise UserError(
-                    f"{file}, row {row}: label {label} is outside the {classes} classes "
-                    f"(0..{classes - 1}); mend the row or the class names in dataset_info.json"
-                )
-            if domain is not None and not isinstance(domain, str):
-                raise UserError(
-                    f"{file}, row {row}: the domain {reprlib.repr(domain)} is not a string; mend it"
-                )
-            yield content, label, domain
-            row += 1
+    for number, (image, label, *domain) in enumerate(_values(table, wanted, file)):
+        where = f"{file}, row {number}"
+        content, name = image, None
+        if isinstance(image, dict):
+            content, name = image.get("bytes"), image.get("path")
+        if not isinstance(content, bytes):
+            raise UserError(
+                f"{where}: column '{image_column}' holds no image bytes; "
+                "expected a struct of bytes and path"
+            )
+        if isinstance(label, bool) or not isinstance(label, int):
+            raise UserError(
+                f"{where}: label {reprlib.repr(label)} is not an integer; "
+                f"expected 0..{classes - 1} in column '{label_column}'"
+            )
+        if not 0 <= label < classes:
+            raise UserError(
+                f"{where}: label {label} is outside the {classes} classes "
+                f"(0..{classes - 1}); mend the row or the class names in {_INFO}"
+            )
+        of_row = next(iter(domain), None)
+        if of_row is not None and not isinstance(of_row, str):
+            raise UserError(f"{where}: the domain {reprlib.repr(of_row)} is not a string; mend it")
+        yield Row(content, label, TRAIN, of_row, where=where, path=name)
 
 
-def _batches(table: Any, columns: list[str], file: str) -> Iterator[list[list[Any]]]:
-    """Some rows after others: the values of each column."""
+def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
+    """Yield every row's values of some columns."""
     batches = table.iter_batches(batch_size=4096, columns=columns)
     while True:
         with _readable(file):
@@ -202,36 +143,19 @@ def _batches(table: Any, columns: list[str], file: str) -> Iterator[list[list[An
             values = batch and [batch.column(name).to_pylist() for name in columns]
         if values is None:
             return
-        yield values
-
-
-def _image_paths(path: Path, file: str) -> list[Any]:
-    """The `path` of every row's image, None where there is none; no image is read."""
-    table = _open(path, file)
-    column = _column(table.schema_arrow.names, _IMAGE_COLUMNS, file)
-    with _readable(file):
-        rows = table.read(columns=[f"{column}.path"])
-        if column not in rows.column_names:
-            return [None] * table.metadata.num_rows
-        images = rows.column(column).to_pylist()
-    return [image.get("path") if isinstance(image, dict) else None for image in images]
+        yield from zip(*values, strict=True)
 
 
 def _open(path: Path, file: str) -> Any:
     import pyarrow.parquet as pq
 
-    check_file(path)
     with _readable(file):
         return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 @contextmanager
 def _readable(file: str) -> Iterator[None]:
-    """Say of what pyarrow cannot read that it is damaged.
-
-    Raises:
-        UserError: when it raises an error.
-    """
+    """Raise a UserError for what pyarrow cannot read."""
     import pyarrow as pa
 
     try:
@@ -253,37 +177,36 @@ def _column(columns: list[str], wanted: tuple[str, ...], file: str) -> str:
 
 
 def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
-    info = root / "dataset_info.json"
+    info = root / _INFO
     if os.path.lexists(info):
-        content = read_json(info)
+        content = read_json(info, Any, "the file", _EXPECTED)
         names = content.get("class_names") if isinstance(content, dict) else None
         names = _feature_names(content) if names is None else names
         if names is not None:
             return _checked(names, str(info))
     found = {}
     for path in files:
-        metadata = _open(path, path.name).schema_arrow.metadata or {}
-        described = parse_json(
-            metadata.get(b"huggingface", b"{}"), f"the metadata `huggingface` of {path.name}"
-        )
+        file = _name(root, path)
+        metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        described = parse_json(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
         names = _feature_names(described.get("info") if isinstance(described, dict) else None)
         if names is not None:
-            found[path] = _checked(names, path.name)
+            found[path] = _checked(names, file)
     if not found:
         raise UserError(
-            f"the class names of data.root={root} are unknown: neither dataset_info.json nor the "
-            'files\' metadata has them; add dataset_info.json with {"class_names": ["...", ...]}'
+            f"the class names of data.root={root} are unknown: neither {_INFO} nor the files' "
+            f"metadata has them; add {_INFO} with {_EXAMPLE}"
         )
     if len(set(found.values())) > 1:
         raise UserError(
-            f"the parquet files below data.root={root} disagree on the class names; "
-            'add dataset_info.json with {"class_names": ["...", ...]}'
+            f"the parquet files below data.root={root} disagree on the class names; add {_INFO} "
+            f"with {_EXAMPLE}"
         )
     return next(iter(found.values()))
 
 
 def _feature_names(info: Any) -> Any:
-    """`features.label.names` of a Hugging Face description, or None."""
+    """Return `features.label.names` of a Hugging Face description, or None."""
     for label in _LABEL_COLUMNS:
         names = info
         for key in ("features", label, "names"):
@@ -297,20 +220,3 @@ def _checked(names: Any, where: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
         raise UserError(f"{where}: class names must be a list of strings")
     return tuple(names)
-
-
-def _domains(domains: list[str | None], where: Callable[[int], str]) -> Domains | None:
-    names = sorted({name for name in domains if name})
-    if not names:
-        return None
-    position = {name: i for i, name in enumerate(names)}
-    if len(names) > np.iinfo(np.int16).max:
-        raise UserError(
-            f"the column domain has {len(names):,} different values, too many; rename the column"
-        )
-    ids = np.empty(len(domains), np.int16)
-    for i, name in enumerate(domains):
-        if not name:
-            raise UserError(f"{where(i)} has no domain, while others have one ({names[0]}, ...)")
-        ids[i] = position[name]
-    return Domains(tuple(names), ids)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet, dominant_classes
-from fedray.data.sources import Source, sources
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TEST, TRAIN
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 
 _NAMES = ("background", "circle", "square", "triangle", "cross")
@@ -41,48 +42,42 @@ class Shapes(Source):
     name = "shapes"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """This module's folder: nothing is read but how to draw."""
+        """Return this module's folder: nothing is read but how to draw."""
         del root, download
         return Path(__file__).parent
 
-    def files(self, root: Path) -> list[Path]:
-        """This module, so that what an older one drew is not taken from the cache."""
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return this module, so that what an older one drew is not taken from the cache."""
+        del options
         return [root / Path(__file__).name]
 
-    def decode(self, root: Path, *, image_size: int | None, channels: int | None) -> ImageSet:
+    def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Draw all images.
 
         Raises:
             UserError: when they would be too small to tell shapes apart.
         """
         del root
-        size = 32 if image_size is None else image_size
+        size = options.image_size or 32
         if size < _SMALLEST:
             raise UserError(
                 f"data.image_size={size} is too small for data.source=shapes, which needs "
                 f"{_SMALLEST}; raise it"
             )
         rng = np.random.default_rng(0)
-        each = _TRAIN + _TEST
-        drawn = [_draw(style, size, rng) for style in _STYLES for _ in range(each)]
-        images = np.stack([image for image, _ in drawn])
-        masks = np.stack([mask for _, mask in drawn])
-        if channels == 1:
-            images = images.mean(1, keepdims=True)
-        origin = np.where(np.arange(each) < _TRAIN, TRAIN, TEST).astype(np.int8)
-        return ImageSet(
-            source=self.name,
-            images=np.rint(images * 255).astype(np.uint8),
-            labels=dominant_classes(masks, len(_NAMES)),
-            class_names=_NAMES,
-            origin=np.tile(origin, len(_STYLES)),
-            domains=Domains(_STYLES, np.repeat(np.arange(len(_STYLES), dtype=np.int16), each)),
-            masks=masks,
-        )
+        rows = []
+        for style in _STYLES:
+            for number in range(_TRAIN + _TEST):
+                image, mask = _draw(style, size, rng)
+                drawn = image.mean(0) if options.channels == 1 else image.transpose(1, 2, 0)
+                pixels = np.ascontiguousarray(np.rint(drawn * 255).astype(np.uint8))
+                origin = TRAIN if number < _TRAIN else TEST
+                rows.append(Row(pixels, 0, origin, style, mask, f"{style} {number}"))
+        return Listing(_NAMES, rows, _STYLES)
 
 
 def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.uint8]]:
-    """One image [3, size, size] in [0, 1] and its mask uint8 [size, size]; later shapes cover."""
+    """Draw an image [3, size, size] in [0, 1] and its mask uint8 [size, size]."""
     image, noise = _ground(style, size, rng)
     mask = np.zeros((size, size), np.uint8)
     for _ in range(rng.integers(1, 4)):
@@ -95,7 +90,7 @@ def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDAr
 
 
 def _ground(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """The ground [3, size, size] of a style and the deviation of its noise."""
+    """Draw the ground [3, size, size] of a style; return also the deviation of its noise."""
     y, x = np.mgrid[:size, :size] / size
     if style == "paper":
         pattern, noise = 0.1 * np.sin(6 * (x * rng.random() + y * rng.random())), 0.03
@@ -116,14 +111,14 @@ def _ground(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, fl
 
 
 def _colour(style: str, kind: int, rng: np.random.Generator) -> Floats:
-    """The colour [3] of a shape of class `kind` in a style."""
+    """Draw the colour [3] of a shape of class `kind` in a style."""
     shift, saturation, value = _PAINTS[style]
     hue = (kind - 1) / (len(_NAMES) - 1) + shift + rng.uniform(-0.13, 0.13)
     return np.array(hsv_to_rgb(hue % 1, saturation, value * rng.uniform(0.8, 1)))
 
 
 def _outline(name: str, size: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """The pixels [size, size] inside a shape of random position, size and rotation."""
+    """Draw the pixels [size, size] inside a shape of random position, size and rotation."""
     radius = rng.uniform(0.18, 0.3)
     centre = rng.uniform(radius, 1 - radius, 2)
     angle = rng.uniform(-0.5, 0.5)

@@ -16,6 +16,7 @@ weights.py   files of weights: their identity, the error when they are missing
 from fedray.language.encoders.base import (
     EncoderChoice,
     TextEncoder,
+    TokenEncoder,
     Tokens,
     encoder_choice,
     encoders,

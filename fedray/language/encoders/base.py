@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,13 @@ from fedray.config import Component, Frozen, parameters
 from fedray.errors import UserError
 from fedray.registry import Registry
 
+if TYPE_CHECKING:
+    from fedray.language.encoders.bert_blocks import TowerPart
+
 _log = logging.getLogger(__name__)
 
 BATCH = 2048
-"""Tokens that go through an encoder at once; bounds memory, and what a cache must hold."""
+"""Tokens that go through an encoder at once; bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,9 @@ class Tokens:
         return int(self.mask.sum(1).min())
 
     def widened(self, slots: int) -> Tokens:
-        """These tokens with the first `slots` positions part of every text, for what is put there.
+        """Return these tokens with the first `slots` positions part of every text, for prompts.
 
-        Positions that are added have the id 0; what is read stays where it was.
+        Added positions have the id 0; the position that is read stays.
         """
         if slots <= self.shortest:
             return self
@@ -63,10 +66,10 @@ class Tokens:
         return Tokens(ids, mask | covered, self.read)
 
     def batches(self, most: int = BATCH) -> list[Tensor]:
-        """The texts in batches of at most so many tokens, those of about equal length together.
+        """Return batches of at most so many tokens, of texts of about equal length.
 
         Returns:
-            Of each batch its texts, int64; shortest texts first.
+            The texts of each batch, int64; shortest texts first.
         """
         lengths = self.columns(self.mask)
         order = lengths.argsort(stable=True)
@@ -79,7 +82,7 @@ class Tokens:
         return list(order.tensor_split(starts[1:]))
 
     def to(self, device: torch.device) -> Tokens:
-        """These tokens on a device."""
+        """Return these tokens on a device."""
         ids, mask, read = (tensor.to(device) for tensor in (self.ids, self.mask, self.read))
         return Tokens(ids, mask, read, self.cut)
 
@@ -87,43 +90,19 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, texts: Tensor | slice) -> Tokens:
-        """Some of the texts, cut behind the longest of them."""
+        """Return some of the texts, cut behind the longest of them."""
         mask = self.mask[texts]
         longest = int(self.columns(mask).max())
         return Tokens(self.ids[texts, :longest], mask[:, :longest], self.read[texts])
 
     @staticmethod
     def columns(mask: Tensor) -> Tensor:
-        """How many positions reach to each text's last: [T, n] gives [T]."""
+        """Return the number of positions up to each text's last: [T, n] gives [T]."""
         return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
 
 
-class TowerPart(NamedTuple):
-    """The last blocks of a BERT, with what they start from.
-
-    Attributes:
-        tensors: their weights by transformers' names ("encoder.layer.11.output.dense.bias"); of a
-            whole tower the embeddings' too, of words only those that occur in the texts.
-        start: outputs of the blocks below [T, n, w]; of a whole tower positions in the words, int64
-            [T, n].
-        mask: [T, n], bool; True where a position belongs to its text.
-        heads: of the attention.
-        eps: of layer norms.
-        activation: transformers' name of the activation.
-        mean: whether texts are read as the mean over their positions.
-    """
-
-    tensors: Mapping[str, Tensor]
-    start: Tensor
-    mask: Tensor
-    heads: int
-    eps: float
-    activation: str
-    mean: bool
-
-
 class TextEncoder(ABC):
-    """A frozen language model: no parameter has a gradient, dropout is off.
+    """A frozen language model that maps texts to vectors.
 
     Attributes:
         dim: d, the width of its output.
@@ -134,6 +113,37 @@ class TextEncoder(ABC):
     dim: int
     identity: str
 
+    @abstractmethod
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return outputs [T, d] for texts as they are."""
+
+    def to(self, device: torch.device) -> Self:
+        """Move the weights, if there are any."""
+        del device
+        return self
+
+    def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
+        """Return the tower's last blocks and their inputs, for methods that train them.
+
+        Args:
+            texts: T texts.
+            blocks: how many of the last blocks; None for the whole tower, embeddings included.
+
+        Raises:
+            UserError: if the tower is of another kind than BERT's, or has fewer blocks.
+        """
+        raise UserError(
+            f"{type(self).__name__} cannot be trained in part, only a BERT's tower can: set "
+            "algorithm.blocks=0, or text.encoder to minilm, bert or align"
+        )
+
+
+class TokenEncoder(TextEncoder):
+    """A text encoder that reads tokens, whose word embeddings prompts can replace.
+
+    No parameter has a gradient, and dropout is off.
+    """
+
     @property
     @abstractmethod
     def token_width(self) -> int:
@@ -142,15 +152,12 @@ class TextEncoder(ABC):
     @property
     @abstractmethod
     def limit(self) -> int:
-        """The most tokens that it reads, special ones included."""
+        """The most tokens of a text, special ones included."""
 
     @property
-    def kept_bytes(self) -> int | None:
-        """Bytes of activations that a token leaves behind for the backward pass, about.
-
-        None where nobody knows: long batches of texts are then computed again in that pass.
-        """
-        return None
+    @abstractmethod
+    def kept_bytes(self) -> int:
+        """About how many bytes of activations a token leaves behind for the backward pass."""
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
@@ -158,92 +165,24 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def embed(self, tokens: Tokens) -> Tensor:
-        """Word embeddings [T, n, d'], before positions are added: g0 of FedTSP."""
+        """Return word embeddings [T, n, d'], before positions are added: g0 of FedTSP."""
 
     @abstractmethod
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
-        """Outputs [T, d] for word embeddings [T, n, d'], differentiable: g1 of FedTSP.
+        """Return outputs [T, d] for word embeddings [T, n, d'], differentiable: g1 of FedTSP.
 
         Args:
             embeddings: from `embed`, some of them replaced by prompts.
-            tokens: the tokens they were made of; they decide which positions are attended and read.
+            tokens: the tokens of the embeddings; they decide which positions are attended and read.
         """
-
-    @abstractmethod
-    def to(self, device: torch.device) -> Self:
-        """Move the weights."""
-
-    def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
-        """The tower's last blocks and what they start from, for methods that train them.
-
-        Args:
-            texts: T texts.
-            blocks: how many of the last blocks; None for the whole tower, embeddings included.
-
-        Raises:
-            UserError: when the tower is of another kind than BERT's, or has fewer blocks.
-        """
-        raise UserError(
-            f"{type(self).__name__} cannot be trained in part, only a BERT's tower can: set "
-            "algorithm.blocks=0, or text.encoder to minilm, bert or align"
-        )
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Outputs [T, d] for texts as they are."""
+        """Return outputs [T, d] for texts as they are."""
         tokens = self.tokenize(texts)
         batches = tokens.batches()
         parts = [self.encode(self.embed(tokens[batch]), tokens[batch]) for batch in batches]
         return torch.cat(parts)[torch.cat(batches).argsort()]
-
-
-class TokenlessEncoder(TextEncoder):
-    """An encoder that has a vector for a text, and reads no tokens that prompts could replace.
-
-    Args:
-        name: what `text.encoder` calls it.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._device = torch.device("cpu")
-
-    @abstractmethod
-    def features(self, texts: Sequence[str]) -> Tensor:
-        """Vectors [T, d] for texts, on the encoder's device."""
-
-    def to(self, device: torch.device) -> Self:
-        """Answer on `device`."""
-        self._device = device
-        return self
-
-    def _no_tokens(self) -> NoReturn:
-        raise UserError(
-            f"text.encoder={self._name} reads no tokens, so that there is nothing to put "
-            "prompts into; set algorithm.prompt_length=0, or text.encoder=minilm"
-        )
-
-    @property
-    def token_width(self) -> int:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    @property
-    def limit(self) -> int:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    def embed(self, tokens: Tokens) -> Tensor:
-        """Refused: there are no tokens."""
-        self._no_tokens()
-
-    def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
-        """Refused: there are no tokens."""
-        self._no_tokens()
 
 
 P = TypeVar("P", bound=Frozen)
@@ -256,46 +195,35 @@ class EncoderChoice(ABC, Generic[P]):
     Subclasses are the entries of `encoders`; their docstring's first line is their description.
 
     Attributes:
-        name: what `text.encoder` calls it.
+        name: its name in `text.encoder`.
         Params: the type of its parameters.
         paper: its source, or "-".
-        promptable: whether its encoder reads tokens, which prompts can replace; without, only
-            `TextEncoder.features` answers.
-        cached: whether its features are worth a file: not where computing them is as fast.
+        cached: whether its features are worth a file: not if computing them is as fast.
         params: the parameters.
     """
 
     name: ClassVar[str]
     Params: ClassVar[type[Frozen]]
     paper: ClassVar[str]
-    promptable: ClassVar[bool] = True
     cached: ClassVar[bool] = True
 
     params: P
 
     @abstractmethod
     def identity(self) -> str:
-        """What `build().identity` would be; looks at the weights, does not load them.
+        """Return `build().identity` without loading weights.
 
         Raises:
             UserError: as `build`.
         """
-
-    def content(self) -> str:
-        """Names the content of its files alone, as far as the encoder can tell it apart.
-
-        Raises:
-            UserError: as `build`.
-        """
-        return self.identity()
 
     @property
     def per_class(self) -> bool:
-        """Whether a class has one vector, whatever its texts say: only some controls."""
+        """True if a class has one vector, whatever its texts: only some controls."""
         return False
 
     def width(self) -> int | None:
-        """d, what `build().dim` would be, where it can be known without loading weights.
+        """Return `build().dim`, or None if it cannot be known without loading weights.
 
         Raises:
             UserError: as `build`.
@@ -303,11 +231,7 @@ class EncoderChoice(ABC, Generic[P]):
         return None
 
     def check(self, texts: Sequence[str]) -> None:
-        """Check, without loading weights, that the encoder can have features of all these texts.
-
-        Raises:
-            UserError: when it cannot.
-        """
+        """Raise a UserError if the encoder cannot give features of all texts; load no weights."""
         del texts
 
     @abstractmethod
@@ -315,7 +239,7 @@ class EncoderChoice(ABC, Generic[P]):
         """Load the encoder, frozen, on the CPU.
 
         Raises:
-            UserError: when its package or weights are not there, with what to install or pass.
+            UserError: if its package or weights are not there, with what to install or pass.
         """
 
 
@@ -323,27 +247,27 @@ encoders: Registry[type[EncoderChoice[Any]]] = Registry("text encoder", "fedray.
 
 
 def encoder_choice(component: Component, key: str = "text.encoder") -> EncoderChoice[Any]:
-    """The text encoder that a component names, with its validated parameters.
+    """Return the text encoder of a component, with validated parameters.
 
     Args:
         component: name and parameters.
         key: the key that holds it, for messages.
 
     Raises:
-        UserError: when there is no such encoder, or a parameter is unknown or out of bounds.
+        UserError: if there is no such encoder, or a parameter is unknown or out of bounds.
     """
     params = parameters(component, "text encoder", key)
     return encoders.get(component.name)(params)
 
 
 def pick(hidden: Tensor, read: Tensor) -> Tensor:
-    """Of each text the output at one position: [T, n, w] and [T] give [T, w]."""
+    """Return the output of each text at one position: [T, n, w] and [T] give [T, w]."""
     return hidden[torch.arange(len(hidden), device=hidden.device), read]
 
 
 @contextmanager
 def same_bits(device: torch.device) -> Iterator[None]:
-    """On a GPU, attention by plain products: the fused kernels' gradients vary from run to run."""
+    """Compute attention by plain products on a GPU: fused kernels' gradients vary between runs."""
     if device.type == "cuda":
         with sdpa_kernel(SDPBackend.MATH):
             yield
@@ -352,7 +276,7 @@ def same_bits(device: torch.device) -> Iterator[None]:
 
 
 def as_stored(weight: Tensor) -> AbstractContextManager[Any]:
-    """Autocast where weights are kept in bfloat16; else the arithmetic of the caller."""
+    """Return autocast for weights in bfloat16, else a context without effect."""
     if weight.dtype == torch.bfloat16:
         return torch.autocast(weight.device.type, torch.bfloat16)
     return nullcontext()
@@ -364,14 +288,14 @@ def freeze(module: torch.nn.Module) -> None:
 
 
 def too_long(texts: Sequence[str], lengths: Sequence[int], limit: int) -> tuple[int, ...]:
-    """Find, and say, which texts are longer than the encoder reads."""
+    """Return the texts that are longer than the encoder reads, and warn of them."""
     cut = tuple(i for i, length in enumerate(lengths) if length > limit)
     warn_cut(texts, cut, limit)
     return cut
 
 
 def warn_cut(texts: Sequence[str], cut: Sequence[int], limit: int) -> None:
-    """Say that some texts are longer than the encoder reads."""
+    """Warn that some texts are longer than the encoder reads."""
     if cut:
         _log.warning(
             "%d of %d texts have more than the %d tokens that the text encoder reads and are cut "

@@ -1,13 +1,11 @@
-"""A BERT out of a folder: where it is, its weights, its tokenizer.
+"""The files of a BERT: their folder, the weights and the tokenizer.
 
-transformers' models cost seconds to import. A BERT in safetensors is read without them; what is
-another kind, or not as expected, transformers reads, or says what is wrong.
+Weights are read without transformers, whose models take seconds to import.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,29 +13,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.errors import UserError
-from fedray.language.activations import ACTIVATIONS
-from fedray.language.encoders.base import freeze
-from fedray.language.encoders.packed import BertShape, PackedBert, bert_names
+from fedray.errors import UserError, one_line
+from fedray.files import read_json
+from fedray.language.encoders.bert_blocks import (
+    ACTIVATIONS,
+    PROJECTION,
+    Bert,
+    TowerShape,
+    bert_sizes,
+)
 from fedray.language.encoders.weights import unreachable
 
 TEXT_FILES = ["*.json", "*.txt", "*.model"]
 _WEIGHTS = ["model.safetensors", "model-*.safetensors"]
 _OLD_WEIGHTS = ["pytorch_model.bin", "pytorch_model-*.bin"]
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-_BERTS = ("bert", "align_text_model")
-"""What transformers calls models that are a BERT."""
+_BASE = {
+    "hidden_act": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+"""transformers' defaults, which a config.json may omit."""
 
 
 def find_folder(path: str | None, name: str) -> Path:
-    """The folder of a model with its tokenizer; downloaded if the hub has it.
+    """Return the folder of a model with its tokenizer; download it if the hub has it.
 
     Args:
         path: a local folder, or None for the hub.
-        name: what the hub calls the model.
+        name: the name on the hub.
 
     Raises:
-        UserError: when it is not there, or lacks a file.
+        UserError: if it is missing or lacks a file.
     """
     if path is not None:
         folder = Path(path).expanduser().resolve()
@@ -69,7 +85,7 @@ def _from_hub(name: str) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """A folder's files of weights, safetensors rather than pickles; none where it holds none."""
+    """Return a folder's files of weights, safetensors rather than pickles."""
     for patterns in (_WEIGHTS, _OLD_WEIGHTS):
         files = [path for pattern in patterns for path in folder.glob(pattern)]
         if files:
@@ -77,188 +93,155 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def configured(folder: Path, key: str) -> int | None:
-    """A whole number in a folder's config.json; None where it has none of that name."""
-    found = _config(folder).get(key)
-    return found if isinstance(found, int) else None
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a folder's config.json.
 
-
-def read_bert(folder: Path) -> PackedBert | None:
-    """A BERT, frozen, without transformers; None where the folder holds anything else.
-
-    The files are mapped, so processes share their pages.
+    Raises:
+        UserError: if it cannot be read.
     """
-    config = _config(folder)
-    shape = _shape(config) if config.get("model_type") == "bert" else None
-    if shape is None:
-        return None
-    try:
-        tensors = _tensors(folder)
-        found = PackedBert({name: tensors[name] for name in bert_names(shape.layers)}, shape)
-        return found if _fits(found, config) else None
-    except Exception:  # transformers reads it, or says what is wrong with it
-        return None
+    expected = "give a folder written by save_pretrained of a transformers model"
+    config: dict[str, Any] = read_json(
+        folder / "config.json", dict[str, Any], "text.encoder: the file", expected
+    )
+    return config
 
 
-def packed(model: Any) -> PackedBert | None:
-    """A model of transformers as a `PackedBert`; None where it is another kind."""
-    config = model.config.to_dict()
-    shape = _shape(config) if config.get("model_type") in _BERTS else None
-    return None if shape is None else PackedBert(model.state_dict(), shape)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _shape(config: Mapping[str, Any]) -> BertShape | None:
-    """The shape that a configuration gives; None where `PackedBert` does not compute it."""
-    usual = config.get("position_embedding_type", "absolute") == "absolute"
-    decodes = config.get("is_decoder", False) or config.get("add_cross_attention", False)
-    if not usual or decodes or config.get("hidden_act") not in ACTIVATIONS:
-        return None
-    try:
-        layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
-        eps = float(config.get("layer_norm_eps", 1e-12))
-    except (KeyError, TypeError, ValueError):
-        return None
-    return BertShape(layers, heads, eps, config["hidden_act"]) if layers else None
-
-
-def _fits(model: PackedBert, config: Mapping[str, Any]) -> bool:
-    """Whether the weights are as large as the configuration says."""
-    w, inner = config["hidden_size"], config["intermediate_size"]
-    tables = {"words": "vocab_size", "positions": "max_position_embeddings"}
-    tables["types"] = "type_vocab_size"
-    sizes: dict[str, tuple[int, ...]] = {name: (config[key], w) for name, key in tables.items()}
-    linear = dict.fromkeys(("query", "key", "value", "mixed"), (w, w))
-    for name, size in {**linear, "inner": (inner, w), "outer": (w, inner)}.items():
-        sizes[f"{name}_weight"] = size
-        sizes[f"{name}_bias"] = size[:1]
-    found = ((name.split(".")[-1], tensor) for name, tensor in model.named_parameters())
-    return all(tuple(tensor.shape) == sizes.get(name, (w,)) for name, tensor in found)
-
-
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    """All weights of a folder in float32, by today's names without the "bert." of whole models."""
-    from safetensors import safe_open
-
-    found: dict[str, Tensor] = {}
-    for path in weight_files(folder):
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            found |= {_today(name): file.get_tensor(name).to(torch.float32) for name in names}
-    return found
-
-
-def _today(name: str) -> str:
-    """A weight's name as transformers has it now."""
-    for old, new in _OLD_NAMES.items():
-        if name.endswith(old):
-            name = name.removesuffix(old) + new
-    return name.removeprefix("bert.")
-
-
-def load_model(
-    folder: Path, kind: str = "AutoModel", unread: tuple[str, ...] = ("pooler.",)
-) -> Any:
-    """A model of transformers, frozen.
+def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
+    """Read a BERT, or the text tower of an ALIGN; safetensors are mapped and so shared.
 
     Args:
         folder: configuration and weights.
-        kind: the class of transformers that reads the weights.
-        unread: prefixes of the parameters that nothing needs; the files may lack them.
+        mean: read a text as the mean over its positions, else at the first.
+        align: whether it should be an ALIGN, with its projection.
 
     Raises:
-        UserError: when the package is not there, or the files are broken or of another kind.
+        UserError: if the folder holds another model, or its weights are damaged.
     """
-    with _loading(folder):
-        import transformers
-
-        with _quiet():
-            model, info = getattr(transformers, kind).from_pretrained(
-                folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
-            )
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith(unread))
-    if missing or info.get("mismatched_keys"):
+    whole = read_config(folder)
+    kind, wanted = whole.get("model_type"), "align" if align else "bert"
+    if kind != wanted:
+        instead = f"set text.encoder.name={kind}, or " if kind in ("align", "bert") else ""
         raise UserError(
-            f"text.encoder: the weights in {folder} lack {len(missing)} parameters of "
-            f"{type(model).__name__} ({', '.join(missing[:2])}, ...); give weights of the model "
-            "that config.json describes"
+            f"text.encoder={wanted}: {folder} holds a model of the kind '{kind}'; {instead}"
+            f"give a folder of {'an ALIGN' if align else 'a BERT'}"
         )
-    if model.config.is_encoder_decoder:
-        raise _no_encoder(type(model).__name__, folder)
-    if hasattr(model, "pooler"):
-        model.pooler = None
-    freeze(model)
-    return model
+    config = {**_BASE, **(whole.get("text_config", {}) if align else whole)}
+    for key in ("position_embedding_type", "is_decoder", "add_cross_attention"):
+        if config[key] != _BASE[key]:
+            raise _no_plain_bert(folder, key, config[key])
+    if config["hidden_act"] not in ACTIVATIONS:
+        raise _no_plain_bert(folder, "hidden_act", config["hidden_act"])
+    sizes = bert_sizes(config)
+    if align:
+        width = align_width(whole)
+        sizes[f"{PROJECTION}.weight"] = (width, config["hidden_size"])
+        sizes[f"{PROJECTION}.bias"] = (width,)
+    tensors = _tensors(folder, ("text_model.", "text_") if align else ("bert.",))
+    _check_sizes(tensors, sizes, folder)
+    heads, eps = config["num_attention_heads"], config["layer_norm_eps"]
+    shape = TowerShape(heads, eps, config["hidden_act"], mean)
+    return Bert({name: tensors[name] for name in sizes}, shape)
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """A tokenizer of transformers.
-
-    Raises:
-        UserError: when the package is not there, or the files are broken or of another kind.
-    """
-    with _loading(folder):
-        from transformers import AutoTokenizer
-
-        with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    if tokenizer.pad_token is None:
-        raise _no_encoder("the model", folder)
-    return tokenizer
+def align_width(config: Mapping[str, Any]) -> int:
+    """Return the width of an ALIGN's projection."""
+    return int(config.get("projection_dim", 640))
 
 
-def most_tokens(positions: int | None, tokenizer: Any, folder: Path) -> int:
-    """The most tokens a text may have, where the model has that many positions."""
-    limit = int(tokenizer.model_max_length)
-    if positions is not None:
-        limit = min(limit, positions)
-    sentence = folder / "sentence_bert_config.json"
-    if sentence.is_file():
-        most = json.loads(sentence.read_text(encoding="utf-8")).get("max_seq_length")
-        limit = min(limit, int(most or limit))
-    return limit
-
-
-def _no_encoder(what: str, folder: Path) -> UserError:
+def _no_plain_bert(folder: Path, key: str, value: object) -> UserError:
     return UserError(
-        f"text.encoder: {what} in {folder} is no encoder with padding, as BERT is; give another "
-        "text.encoder.path or model"
+        f"text.encoder: {folder} holds no plain BERT, its config.json has {key}={value}; give "
+        "another folder"
     )
 
 
-@contextmanager
-def _loading(folder: Path) -> Iterator[None]:
-    """Say what is wrong when transformers cannot be imported, or cannot load a folder."""
+def _tensors(folder: Path, prefixes: Sequence[str]) -> dict[str, Tensor]:
+    """Read all weights of a folder in float32, by today's names without some prefixes."""
+    from safetensors import safe_open
+
+    found: dict[str, Tensor] = {}
     try:
-        yield
-    except ImportError as error:
-        if (error.name or "").split(".")[0] != "transformers":
-            raise _unloaded(folder, error) from None
+        for path in weight_files(folder):
+            if path.suffix == ".bin":
+                found |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                continue
+            with safe_open(path, framework="pt") as file:
+                found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # damaged files raise anything
+        raise _unreadable(folder, error) from None
+    return {_today(name, prefixes): tensor.to(torch.float32) for name, tensor in found.items()}
+
+
+def _today(name: str, prefixes: Sequence[str]) -> str:
+    """Return a weight's name as transformers has it now, without the prefix of whole models."""
+    for old, new in _OLD_NAMES.items():
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+    for prefix in prefixes:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def _check_sizes(
+    tensors: Mapping[str, Tensor], sizes: Mapping[str, tuple[int, ...]], folder: Path
+) -> None:
+    wrong = [n for n, size in sizes.items() if n not in tensors or tensors[n].shape != size]
+    if wrong:
+        found = list(tensors[wrong[0]].shape) if wrong[0] in tensors else "nothing"
         raise UserError(
-            "text.encoder needs transformers, which cannot be imported: pip install transformers"
-        ) from None
-    except Exception as error:  # broken files raise anything
-        raise _unloaded(folder, error) from None
+            f"text.encoder: {len(wrong)} of {len(sizes)} weights in {folder} are not as its "
+            f"config.json describes them, first {wrong[0]}: found {found}, expected "
+            f"{list(sizes[wrong[0]])}; give weights of the model that config.json describes"
+        )
 
 
-def _unloaded(folder: Path, error: Exception) -> UserError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def load_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer of transformers.
+
+    Raises:
+        UserError: if its files are damaged, or it cannot pad.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # damaged files raise anything
+        raise _unreadable(folder, error) from None
+    if tokenizer.pad_token is None:
+        raise UserError(
+            f"text.encoder: the tokenizer in {folder} cannot pad, as BERT's can; give another "
+            "text.encoder.path or model"
+        )
+    return tokenizer
+
+
+def most_tokens(positions: int, tokenizer: Any, folder: Path) -> int:
+    """Return the most tokens of a text, for a model with so many positions.
+
+    Raises:
+        UserError: if sentence_bert_config.json cannot be read.
+    """
+    limit = min(positions, int(tokenizer.model_max_length))
+    sentence = folder / "sentence_bert_config.json"
+    if sentence.is_file():
+        expected = "expected an object with max_seq_length"
+        found = read_json(sentence, dict[str, Any], "text.encoder: the file", expected)
+        limit = min(limit, int(found.get("max_seq_length") or limit))
+    return limit
+
+
+def _unreadable(folder: Path, error: Exception) -> UserError:
     return UserError(
-        f"text.encoder: {folder} cannot be loaded by transformers ({reason}); give the folder "
-        "of an encoder like BERT, with its tokenizer"
+        f"text.encoder: {folder} cannot be read ({one_line(error)}); give the folder of a BERT, "
+        "with its tokenizer"
     )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and load reports of transformers; what matters is checked and raised."""
+    """Suppress progress bars and load reports of transformers."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

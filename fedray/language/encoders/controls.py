@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.config import Experiment, Frozen, Seed
 from fedray.errors import UserError
-from fedray.language.encoders.base import EncoderChoice, TokenlessEncoder, encoders
+from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 
 OUTSIDE = 384
 """Width of the vectors where nothing says it."""
@@ -24,7 +24,7 @@ class ControlParams(Frozen):
     """Width and seed of vectors without language."""
 
     dim: int | None = Field(None, ge=2, le=8192)
-    """Width of the vectors; None: that of the features, model.feature_dim."""
+    """Width of the vectors; None: model.feature_dim, or 384 if that is not set."""
     seed: Seed = 0
     """What the numbers are drawn from."""
     per: Literal["text", "class"] = "text"
@@ -48,7 +48,7 @@ class RandomParams(ControlParams):
 P = TypeVar("P", bound=ControlParams)
 
 
-class ControlEncoder(TokenlessEncoder, Generic[P]):
+class ControlEncoder(TextEncoder, Generic[P]):
     """Vectors that differ between texts and carry none of their meaning; equal for equal texts.
 
     Args:
@@ -56,7 +56,6 @@ class ControlEncoder(TokenlessEncoder, Generic[P]):
     """
 
     def __init__(self, choice: ControlChoice[P]) -> None:
-        super().__init__(choice.name)
         self.params = choice.params
         self.dim = choice.width()
         self.seed = choice.params.seed
@@ -71,7 +70,7 @@ class ControlEncoder(TokenlessEncoder, Generic[P]):
         order = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         rows = self._vectors(list(order))
         chosen = torch.tensor([order[text] for text in texts])
-        return torch.index_select(rows, 0, chosen).to(self._device)
+        return torch.index_select(rows, 0, chosen)
 
     @abstractmethod
     def _vectors(self, texts: Sequence[str]) -> Tensor:
@@ -126,7 +125,6 @@ class ControlChoice(EncoderChoice[P]):
     """What the controls have in common: there is nothing to load, and nothing worth a cache."""
 
     paper = "-"
-    promptable = False
     cached = False
 
     @property

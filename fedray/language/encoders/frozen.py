@@ -1,8 +1,11 @@
 """Linear maps whose weights are frozen, as fast as the processor multiplies.
 
 A weight that never changes is laid out once in the blocks in which oneDNN multiplies, for the
-outputs and for the gradients of the inputs. The arithmetic is that of `F.linear`, in another order:
+outputs and for the gradients of the inputs. The arithmetic is that of `F.linear` in another order:
 it agrees to 1e-6 of the size of the numbers, and equal inputs give equal bits.
+
+oneDNN's operators in torch are private (`torch.ops.mkldnn`): pyproject.toml has an upper bound of
+torch, and `tests/runtime/test_private_names.py` names them.
 """
 
 from __future__ import annotations
@@ -19,8 +22,7 @@ class FrozenLinear:
     """x W^T + b, differentiable in x alone.
 
     Args:
-        weights: of maps of the same inputs, each [outputs, inputs]; their outputs stand one behind
-            the other.
+        weights: of maps of the same inputs, each [outputs, inputs]; their outputs are concatenated.
         biases: [outputs] of each.
     """
 
@@ -37,20 +39,20 @@ class FrozenLinear:
         return output
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Without a gradient."""
+        """Return the outputs without a gradient."""
         if self._forward is None:
             self._forward = _blocked(self.weight)
         return _multiply(x, self._forward, self.bias)
 
     def gradient(self, of_outputs: Tensor) -> Tensor:
-        """That of the inputs."""
+        """Return the gradient of the inputs."""
         if self._backward is None:
             self._backward = _blocked(self.weight.T.contiguous())
         return _multiply(of_outputs.contiguous(), self._backward, None)
 
 
 class _Map(torch.autograd.Function):
-    """Nothing is kept for the gradient but the map."""
+    """A product that keeps nothing for the gradient but the map."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: FrozenLinear) -> Tensor:
@@ -63,13 +65,13 @@ class _Map(torch.autograd.Function):
 
 
 def _laid_out(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN multiplies: elsewhere, and under autocast, torch chooses."""
+    """Return True if oneDNN multiplies; elsewhere, and under autocast, torch chooses."""
     plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     return plain and x.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """One behind the other; a single one as it is: its file may be mapped."""
+    """Concatenate tensors; a single one, whose file may be mapped, is not copied."""
     return tensors[0].detach() if len(tensors) == 1 else torch.cat(tuple(tensors)).detach()
 
 

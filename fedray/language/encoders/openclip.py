@@ -7,14 +7,12 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import model_validator
 from torch import Tensor
 
-from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.errors import UserError
 from fedray.language.encoders.base import (
     EncoderChoice,
-    TextEncoder,
+    TokenEncoder,
     Tokens,
     as_stored,
     encoders,
@@ -23,14 +21,20 @@ from fedray.language.encoders.base import (
     same_bits,
     too_long,
 )
-from fedray.language.encoders.openclip_weights import WeightSource, draw, fill, locate
+from fedray.language.encoders.openclip_weights import (
+    OpenClipParams,
+    WeightSource,
+    draw,
+    fill,
+    locate,
+)
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
 # A stand-in, since open_clip builds towers in pairs.
 _SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
 
 
-class OpenClipText(TextEncoder):
+class OpenClipText(TokenEncoder):
     """open_clip's standard text tower (`TextTransformer`).
 
     Token embeddings, then positions, the transformer, the final layer norm, one position,
@@ -69,12 +73,12 @@ class OpenClipText(TextEncoder):
 
     @property
     def limit(self) -> int:
-        """The most tokens that it reads."""
+        """The most tokens of a text."""
         return int(self._tower.context_length)
 
     @property
     def kept_bytes(self) -> int:
-        """What a token leaves behind: of each block about 22 times its width."""
+        """Bytes of activations that a token leaves behind: about 22 times its width a block."""
         return 22 * self.token_width * self.layers * self._stored.element_size()
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
@@ -91,19 +95,19 @@ class OpenClipText(TextEncoder):
         return Tokens(ids.to(device), mask.to(device), read.to(device), cut)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        """Token embeddings [T, n, d'], without positions."""
+        """Return token embeddings [T, n, d'], without positions."""
         embedded: Tensor = self._tower.token_embedding(tokens.ids)
         return embedded
 
     def encode(self, embeddings: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()) -> Tensor:
-        """Outputs [T, d], differentiable in `embeddings` [T, n, d'].
+        """Return outputs [T, d], differentiable in `embeddings` [T, n, d'].
 
-        The position that is read is that of the original text's end token, also where a prompt
-        took its place. The last of the usual blocks is computed there alone.
+        The output is read at the position of the original text's end token, even if a prompt
+        replaced it. The last of the usual blocks is computed there alone.
 
         Args:
-            embeddings: see `TextEncoder.encode`.
-            tokens: see `TextEncoder.encode`.
+            embeddings: see `TokenEncoder.encode`.
+            tokens: see `TokenEncoder.encode`.
             deep: prompts [l, d'], which replace positions 1..l at the input of block 1, 2, ...
                 (MaPLe).
         """
@@ -134,7 +138,7 @@ class OpenClipText(TextEncoder):
     def encode_after(
         self, prefixes: Tensor, rest: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
     ) -> Tensor:
-        """Outputs of texts with a common prefix, which is computed once for all of them.
+        """Return outputs of texts with a common prefix, which is computed once for all of them.
 
         In a causal tower the positions of a common beginning never see what follows, so they are
         computed once for all T texts: exact, and most of the work where prompts are long. The last
@@ -167,7 +171,7 @@ class OpenClipText(TextEncoder):
 
     @property
     def _stored(self) -> Tensor:
-        """A weight of the blocks, to see how they are kept."""
+        """A weight of the blocks, whose dtype is that of all."""
         weight: Tensor = self._tower.transformer.resblocks[0].mlp.c_fc.weight
         return weight
 
@@ -200,33 +204,6 @@ class OpenClipText(TextEncoder):
         return too_long(texts, lengths, self.limit)
 
 
-class OpenClipParams(Frozen):
-    """Which CLIP's text tower."""
-
-    model: PathText | None = None
-    """An architecture of open_clip, default ViT-B-32-quickgelu, or hf-hub:ORGANISATION/NAME."""
-    path: InputFile | None = None
-    """A file of weights, or a folder with open_clip_config.json, instead of the hub."""
-    pretrained: PathText | None = None
-    """A tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn from
-    `seed`, which know no language."""
-    seed: Seed = 0
-    """With pretrained=random: what the weights are drawn from."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> OpenClipParams:
-        if self.path and self.pretrained:
-            raise ValueError(
-                "has both pretrained and path; keep text.encoder.path for a local file, "
-                "or text.encoder.pretrained for a tag"
-            )
-        if self.seed and self.pretrained != "random":
-            raise ValueError(
-                "seed is for text.encoder.pretrained=random; pretrained weights have no seed"
-            )
-        return self
-
-
 @encoders.add
 class OpenClipChoice(EncoderChoice[OpenClipParams]):
     """The text tower of a CLIP model, by tag or file, through open_clip."""
@@ -236,31 +213,23 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
     paper = "Radford et al., CLIP, ICML 2021; Ilharco et al., OpenCLIP, 2021"
 
     def source(self) -> WeightSource:
-        """Where the tower comes from.
+        """Return the place of the weights.
 
         Raises:
-            UserError: when architecture, tag or file do not exist, or do not belong together.
+            UserError: if architecture, tag or file do not exist, or do not belong together.
         """
         return locate(self.params, "text.encoder", MODEL_DEFAULT)
 
     def identity(self) -> str:
-        """Names architecture and content of the weights.
+        """Name architecture and content of the weights.
 
         Raises:
             UserError: as `source`.
         """
         return self.source().identity
 
-    def content(self) -> str:
-        """Names the content of the weights, whatever version of open_clip reads them.
-
-        Raises:
-            UserError: as `source`.
-        """
-        return self.source().content
-
     def width(self) -> int:
-        """The width that the architecture's configuration gives.
+        """Return the width in the architecture's configuration.
 
         Raises:
             UserError: as `source`.
@@ -271,10 +240,10 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
         """Load the text tower; the image tower is never built.
 
         Raises:
-            UserError: when the weights are not there, or the tower is not open_clip's own kind.
+            UserError: if the weights are not there, or the tower is not open_clip's own kind.
         """
         source = self.source()
-        return OpenClipText(_build_tower(source), source.tokenizer(), source.identity)
+        return OpenClipText(build_clip(source, text_only=True), source.tokenizer(), source.identity)
 
 
 def run_blocks(
@@ -284,7 +253,7 @@ def run_blocks(
     start: int,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Run [T, n, w] through a transformer's blocks, with prompts put in between (MaPLe).
+    """Run [T, n, w] through a transformer's blocks, with prompts between them (MaPLe).
 
     Args:
         blocks: open_clip's residual attention blocks, batch first.
@@ -301,7 +270,7 @@ def run_blocks(
 
 
 def replaced(hidden: Tensor, prompt: Tensor, start: int) -> Tensor:
-    """[T, n, w] with a prompt [l, w] or [T, l, w] in place of l positions from `start` on."""
+    """Replace l positions of [T, n, w] from `start` on by a prompt [l, w] or [T, l, w]."""
     prompts = prompt.to(hidden.dtype).expand(len(hidden), -1, -1)
     first = start % hidden.shape[1]
     behind = first + prompts.shape[1]
@@ -309,9 +278,9 @@ def replaced(hidden: Tensor, prompt: Tensor, start: int) -> Tensor:
 
 
 def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """One residual attention block on beginnings [G, p, w] and what follows them [G*T, m, w].
+    """Run a residual attention block on prefixes [G, p, w] and their rests [G*T, m, w].
 
-    What follows attends to its beginning and, causally, to itself.
+    A rest attends to its prefix and, causally, to itself.
     """
     p = first.shape[1]
     q1, k1, v1 = _heads(block, first)
@@ -323,7 +292,7 @@ def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tupl
 
 
 def _block_at(block: Any, first: Tensor, after: Tensor, mask: Tensor, read: Tensor) -> Tensor:
-    """The block of `_block_after` at one position of each text [G*T, w], `read` of what follows."""
+    """Run the block of `_block_after` at position `read` of each rest: [G*T, w]."""
     _, k1, v1 = _heads(block, first)
     q2, k2, v2 = _heads(block, after)
     seen = mask[first.shape[1] + read]
@@ -331,7 +300,7 @@ def _block_at(block: Any, first: Tensor, after: Tensor, mask: Tensor, read: Tens
 
 
 def _last_block(block: Any, hidden: Tensor, seen: Tensor | None, read: Tensor) -> Tensor:
-    """A block on [T, n, w], at the position of each text that is read [T, w].
+    """Run a block on [T, n, w] at the position of each text that is read: [T, w].
 
     Args:
         block: of the usual kind.
@@ -346,14 +315,14 @@ def _last_block(block: Any, hidden: Tensor, seen: Tensor | None, read: Tensor) -
 def _at(
     block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, read: Tensor
 ) -> Tensor:
-    """`_attended` at one position of each text [T, w], all of whose queries are given."""
+    """Run `_attended` at one position of each text: [T, w]."""
     query = pick(q.transpose(1, 2), read).unsqueeze(2)
     mask = None if seen is None else seen[:, None, None]
     return _attended(block, pick(x, read).unsqueeze(1), query, k, v, mask).squeeze(1)
 
 
 def _heads(block: Any, x: Tensor) -> Iterator[Tensor]:
-    """A block's queries, keys and values of [T, n, w], each [T, heads, n, w/heads]."""
+    """Yield a block's queries, keys and values of [T, n, w], each [T, heads, n, w/heads]."""
     attention, (texts, n, _) = block.attn, x.shape
     qkv = F.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
     for part in qkv.chunk(3, dim=-1):
@@ -361,7 +330,7 @@ def _heads(block: Any, x: Tensor) -> Iterator[Tensor]:
 
 
 def _behind(first: Tensor, after: Tensor) -> Tensor:
-    """Keys or values of G beginnings in front of those of the G*T texts that follow them."""
+    """Put keys or values of G prefixes in front of those of their G*T rests."""
     times = len(after) // len(first)
     return torch.cat([first.repeat_interleave(times, dim=0), after], dim=2)
 
@@ -369,7 +338,7 @@ def _behind(first: Tensor, after: Tensor) -> Tensor:
 def _attended(
     block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """The rest of a block: attention, and the feed-forward network, both added to x [T, n, w]."""
+    """Run the rest of a block: attention and feed-forward network, both added to x [T, n, w]."""
     added_mask = None if mask is None else mask.to(q.dtype)
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added_mask)
     x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
@@ -378,11 +347,7 @@ def _attended(
 
 
 def check_text_tower(source: WeightSource, text: dict[str, Any], config: dict[str, Any]) -> None:
-    """Refuse what `OpenClipText` cannot run.
-
-    Raises:
-        UserError: for a text tower of another kind than open_clip's own.
-    """
+    """Raise a UserError for a text tower of another kind than open_clip's own."""
     if text.get("hf_model_name") or text.get("embed_cls") or "multimodal_cfg" in config:
         kind = "a transformers text tower" if text.get("hf_model_name") else "a CoCa text tower"
         raise UserError(
@@ -393,23 +358,32 @@ def check_text_tower(source: WeightSource, text: dict[str, Any], config: dict[st
         raise UserError(f"{source.key}.model={source.model} reads no position; give another model")
 
 
-def _build_tower(source: WeightSource) -> Any:
-    """An `open_clip` TextTransformer with the weights of `source`, in float32."""
+def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
+    """Build an `open_clip.CustomTextCLIP`, or its text tower, with the source's float32 weights.
+
+    Args:
+        source: architecture and weights.
+        text_only: return the text tower alone; the image tower is not read.
+
+    Raises:
+        UserError: if the weights cannot be read, or prompts cannot enter the text tower.
+    """
     import open_clip
 
     config = source.config()
     check_text_tower(source, config["text_cfg"], config)
     with torch.device("meta"):  # neither memory nor random numbers
-        tower: Any = open_clip.CustomTextCLIP(
+        whole: Any = open_clip.CustomTextCLIP(
             config["embed_dim"],
-            vision_cfg=_SMALLEST_VISION,
+            vision_cfg=_SMALLEST_VISION if text_only else config["vision_cfg"],
             text_cfg=config["text_cfg"],
             quick_gelu=config.get("quick_gelu", False),
-        ).text
+        )
+    model = whole.text if text_only else whole
     if source.weights is None:
-        draw(tower, source.seed)
+        draw(model, source.seed)
     else:
-        fill(tower, source, "text.")
-    if tower.attn_mask is not None:
-        tower.attn_mask = tower.build_causal_mask()
-    return tower
+        fill(model, source, "text." if text_only else "")
+    if whole.text.attn_mask is not None:
+        whole.text.attn_mask = whole.text.build_causal_mask()
+    return model

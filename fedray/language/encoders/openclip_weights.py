@@ -1,4 +1,4 @@
-"""CLIP models of open_clip: where their weights come from, and how they are read."""
+"""CLIP models of open_clip: the places of their weights, and how they are read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.errors import UserError, nearest
-from fedray.files import cache_folder
-from fedray.integrity import check_or_make
 from fedray.language.encoders.weights import digest, unreachable
+from fedray.node_cache import Arrays, kept_arrays
 
 _CONFIG = "open_clip_config.json"
 _WEIGHTS = (
@@ -32,36 +33,42 @@ _TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.",
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 
-class WeightChoice(Protocol):
-    """The parameters that choose a CLIP model, of `text.encoder` or `model.clip`."""
+class OpenClipParams(Frozen):
+    """Which of open_clip's models, with which weights."""
 
-    @property
-    def model(self) -> str | None:
-        """An architecture of open_clip, or hf-hub:ORGANISATION/NAME."""
+    model: PathText | None = None
+    """An architecture of open_clip, default ViT-B-32-quickgelu for text.encoder and
+    ViT-B-16-quickgelu for model.clip, or hf-hub:ORGANISATION/NAME."""
+    path: InputFile | None = None
+    """A file of weights (OpenAI's too), or a folder with open_clip_config.json, instead of the
+    hub."""
+    pretrained: PathText | None = None
+    """A tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn from
+    `seed`, which know no language."""
+    seed: Seed = 0
+    """Seed of the weights with pretrained=random."""
 
-    @property
-    def path(self) -> str | None:
-        """A file of weights, or a folder with open_clip_config.json."""
-
-    @property
-    def pretrained(self) -> str | None:
-        """A tag of open_clip, or "random"."""
-
-    @property
-    def seed(self) -> int:
-        """What random weights are drawn from."""
+    @model_validator(mode="after")
+    def _possible(self) -> OpenClipParams:
+        if self.path and self.pretrained:
+            raise ValueError(
+                "has both pretrained and path; keep path for a local file, or pretrained for a tag"
+            )
+        if self.seed and self.pretrained != "random":
+            raise ValueError("seed is for pretrained=random; pretrained weights have no seed")
+        return self
 
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Where a CLIP model comes from.
+    """The place of a CLIP model's architecture and weights.
 
     Attributes:
         key: the experiment's key that chose it, for messages.
         model: open_clip's name of the architecture, with prefix local-dir: or hf-hub: for a folder.
         weights: the file of weights; None for random ones.
         tag: open_clip's name of the weights, where they have one.
-        seed: what random weights are drawn from.
+        seed: seed of random weights.
     """
 
     key: str
@@ -71,10 +78,10 @@ class WeightSource:
     seed: int = 0
 
     def config(self) -> dict[str, Any]:
-        """The architecture as open_clip describes it.
+        """Return the architecture as open_clip describes it.
 
         Raises:
-            UserError: when it cannot be read.
+            UserError: if it cannot be read.
         """
         import open_clip
 
@@ -90,7 +97,7 @@ class WeightSource:
         return config
 
     def preprocessing(self) -> dict[str, Any]:
-        """How the model's images are prepared (mean, std, ...), as far as its source says."""
+        """Return the preprocessing of images (mean, std, ...), as far as the source has it."""
         import open_clip
 
         if self.tag is not None:
@@ -107,10 +114,10 @@ class WeightSource:
         return dict(found.get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:
-        """open_clip's tokenizer of this model.
+        """Return open_clip's tokenizer of this model.
 
         Raises:
-            UserError: when it lies on the hub, out of reach.
+            UserError: if it is on the hub, out of reach.
         """
         import open_clip
 
@@ -144,16 +151,16 @@ class WeightSource:
         return self.model.startswith(("local-dir:", "hf-hub:"))
 
 
-def locate(spec: WeightChoice, key: str, default: str) -> WeightSource:
-    """Find, or download, what `spec` asks for.
+def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
+    """Find, or download, the model of `spec`.
 
     Args:
-        spec: what is asked for.
-        key: the experiment's key that asks, for messages.
+        spec: the parameters.
+        key: the experiment's key, for messages.
         default: the architecture when none is named, with OpenAI's weights.
 
     Raises:
-        UserError: when architecture, tag or file do not exist, or do not belong together.
+        UserError: if architecture, tag or file do not exist, or do not belong together.
     """
     if spec.path is not None:
         return _local(spec, key, default, Path(spec.path).expanduser().resolve())
@@ -171,7 +178,7 @@ def locate(spec: WeightChoice, key: str, default: str) -> WeightSource:
 
 
 def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
-    """The weights that open_clip knows by architecture and tag, downloaded when missing."""
+    """Return the weights of an architecture and a tag; download them if missing."""
     import open_clip
 
     known = open_clip.list_pretrained_tags_by_model(model)
@@ -191,7 +198,7 @@ def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
         raise unreachable(what, error, instead, key) from None
 
 
-def _local(spec: WeightChoice, key: str, default: str, path: Path) -> WeightSource:
+def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSource:
     if path.is_dir():
         weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
         if not (path / _CONFIG).is_file() or weights is None:
@@ -254,11 +261,11 @@ def _check_activation(model: str, quick: bool, weights: str, key: str) -> None:
 
 
 def draw(module: nn.Module, seed: int) -> None:
-    """Random weights: ones and zeros for norms and biases, else Gaussian; no global generator.
+    """Draw random weights: ones and zeros for norms and biases, else Gaussian.
 
     Args:
         module: laid out on the meta device; it is given memory on the CPU.
-        seed: what the numbers are drawn from.
+        seed: seed of the numbers.
     """
     module.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -285,7 +292,7 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
         part: "text." for the text tower alone.
 
     Raises:
-        UserError: when the file is no file of weights, or of another architecture.
+        UserError: if the file is no file of weights, or of another architecture.
     """
     assert source.weights is not None
     try:
@@ -325,24 +332,21 @@ _COPY = "weights.safetensors"
 
 
 def _mappable(path: Path) -> Path:
-    """The file, or this node's copy of it as float32 safetensors, checked when it is opened."""
+    """Return the file, or this node's copy of it as float32 safetensors."""
     if path.suffix == ".safetensors" or path.stat().st_size < _SMALL_BYTES:
         return path
     from safetensors.torch import save_file
 
-    folder = cache_folder() / "weights" / digest([path])
-
-    def write(inside: Path) -> None:
+    def write(arrays: Arrays) -> None:
         tensors = _tensors(path, "")
         whole = {name: tensor.float().contiguous() for name, tensor in tensors.items()}
-        save_file(whole, inside / _COPY)
+        save_file(whole, arrays.folder / _COPY)
 
-    check_or_make(folder, "converted weights", write)
-    return folder / _COPY
+    return kept_arrays("weights", digest([path]), "converted weights", write).folder / _COPY
 
 
 def _tensors(path: Path, part: str) -> dict[str, Tensor]:
-    """A file's tensors whose names begin with `part`, named as in `open_clip.CustomTextCLIP`."""
+    """Read the tensors that begin with `part`, by the names of `open_clip.CustomTextCLIP`."""
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
@@ -371,7 +375,7 @@ def _named(names: Iterable[str], read: Callable[[str], Tensor], part: str) -> di
 
 
 def _is_torchscript(path: Path) -> bool:
-    """OpenAI's own files are programs, not state dicts."""
+    """Return True for a file of OpenAI's, which is a program, not a state dict."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

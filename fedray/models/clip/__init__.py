@@ -3,7 +3,6 @@
 sources.py            which CLIPs there are, and where their weights come from
 frozen.py             a CLIP of open_clip with frozen weights, split so that prompts fit in
 vision.py             its vision tower, with a way in for prompts
-transformers_text.py  a text tower of transformers, where it has one
 features.py           what the vision tower makes of images, once per node and kept on disk
 small/                the package's small CLIP, with its model card
 """

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders import TextEncoder, Tokens
+from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import OpenClipText
 
 __all__ = ["PHOTO", "ClassTexts", "insert", "placeholders", "unit", "word_embeddings"]
@@ -32,7 +32,7 @@ class ClassTexts:
 
     def __init__(
         self,
-        encoder: TextEncoder,
+        encoder: OpenClipText,
         names: Sequence[str],
         template: str = PHOTO,
         key: str = "algorithm.length",
@@ -91,19 +91,13 @@ class ClassTexts:
 
     def _encode(self, groups: Tensor, length: int, deep: Sequence[Tensor]) -> Tensor:
         encoder = self.encoder
-        if isinstance(encoder, OpenClipText) and encoder.shares_prefixes:
+        if encoder.shares_prefixes:
             start = self.embeddings[:1, :1].expand(len(groups), -1, -1)
             prefixes = torch.cat([start, groups.to(start.dtype)], dim=1)
             return encoder.encode_after(
                 prefixes, self.embeddings[:, 1 + length :], self.tokens, deep
             )
         inserted, tokens = insert(self.embeddings, groups), self._repeated(len(groups))
-        if not deep:
-            return encoder.encode(inserted, tokens)
-        if not isinstance(encoder, OpenClipText):
-            raise UserError(
-                "prompts of depth > 1 cannot enter a text tower from transformers; set depth=1"
-            )
         return encoder.encode(inserted, tokens, deep)
 
     def _repeated(self, groups: int) -> Tokens:
@@ -141,7 +135,7 @@ def placeholders(length: int) -> str:
     return "X " * length + "{}."
 
 
-def word_embeddings(encoder: TextEncoder, words: str, length: int) -> Tensor:
+def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:
     """The embeddings [length, w] of the first tokens of a text, start token not counted.
 
     Raises:

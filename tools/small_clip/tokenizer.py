@@ -1,4 +1,4 @@
-"""A pruned WordPiece vocabulary: the teacher's most frequent pieces, and its tokenizer as files."""
+"""A pruned WordPiece vocabulary, and its tokenizer as open_clip reads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD = re.compile(r"[a-z]{3,}")
 
 
 def teacher_vocabulary(folder: Path) -> dict[str, int]:
-    """The word pieces of a teacher with their ids."""
+    """Return the word pieces of a teacher with their ids."""
     from transformers import AutoTokenizer
 
     vocabulary: dict[str, int] = AutoTokenizer.from_pretrained(
@@ -24,19 +24,18 @@ def teacher_vocabulary(folder: Path) -> dict[str, int]:
 
 
 def whole_words(vocabulary: Mapping[str, int], count: int) -> list[str]:
-    """The first `count` pieces that are words of at least three letters, in the order of ids."""
+    """Return the first `count` pieces that are words of at least three letters, by id."""
     words = sorted((piece for piece in vocabulary if _WORD.fullmatch(piece)), key=vocabulary.get)  # type: ignore[arg-type]
     return words[:count]
 
 
 def prune(vocabulary: Mapping[str, int], count: int, texts: Iterable[str]) -> list[str]:
-    """The pieces that are kept; a piece's index in the list is its id.
+    """Return the pieces that are kept; the index of a piece in the list is its id.
 
     Args:
-        vocabulary: the teacher's.
-        count: how many of its pieces are kept, in the order of ids; BERT's are roughly ordered by
-            frequency.
-        texts: their words are kept too where the teacher has them, as are all single characters.
+        vocabulary: the teacher's pieces with their ids.
+        count: how many pieces are kept, in the order of ids, which is roughly that of frequency.
+        texts: their words are kept too if the teacher has them, as are all single characters.
 
     Returns:
         Padding first, the start and end token last: open_clip reads the largest id.

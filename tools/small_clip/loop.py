@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,26 +15,28 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedray.pretrain import distillation
-from fedray.pretrain.export import build
-from fedray.pretrain.images import training_pool
-from fedray.pretrain.spec import PretrainConfig
-from fedray.pretrain.stages import ImageStage, Stage, TextStage
+from fedray.files import replace_whole
 from fedray.runtime.memory import keep_freed_memory
 from fedray.streams import Streams
+from tools.small_clip import texts
+from tools.small_clip.images import training_pool
+from tools.small_clip.model import Towers, build
+from tools.small_clip.spec import Spec
+from tools.small_clip.stages import ImageStage, Stage, TextStage
 
 CHECKPOINT, EPOCHS = "checkpoint.pt", "epochs.jsonl"
 _WARM_UP = 0.05
+"""Share of the steps of a stage in which the learning rate rises."""
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch, as epochs.jsonl holds it.
+    """One epoch, as a line of epochs.jsonl.
 
     Attributes:
         stage: text or image.
         epoch: from 1.
-        epochs: of the whole stage.
+        epochs: epochs of the whole stage.
         loss: mean over steps and workers.
         seconds: wall time.
         rows: texts or images that were seen, over all workers.
@@ -51,70 +52,58 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class WorkerRank:
-    """Which worker this is.
-
-    Attributes:
-        rank: its number.
-        world: how many there are.
-        device: what it computes on.
-    """
+    """The place of a worker among all workers, and its device."""
 
     rank: int = 0
     world: int = 1
     device: torch.device = torch.device("cpu")
 
     def share(self, count: int) -> slice:
-        """This worker's share of `count` rows; all shares are equally large."""
-        each = count // self.world
-        return slice(self.rank * each, (self.rank + 1) * each)
+        """Return the rows of this worker in a batch; all shares are equally large."""
+        size = count // self.world
+        return slice(self.rank * size, (self.rank + 1) * size)
 
 
-def train(
-    config: PretrainConfig, out: Path, worker: WorkerRank, report: Callable[[EpochRecord], None]
-) -> None:
+def train(spec: Spec, out: Path, worker: WorkerRank, report: Callable[[EpochRecord], None]) -> None:
     """Train both stages from the folder's checkpoint on, and write one after every epoch.
 
     Args:
-        config: what to train, and how.
-        out: the run's folder, shared by all workers; holds what `distillation.prepare` wrote.
-        worker: which worker this is.
+        spec: what to train, and how.
+        out: the run's folder, shared by all workers; holds the files of `texts.prepare`.
+        worker: the place of this worker.
         report: called by every worker after every epoch.
     """
-    import open_clip
-
     keep_freed_memory()
-    torch.set_num_threads(config.threads)
-    data = distillation.read(out)
-    model = build(config, len(data.pieces), Streams(config.seed).entropy("pretrain_weights"))
+    torch.set_num_threads(spec.threads)
+    data = texts.read(out)
+    model = build(spec, len(data.pieces))
     with torch.no_grad():
-        model.token_embedding.weight.copy_(data.embeddings)
+        model.get_parameter("text.token_embedding.weight").copy_(data.embeddings)
     saved: dict[str, Any] = {"stage": "text", "epoch": 0}
     if (out / CHECKPOINT).is_file():
         saved = torch.load(out / CHECKPOINT, weights_only=True, map_location="cpu")
         model.load_state_dict(saved["model"])
-    model.to(worker.device)
-    tokenizer = open_clip.tokenizer.HFTokenizer(str(out), context_length=config.text.context_length)
+    towers = Towers(model.to(worker.device), out)
     if saved["stage"] == "text":
-        stage: Stage = TextStage(config, model, tokenizer, data)
-        _Learning(config, model, stage, out, worker).run(saved, report)
+        stage: Stage = TextStage(spec, model, towers, data)
+        _Training(spec, model, stage, out, worker).run(saved, report)
         saved = {"stage": "image", "epoch": 0}
-    stage = ImageStage(config, model, tokenizer, training_pool(config))
-    _Learning(config, model, stage, out, worker).run(saved, report)
+    stage = ImageStage(spec, model, towers, training_pool(spec))
+    _Training(spec, model, stage, out, worker).run(saved, report)
 
 
-class _Learning:
+class _Training:
     """The epochs of one stage."""
 
     def __init__(
-        self, config: PretrainConfig, model: Any, stage: Stage, out: Path, worker: WorkerRank
+        self, spec: Spec, model: nn.Module, stage: Stage, out: Path, worker: WorkerRank
     ) -> None:
-        self._config, self._model, self._stage = config, model, stage
+        self._spec, self._model, self._stage = spec, model, stage
         self._out, self._worker = out, worker
         model.requires_grad_(False)
         for parameter in stage.parameters.values():
             parameter.requires_grad_(True)
-        model.train()
-        self._optimizers = _optimizers(stage, config.weight_decay)
+        self._optimizers = _optimizers(stage, spec.weight_decay)
 
     def run(self, saved: Mapping[str, Any], report: Callable[[EpochRecord], None]) -> None:
         """Run the epochs that `saved` does not have yet."""
@@ -128,37 +117,34 @@ class _Learning:
             report(record)
 
     def _epoch(self, epoch: int) -> EpochRecord:
-        stage, worker = self._stage, self._worker
-        began, losses = time.monotonic(), torch.zeros((), device=worker.device)
-        draws = Streams(self._config.seed).torch(f"pretrain_{stage.name}_order", round_=epoch)
+        stage, world = self._stage, self._worker.world
+        start, losses = time.monotonic(), torch.zeros((), device=self._worker.device)
+        draws = Streams(self._spec.seed).torch(f"pretrain_{stage.name}_order", round_=epoch)
         order = stage.order[torch.randperm(len(stage.order), generator=draws)]
-        count = _whole(min(stage.batch_size, len(order)), worker.world)
+        count = max(min(stage.batch_size, len(order)) // world, 1) * world
         for position in range(stage.steps):
             rows = order[position * count : (position + 1) * count]
             losses += self._step(rows, epoch * stage.steps + position)
-        return EpochRecord(
-            stage=stage.name,
-            epoch=epoch + 1,
-            epochs=stage.epochs,
-            loss=_mean(losses / stage.steps, worker.world),
-            seconds=time.monotonic() - began,
-            rows=stage.steps * count,
-        )
+        if world > 1:
+            dist.all_reduce(losses)
+        loss = float(losses) / stage.steps / world
+        seconds = time.monotonic() - start
+        return EpochRecord(stage.name, epoch + 1, stage.epochs, loss, seconds, stage.steps * count)
 
     def _step(self, rows: Tensor, step: int) -> Tensor:
-        """One step on a batch, `step` counted over all epochs; the loss of this worker's share."""
+        """Take one step on a batch; return the loss of this worker's share."""
         stage, worker = self._stage, self._worker
         lr = stage.lr * _schedule(step, stage.epochs * stage.steps)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
             optimizer.zero_grad()
-        bfloat16 = self._config.precision == "bfloat16"
+        bfloat16 = self._spec.precision == "bfloat16"
         # On a CPU in bfloat16 the fused gradient of so few tokens takes half of the step.
         plain = sdpa_kernel(SDPBackend.MATH)
         with plain, torch.autocast(worker.device.type, torch.bfloat16, enabled=bfloat16):
             loss = stage.loss(rows, worker.share(len(rows)), step)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         _average(stage.parameters.values(), worker.world)
         for optimizer in self._optimizers:
             optimizer.step()
@@ -172,30 +158,25 @@ class _Learning:
             "model": self._model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
-        _save(state, self._out / CHECKPOINT)
+        replace_whole(self._out / CHECKPOINT, lambda path: torch.save(state, path))
         with (self._out / EPOCHS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(record)) + "\n")
 
 
-def _whole(count: int, world: int) -> int:
-    """The largest multiple of `world` that is at most `count`."""
-    return max(count // world, 1) * world
-
-
 def _schedule(step: int, total: int) -> float:
-    """Linear warm-up, then a cosine to zero."""
+    """Return the factor of the learning rate: linear warm-up, then a cosine to zero."""
     warm = max(1, round(_WARM_UP * total))
     return min((step + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * step / total))
 
 
 def _optimizers(stage: Stage, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for all else; both with steps of Adam's size."""
-    blocks = [p for name, p in stage.parameters.items() if "resblocks" in name and p.ndim == 2]
-    matrices = set(map(id, blocks))
-    others = [p for p in stage.parameters.values() if id(p) not in matrices]
+    """Return Muon for the matrices of the blocks and AdamW for all else, with steps of one size."""
+    blocks = {name for name, p in stage.parameters.items() if "resblocks" in name and p.ndim == 2}
+    matrices = [p for name, p in stage.parameters.items() if name in blocks]
+    others = [p for name, p in stage.parameters.items() if name not in blocks]
     return [
         torch.optim.Muon(
-            blocks, lr=stage.lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+            matrices, lr=stage.lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
         ),
         torch.optim.AdamW(others, lr=stage.lr, betas=(0.9, 0.98), weight_decay=weight_decay),
     ]
@@ -208,22 +189,6 @@ def _average(parameters: Iterable[nn.Parameter], world: int) -> None:
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
-    flat /= world
-    start = 0
-    for gradient in gradients:
-        gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
-        start += gradient.numel()
-
-
-def _mean(value: Tensor, world: int) -> float:
-    """The mean of a number over the workers."""
-    if world > 1:
-        dist.all_reduce(value)
-    return float(value) / world
-
-
-def _save(state: dict[str, Any], path: Path) -> None:
-    """Replace a checkpoint in one step."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    torch.save(state, temporary)
-    os.replace(temporary, path)
+    parts = (flat / world).split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))

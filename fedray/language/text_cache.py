@@ -1,0 +1,79 @@
+"""Tokens and features of texts, made once per node, so that neither tokenizer nor weights load."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
+from fedray.language.encoders.base import warn_cut
+from fedray.node_cache import Arrays, content_key, kept_arrays
+
+FIELDS = ("ids", "mask", "read")
+"""The tensors of `Tokens`."""
+_TOKENIZERS = ("transformers", "tokenizers", "open_clip_torch")
+
+
+def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
+    """Return features [T, d] of texts that no prompt touches, on the CPU, not normalised.
+
+    They are kept under the encoder's identity (a hash of its weights), the texts in their order,
+    and what decides rounding: torch, the processor's instructions, threads.
+
+    Raises:
+        UserError: if the encoder's package or weights are missing, or the cache cannot be written.
+    """
+    if not choice.cached:
+        return choice.build().features(texts)
+    arithmetic = [
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        torch.get_num_threads(),
+    ]
+
+    def make(arrays: Arrays) -> None:
+        arrays.save("features", choice.build().features(texts).numpy())
+
+    name = content_key("features", choice.identity(), list(texts), arithmetic)
+    kept = kept_arrays("text", name, "text embeddings", make)
+    return torch.from_numpy(np.array(kept.arrays["features"]))
+
+
+def cached_tokens(
+    choice: EncoderChoice[Any], encoder: TokenEncoder, texts: Sequence[str]
+) -> Tokens:
+    """Return `encoder.tokenize(texts)` on the CPU; texts that were cut are warned of each time.
+
+    They are kept under the encoder's identity (a hash of weights and tokenizer), the versions of
+    the packages that tokenise, and the texts in their order.
+
+    Args:
+        choice: the choice that the encoder was built from.
+        encoder: tokenises if nothing is kept.
+        texts: T texts.
+
+    Raises:
+        UserError: if the tokenizer cannot be loaded, or the cache cannot be written.
+    """
+    fresh: list[Tokens] = []
+
+    def make(arrays: Arrays) -> None:
+        tokens = encoder.tokenize(texts)
+        fresh.append(tokens)
+        for name in FIELDS:
+            arrays.save(name, getattr(tokens, name).cpu().numpy())
+        arrays.content = {"cut": list(tokens.cut), "limit": encoder.limit}
+
+    versions = [importlib.metadata.version(package) for package in _TOKENIZERS]
+    name = content_key("tokens", choice.identity(), list(texts), versions)
+    kept = kept_arrays("text", name, "tokens", make)
+    cut = tuple(kept.content["cut"])
+    if not fresh:
+        warn_cut(texts, cut, kept.content["limit"])
+    ids, mask, read = (torch.from_numpy(np.array(kept.arrays[name])) for name in FIELDS)
+    return Tokens(ids, mask, read, cut)
