@@ -158,6 +158,8 @@ class Exchange(ABC):
 
     def acknowledge(self, state: ServerState, name: str, version: int) -> ServerState:
         """Return the state that notes a gift's version for all who replied to the last call."""
+        if not self.replied:
+            return state
         held = held_versions(state, name, self.server.setting).clone()
         held[sorted(self.replied)] = version
         return {**state, "given": {**state.get("given", {}), name: held}}
