@@ -354,7 +354,7 @@ def _main(chosen: argparse.Namespace) -> int:
 
 
 def _check_kept(out: Path, found: Mapping[str, Any]) -> None:
-    """Refuse to replace a file whose texts are not the generated ones: somebody has edited them."""
+    """Raise a UserError if a file holds other texts than the generated ones."""
     if not out.exists():
         return
     try:

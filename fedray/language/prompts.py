@@ -38,7 +38,7 @@ def insert_prompts(
         [C*k, n, d'], of more positions where the prompts need them; differentiable in `prompts`.
 
     Raises:
-        UserError: when the shortest text, or the encoder, has fewer tokens than are to be replaced.
+        UserError: if the shortest text, or the encoder, has fewer tokens than are to be replaced.
         ValueError: when the shapes do not fit.
 
     Paper: FedTSP Eq. (4).
@@ -74,7 +74,7 @@ def _check_room(m: int, first: int, shortest: int, limit: int | None) -> None:
 
 
 def initial_prompts(classes: int, m: int, width: int, generator: torch.Generator) -> Tensor:
-    """Initial prompts v [C, m, d'], each number from N(0, 0.02²).
+    """Return initial prompts v [C, m, d'], each number from N(0, 0.02²).
 
     Args:
         classes: C.

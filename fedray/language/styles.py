@@ -57,7 +57,7 @@ class TextStyle(ABC, Generic[P]):
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
-        """The texts p_{c,j} that represent each class.
+        """Return the texts p_{c,j} that represent each class.
 
         Args:
             descriptions: of the classes; None is enough where no style needs them.
@@ -68,7 +68,7 @@ class TextStyle(ABC, Generic[P]):
             For each of C classes, its k texts.
 
         Raises:
-            UserError: when something that the style needs is missing or the template is wrong.
+            UserError: if something that the style needs is missing or the template is wrong.
 
         Paper: FedTSP Eq. (3).
         """
@@ -78,10 +78,10 @@ styles: Registry[type[TextStyle[Any]]] = Registry("text style", "fedray.language
 
 
 def text_style(component: Component) -> TextStyle[Any]:
-    """The text style that a component names, with its validated parameters.
+    """Return the text style of a component, with validated parameters.
 
     Raises:
-        UserError: when there is no such style, or a parameter is unknown or out of bounds.
+        UserError: if there is no such style, or a parameter is unknown or out of bounds.
     """
     params = parameters(component, "text style", "text.style")
     return styles.get(component.name)(params)
@@ -93,7 +93,7 @@ def class_texts(
     descriptions: str | None = None,
     template: str = DESCRIPTION,
 ) -> list[list[str]]:
-    """The k texts of each class; reads descriptions only where the style needs them.
+    """Return the k texts of each class; read descriptions only if the style needs them.
 
     Args:
         style: how they are made.
@@ -121,7 +121,7 @@ class DescriptionStyle(TextStyle[P]):
 
     @abstractmethod
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """The descriptions of a class that are used; none where the part is missing."""
+        """Return the descriptions of a class that are used; none where the part is missing."""
 
     def texts(
         self,
@@ -129,7 +129,7 @@ class DescriptionStyle(TextStyle[P]):
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
-        """A text for each selected description of each class, see `TextStyle.texts`."""
+        """Return a text for each selected description of each class, see `TextStyle.texts`."""
         _check_template(template)
         if descriptions is None:
             raise UserError(
@@ -171,7 +171,7 @@ class TemplateStyle(TextStyle[NoParams]):
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
-        """A text for each of the style's templates; the arguments but `class_names` are unused."""
+        """Return a text for each of the style's templates; only `class_names` is used."""
         labels = [display_name(name) for name in class_names]
         return [[form.format(label=label) for form in self.templates] for label in labels]
 
@@ -193,7 +193,7 @@ class Fine(DescriptionStyle[FineParams]):
     key = "Fine-grained Descriptions"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """The first sentences; none where there are not as many."""
+        """Return the first sentences; none where there are not as many."""
         count = self.params.count or len(entry.fine)
         return entry.fine[:count] if len(entry.fine) >= count else ()
 
@@ -207,7 +207,7 @@ class Short(DescriptionStyle[NoParams]):
     key = "Short Description"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """The phrase, if there is one."""
+        """Return the phrase, if there is one."""
         return () if entry.short is None else (entry.short,)
 
 
@@ -220,7 +220,7 @@ class Long(DescriptionStyle[NoParams]):
     key = "Long Description"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """The paragraph, if there is one."""
+        """Return the paragraph, if there is one."""
         return () if entry.long is None else (entry.long,)
 
 

@@ -49,12 +49,12 @@ class WithAuxiliary(Classifier):
         self.joint = nn.Identity() if joint is None else joint
 
     def forward(self, x: Inputs) -> AuxiliaryOutput:
-        """Features and logits of the own model, and those of the small one."""
+        """Return features and logits of the own model, and those of the small one."""
         features = self.extractor(values_of(x, Pixels, ImageFeatures))
         return AuxiliaryOutput(features, self.head(features), self.auxiliary(x))
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
-        """The parameters of the own model, of the small one, and of what joins them."""
+        """Return the parameters of the own model, of the small one, and of what joins them."""
         own = [*self.extractor.parameters(), *self.head.parameters()]
         return {
             "own": own,
@@ -75,7 +75,7 @@ class FusedWithAuxiliary(WithAuxiliary):
     """
 
     def forward(self, x: Inputs) -> AuxiliaryOutput:
-        """Fused features `[B, d]`, logits of them, and those of their first d_g entries."""
+        """Return fused features `[B, d]`, logits of them, and those of their first d_g entries."""
         values = values_of(x, Pixels, ImageFeatures)
         small = self.auxiliary.get_submodule("extractor")(values)
         fused: Tensor = self.joint(torch.cat([small, self.extractor(values)], dim=1))

@@ -70,7 +70,7 @@ class ChannelsLast(nn.Module):
 
 
 def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
-    """Two layers FC, batch norm, ReLU: `[B, raw]` to `[B, feature_dim]`, non-negative.
+    """Build two layers FC, batch norm, ReLU: `[B, raw]` to `[B, feature_dim]`, non-negative.
 
     FedGLCL Table 8; the order within a layer is the official code's.
     """

@@ -60,10 +60,10 @@ groups.add(Group("small", "Four for CIFAR on a CPU", ("cnn4", "cnn3", "resnet4",
 
 
 def group_of(name: str) -> Group:
-    """The group of that name; an architecture is a group of one by its own name.
+    """Return the group of a name; an architecture is a group of one by its name.
 
     Raises:
-        UserError: when there is neither; it names the nearest one.
+        UserError: if there is neither; the message names the nearest one.
     """
     if name in groups.names():
         return groups.get(name)
@@ -95,7 +95,7 @@ def assign_architectures(group: str, num_clients: int) -> tuple[str, ...]:
 
 
 def is_dense(group: str) -> bool:
-    """Whether a group's models predict every pixel; those of one group are of one kind.
+    """Return True if a group's models predict every pixel; those of one group are of one kind.
 
     Raises:
         UserError: as `group_of`.

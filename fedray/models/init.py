@@ -130,7 +130,7 @@ def initialise(
 
 
 def undrawn_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """A linear layer on the CPU with unset memory, for `initialise`: nothing is drawn for it."""
+    """Return a linear layer on the CPU with unset memory, for `initialise`."""
     with torch.device("meta"):
         layer = nn.Linear(inputs, outputs, bias=bias)
     return unset(layer)
@@ -157,7 +157,7 @@ def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRul
 
 
 def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -> None:
-    """Uniform in ±1/sqrt(fan_in)."""
+    """Draw a bias uniformly within ±1/sqrt(fan_in)."""
     if layer.bias is not None:
         bound = 1 / sqrt(layer.weight[0].numel())
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
@@ -166,7 +166,7 @@ def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -
 def constructed(
     spec: Architecture, channels: int, image_size: int, generator: torch.Generator
 ) -> nn.Module:
-    """A network with the weights that its constructors draw, under a seed drawn from `generator`.
+    """Build a network whose constructors draw its weights, under a seed from `generator`.
 
     The process's own generator is as it was afterwards.
     """
@@ -177,10 +177,10 @@ def constructed(
 
 
 def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> int:
-    """The width of the features that a network gives, found by giving it two black images.
+    """Return the width of a network's features, found with two black images.
 
     Raises:
-        UserError: when it gives no vector an image, or cannot take such images.
+        UserError: if it gives no vector an image, or cannot take such images.
     """
     images = torch.zeros(2, channels, image_size, image_size)
     was_training = backbone.training
@@ -246,7 +246,7 @@ def _allocate(
 
 
 def unset(module: M) -> M:
-    """A module of the meta device on the CPU, its memory unset.
+    """Return a module of the meta device on the CPU, with unset memory.
 
     As `to_empty`, which imports sympy for a second to copy a shape.
     """

@@ -74,7 +74,7 @@ Inputs = Pixels | PatchEmbeddings | PatchFeatures | ImageFeatures
 
 
 def values_of(x: Inputs, *kinds: type[Inputs]) -> Tensor:
-    """The values of an input that is of one of these kinds.
+    """Return the values of an input of one of some kinds.
 
     Raises:
         TypeError: when it is of another, or a bare tensor.

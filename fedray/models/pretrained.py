@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def _is_file(source: str) -> bool:
-    """Whether `model.pretrained` names a file, not weights of torchvision."""
+    """Return True if `model.pretrained` names a file, not weights of torchvision."""
     return Path(source).suffix in WEIGHT_FILES
 
 
@@ -42,7 +42,7 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
         names: of the architectures.
 
     Raises:
-        UserError: when an architecture is not laid out as one of torchvision's, the file is not
+        UserError: if an architecture is not laid out as one of torchvision's, the file is not
             there, or the name is not of weights for that architecture.
     """
     for name in sorted(set(names)):
@@ -60,7 +60,7 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
 
 
 def _check_name(source: str, reference: str) -> None:
-    """Refuse what torchvision does not call weights of this network."""
+    """Raise a UserError for a name that is not of torchvision's weights for this network."""
     from torchvision.models import get_model_weights
 
     known = [str(weights) for weights in get_model_weights(reference)]
@@ -94,7 +94,7 @@ def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) 
 def _say_loaded(
     architecture: str, source: str, loaded: Sequence[str], tensors: Sequence[str]
 ) -> None:
-    """Once in a process: which layers start from the weights, and which are drawn."""
+    """Log once in a process which layers start from the weights, and which are drawn."""
 
     def layers(names: Collection[str]) -> str:
         found = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name in names)
@@ -124,7 +124,7 @@ def load_projector(projector: nn.Module, architecture: str, source: str) -> list
         The names of the projector's tensors that were loaded.
 
     Raises:
-        UserError: when the weights cannot be had or read.
+        UserError: if the weights cannot be had or read.
     """
     state, tensors, loaded = _state(source), projector.state_dict(), []
     for prefix, reference in _layout(architecture).projector:
@@ -144,7 +144,7 @@ def _state(source: str) -> Mapping[str, Tensor]:
 
 
 def _stamp(source: str) -> tuple[int, int] | None:
-    """What tells a file from another that was written in its place; None: it cannot be read."""
+    """Return size and time of a file, which identify its content; None if it is unreadable."""
     try:
         stat = Path(source).stat()
     except OSError:
@@ -163,7 +163,7 @@ def load_pretrained(backbone: nn.Module, architecture: str, source: str) -> None
             torchvision has, for example ResNet18_Weights.IMAGENET1K_V1.
 
     Raises:
-        UserError: when the weights cannot be had or read, or a tensor that should fit does not.
+        UserError: if the weights cannot be had or read, or a tensor that should fit does not.
     """
     layout = _layout(architecture)
     state = _state(source)
@@ -208,7 +208,7 @@ def _layout(architecture: str) -> PretrainedLayout:
 
 @lru_cache(maxsize=8)
 def _reference_names(architecture: str) -> Mapping[str, str]:
-    """Torchvision's name of every tensor of a backbone that has one, in the backbone's order."""
+    """Return torchvision's names of a backbone's tensors that have one, in its order."""
     from torchvision.models import get_model
 
     layout = _layout(architecture)

@@ -36,13 +36,13 @@ def _once_per_model(
 
 
 def is_normalisation(module: nn.Module) -> bool:
-    """Whether a module normalises: batch, layer, group and instance norm."""
+    """Return True if a module normalises: batch, layer, group and instance norm."""
     kinds = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
     return isinstance(module, kinds)
 
 
 def convolution_stages(model: Classifier) -> list[nn.Module]:
-    """The last module of every stage of the backbone that gives maps, in their order.
+    """Return the last module of every stage of the backbone that gives maps, in their order.
 
     A stage is a convolution, or a block of the backbone that holds some, with the normalisation,
     activation and max-pooling that follow it: five in AlexNet, stem and stages in a residual net.
@@ -64,25 +64,25 @@ def convolution_stages(model: Classifier) -> list[nn.Module]:
 
 @_once_per_model
 def head_tensors(model: Classifier) -> frozenset[str]:
-    """The names of the head's parameters and buffers."""
+    """Return the names of the head's parameters and buffers."""
     return frozenset(_names(model.head, "head."))
 
 
 @_once_per_model
 def tensor_names(model: Classifier) -> frozenset[str]:
-    """The names of all parameters and buffers."""
+    """Return the names of all parameters and buffers."""
     return frozenset(_names(model, ""))
 
 
 @_once_per_model
 def buffer_names(model: Classifier) -> frozenset[str]:
-    """The names of all buffers: running statistics and counters."""
+    """Return the names of all buffers: running statistics and counters."""
     return frozenset(name for name, _ in model.named_buffers())
 
 
 @_once_per_model
 def normalisation_tensors(model: Classifier) -> frozenset[str]:
-    """The names of all parameters and buffers of normalisation layers."""
+    """Return the names of all parameters and buffers of normalisation layers."""
     return frozenset(
         name
         for prefix, module in model.named_modules()
@@ -92,7 +92,7 @@ def normalisation_tensors(model: Classifier) -> frozenset[str]:
 
 
 def stages(model: Classifier) -> dict[str, nn.Module]:
-    """The model's stages in order: the module that ends each, by the name of what begins it.
+    """Return the model's stages in order: the module that ends each, by the name of what begins it.
 
     A stage begins with a layer or block that has convolutions or linear maps ("backbone.stage1",
     "projector.0", "head") and ends before the next one, so that normalisation, activation and
@@ -111,7 +111,7 @@ def stages(model: Classifier) -> dict[str, nn.Module]:
 
 
 def layers(model: Classifier) -> dict[str, nn.Module]:
-    """Every convolution and linear map of the model in order, by its name in it."""
+    """Return every convolution and linear map of the model in order, by its name in it."""
     parts = (*model.get_submodule("extractor").named_children(), ("head", model.head))
     return {
         f"{prefix}.{name}" if name else prefix: module

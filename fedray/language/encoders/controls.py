@@ -32,7 +32,7 @@ class ControlParams(Frozen):
     class has one, whatever `text.style` says, as FedGLCL's Table 10 has it."""
 
     def following(self, experiment: Experiment) -> Self:
-        """As wide as the features, unless a width was asked for."""
+        """Return the parameters as wide as the features, unless a width is set."""
         width = experiment.model.feature_dim if self.dim is None else self.dim
         return self.model_copy(update={"dim": width})
 
@@ -62,10 +62,10 @@ class ControlEncoder(TextEncoder, Generic[P]):
         self.identity = choice.identity()
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Vectors [T, d] for texts.
+        """Return vectors [T, d] for texts.
 
         Raises:
-            UserError: when there are more distinct texts than vectors.
+            UserError: if there are more distinct texts than vectors.
         """
         order = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         rows = self._vectors(list(order))
@@ -74,7 +74,7 @@ class ControlEncoder(TextEncoder, Generic[P]):
 
     @abstractmethod
     def _vectors(self, texts: Sequence[str]) -> Tensor:
-        """Vectors [U, d] for U distinct texts."""
+        """Return vectors [U, d] for U distinct texts."""
 
 
 class RandomEncoder(ControlEncoder[RandomParams]):
@@ -108,11 +108,7 @@ class OrthogonalEncoder(ControlEncoder[ControlParams]):
 
 
 def check_directions(dim: int, texts: int) -> None:
-    """Refuse more texts than there are orthogonal directions.
-
-    Raises:
-        UserError: with the keys to set.
-    """
+    """Raise a UserError, with the keys to set, for more texts than orthogonal directions."""
     if texts > dim:
         raise UserError(
             f"text.encoder=orthogonal has {dim} directions for {texts} texts; set "
@@ -133,11 +129,11 @@ class ControlChoice(EncoderChoice[P]):
         return self.params.per == "class"
 
     def width(self) -> int:
-        """What was asked for, or what the experiment's features have."""
+        """Return the width that was set, or 384."""
         return OUTSIDE if self.params.dim is None else self.params.dim
 
     def identity(self) -> str:
-        """Names the control, its width and its seed."""
+        """Name the control, its width and its seed."""
         return f"{self.name}:{self.width()}:{self.params.seed}"
 
 
@@ -149,12 +145,12 @@ class RandomChoice(ControlChoice[RandomParams]):
     Params = RandomParams
 
     def identity(self) -> str:
-        """With the distribution, where it is not the first."""
+        """Name the distribution, too, unless it is normal."""
         uniform = self.params.distribution == "uniform"
         return super().identity() + (":uniform" if uniform else "")
 
     def build(self) -> RandomEncoder:
-        """The encoder."""
+        """Build the encoder."""
         return RandomEncoder(self)
 
 
@@ -166,9 +162,9 @@ class OrthogonalChoice(ControlChoice[ControlParams]):
     Params = ControlParams
 
     def check(self, texts: Sequence[str]) -> None:
-        """There are as many directions as distinct texts."""
+        """Raise a UserError unless there are as many directions as distinct texts."""
         check_directions(self.width(), len(dict.fromkeys(texts)))
 
     def build(self) -> OrthogonalEncoder:
-        """The encoder."""
+        """Build the encoder."""
         return OrthogonalEncoder(self)

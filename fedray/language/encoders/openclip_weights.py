@@ -247,7 +247,7 @@ def _check_architecture(model: str, key: str) -> None:
 
 
 def _check_activation(model: str, quick: bool, weights: str, key: str) -> None:
-    """Refuse what open_clip warns about: the wrong activation shifts every feature."""
+    """Raise a UserError for the wrong activation, which shifts every feature."""
     import open_clip
 
     if bool(open_clip.get_model_config(model).get("quick_gelu", False)) == quick:
@@ -314,7 +314,7 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
 def _check_shapes(
     found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], source: WeightSource, what: str
 ) -> None:
-    """Refuse weights of another architecture than `what` has."""
+    """Raise a UserError for weights of another architecture than that of `what`."""
     wrong = sorted(
         name for name, shape in expected.items() if name not in found or found[name].shape != shape
     )

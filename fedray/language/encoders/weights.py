@@ -32,7 +32,7 @@ def _sha256(path: Path, size: int, modified: int) -> str:
 
 
 def unreachable(what: str, error: Exception, instead: str, key: str = "text.encoder") -> UserError:
-    """The error for weights that are neither here nor to be had.
+    """Return the error for weights that are neither here nor reachable.
 
     Args:
         what: what was looked for, with its key.

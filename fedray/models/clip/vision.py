@@ -38,7 +38,7 @@ class VisionTower:
         return len(self._visual.transformer.resblocks)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Class token and patches after the first layer norm: [B, 1+M, w].
+        """Return class token and patches after the first layer norm: [B, 1+M, w].
 
         Args:
             images: [B, channels, S, S] in [-1, 1]; grey ones are repeated to three channels.
@@ -50,7 +50,7 @@ class VisionTower:
         return embedded
 
     def encode(self, embedded: Tensor, prompts: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """Image features [B, d] and patch features [B, M, d], both projected, not normalised.
+        """Return image features [B, d] and patch features [B, M, d], projected, not normalised.
 
         Args:
             embedded: from `embed` [B, 1+M, w].
@@ -69,7 +69,7 @@ class VisionTower:
             return pooled @ visual.proj, patches @ visual.proj
 
     def encode_prompted(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
-        """Image features [B, d] alone, as `encode` gives them.
+        """Return image features [B, d] alone, as `encode` gives them.
 
         Where they come from the class token, the last block is computed at that token alone.
         """
@@ -92,7 +92,7 @@ class VisionTower:
         return self._visual.pool_type == "tok" and block == "ResidualAttentionBlock"
 
     def _appended(self, embedded: Tensor, prompt: Tensor) -> tuple[Tensor, int]:
-        """A prompt behind the patches [B, 1+M+l, w], and its length."""
+        """Return a prompt behind the patches [B, 1+M+l, w], and its length."""
         first = self._visual.ln_pre(prompt.to(embedded.dtype))
         whole = torch.cat([embedded, first.expand(len(embedded), -1, -1)], dim=1)
         return whole, prompt.shape[-2]

@@ -40,6 +40,6 @@ class AdapterClip(ZeroShotClip):
         initialise(self.adapter, generator)
 
     def image_features(self, x: Inputs) -> Tensor:
-        """softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, then of unit length [B, d]."""
+        """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, then of unit length [B, d]."""
         image = super().image_features(x)
         return unit(self.adapter(image) * image)

@@ -52,7 +52,7 @@ class PromptedClip(Classifier, ABC):
 
     @abstractmethod
     def text_features(self) -> Tensor:
-        """Unit text features of the classes in scope, [K, d] or as the method needs them."""
+        """Return unit text features of the classes in scope, [K, d] or as the method needs them."""
 
     def add_classes(self, names: Sequence[str]) -> None:
         """Make more classes known, which are not trained on but may be asked for."""
@@ -74,7 +74,7 @@ class PromptedClip(Classifier, ABC):
             self._classes = before
 
     def class_texts(self, template: str = PHOTO) -> ClassTexts:
-        """The texts of the classes in scope."""
+        """Return the texts of the classes in scope."""
         if template not in self._texts:
             texts = ClassTexts(self.clip.text, self.names, template, self.length_key)
             self._texts[template] = texts
@@ -82,7 +82,7 @@ class PromptedClip(Classifier, ABC):
 
     @torch.no_grad()
     def fixed_texts(self, template: str = PHOTO) -> Tensor:
-        """Unit text features [K, d] of the classes in scope without prompts, computed once."""
+        """Return unit text features [K, d] of the classes in scope without prompts."""
         if template not in self._fixed:
             device = self.clip.vision.std.device
             with torch.autocast(device.type, enabled=False):  # the same whoever asks first
@@ -91,7 +91,7 @@ class PromptedClip(Classifier, ABC):
         return self._fixed[template][list(self._classes)]
 
     def texts(self) -> Tensor:
-        """Text features; without gradients they are kept until a prompt changes."""
+        """Return text features; without gradients they are kept until a prompt changes."""
         if torch.is_grad_enabled():
             return self.text_features()
         key = (self._classes, tuple(prompt._version for prompt in self.parameters()))
@@ -100,7 +100,7 @@ class PromptedClip(Classifier, ABC):
         return self._cached_features[1]
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Unit features [B, d], or of patches [B, M, d], of images or of frozen features.
+        """Return unit features [B, d], or of patches [B, M, d], of images or of frozen features.
 
         Raises:
             TypeError: when the input is neither `Pixels` nor of the type that the model reads.
@@ -112,11 +112,11 @@ class PromptedClip(Classifier, ABC):
         return unit(values_of(x, self.reads, Pixels))
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
-        """exp(logit_scale) times the cosines of [B, d] and [K, d]: [B, K]."""
+        """Return exp(logit_scale) times the cosines of [B, d] and [K, d]: [B, K]."""
         return scaled_products(image, text, self.clip.scale)
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Image features and logits over the class subset.
+        """Return image features and logits over the class subset.
 
         Raises:
             TypeError: when the model cannot read this type of input.
@@ -126,7 +126,7 @@ class PromptedClip(Classifier, ABC):
 
 
 def scaled_products(image: Tensor, text: Tensor, scale: float) -> Tensor:
-    """`scale` times the inner products of [..., B, d] and [..., K, d]: [..., B, K].
+    """Return `scale` times the inner products of [..., B, d] and [..., K, d]: [..., B, K].
 
     In float32 under autocast too, which would round cosines to three digits: times a hundred that
     is half a logit.

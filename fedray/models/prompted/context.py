@@ -42,7 +42,7 @@ class ContextClip(PromptedClip):
         initialise_context(self.context, self.clip, self.words, generator)
 
     def text_features(self) -> Tensor:
-        """g(p, k) of the classes in scope [K, d]."""
+        """Return g(p, k) of the classes in scope [K, d]."""
         return self.class_texts(placeholders(self.length)).encode(self.context)
 
 

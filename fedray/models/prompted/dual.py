@@ -37,7 +37,7 @@ class DualPromptClip(PromptedClip):
         data: the maps F_0..F_{J-1} from d_t to the vision width, DP2FL's data prompt.
 
     Raises:
-        UserError: when a tower has fewer blocks.
+        UserError: if a tower has fewer blocks.
     """
 
     reads: type[Inputs] = Pixels
@@ -75,18 +75,18 @@ class DualPromptClip(PromptedClip):
             deeper.load_state_dict(deepcopy(self.data[1].state_dict()))
 
     def vision_prompts(self) -> list[Tensor]:
-        """Pi_i = F_i(p_i), each [n, w]; DP2FL's Eq. (3)."""
+        """Return Pi_i = F_i(p_i), each [n, w]; DP2FL's Eq. (3)."""
         return [coupling(prompt) for coupling, prompt in zip(self.data, self.task, strict=True)]
 
     def text_features(self) -> Tensor:
-        """Features [K, d] of "a photo of a {class}." with the first n words replaced.
+        """Return features [K, d] of "a photo of a {class}." with the first n words replaced.
 
         The tokens beyond those four words (n > 4) are additional positions in front of the name.
         """
         return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Unit image features [B, d].
+        """Return unit image features [B, d].
 
         Raises:
             TypeError: when the input is neither `Pixels` nor `PatchEmbeddings`.
@@ -98,14 +98,14 @@ class DualPromptClip(PromptedClip):
         return unit(self.clip.vision.encode_prompted(values, self.vision_prompts()))
 
     def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Text prompts and maps of named parameters, each flattened into one vector."""
+        """Return text prompts and maps of named parameters, each flattened into one vector."""
         task, data = (
             torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._names()
         )
         return task, data
 
     def merge_parameters(self, task: Tensor, data: Tensor) -> dict[str, Tensor]:
-        """The named parameters of two vectors, as `split_parameters` makes them."""
+        """Return the named parameters of two vectors, as `split_parameters` makes them."""
         shapes = {name: parameter.shape for name, parameter in self.named_parameters()}
         merged: dict[str, Tensor] = {}
         for names, vector in zip(self._names(), (task, data), strict=True):
@@ -116,6 +116,6 @@ class DualPromptClip(PromptedClip):
         return merged
 
     def _names(self) -> tuple[list[str], list[str]]:
-        """The names of the text prompts and of the maps' parameters."""
+        """Return the names of the text prompts and of the maps' parameters."""
         task = [f"task.{name}" for name, _ in self.task.named_parameters()]
         return task, [f"data.{name}" for name, _ in self.data.named_parameters()]

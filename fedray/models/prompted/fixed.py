@@ -33,5 +33,5 @@ class ZeroShotClip(PromptedClip):
         """There is nothing to draw."""
 
     def text_features(self) -> Tensor:
-        """Those of the texts as they are [K, d]."""
+        """Return features of the texts without prompts [K, d]."""
         return self.fixed_texts(self.template)

@@ -47,7 +47,7 @@ class PromptGenerator(nn.Module):
         self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, names: Tensor) -> Tensor:
-        """A context [m, w] for the text features E [K, d] of class names."""
+        """Return a context [m, w] for the text features E [K, d] of class names."""
         names = self.norm_names(names)
         queries = self.to_queries(self.norm_queries(self.queries))
         x = self.out(_attention(queries, self.to_keys(names), self.to_values(names)))
@@ -73,7 +73,7 @@ class PromptGenerator(nn.Module):
 
 
 def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention in `HEADS` heads: [m, w] and twice [K, w] give [m, w]."""
+    """Return attention in `HEADS` heads: [m, w] and twice [K, w] give [m, w]."""
 
     def heads(x: Tensor) -> Tensor:
         return x.reshape(1, len(x), HEADS, -1).transpose(1, 2)
@@ -104,6 +104,6 @@ class GeneratorClip(PromptedClip):
         self.generator.initialise(generator)
 
     def text_features(self) -> Tensor:
-        """Text features [K, d] under the context that the classes in scope give."""
+        """Return text features [K, d] under the context that the classes in scope give."""
         context = self.generator(self.fixed_texts("{}"))
         return self.class_texts(placeholders(self.length)).encode(context)

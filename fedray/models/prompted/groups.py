@@ -104,12 +104,12 @@ class GroupedClip(PromptedClip):
             self.visual.normal_(0.0, INIT_STD, generator=generator)
 
     def text_features(self) -> Tensor:
-        """g_{k,j} of the classes in scope, all groups as one batch: [G, K, d]."""
+        """Return g_{k,j} of the classes in scope, all groups as one batch: [G, K, d]."""
         texts = self.class_texts(self.template)
         return texts.encode(self.text) if self.text_length else texts.encode().unsqueeze(0)
 
     def image_features(self, x: Inputs) -> Tensor:
-        """f_j [G, B, d]; what no prompt touches is computed once for all groups.
+        """Return f_j [G, B, d]; what no prompt touches is computed once for all groups.
 
         Raises:
             TypeError: when the model cannot read this type of input.
@@ -129,19 +129,19 @@ class GroupedClip(PromptedClip):
         return unit(features)
 
     def groups(self, x: Inputs) -> Groups:
-        """Every group's features and logits, Eq. (2)."""
+        """Return every group's features and logits, Eq. (2)."""
         image, text = self.image_features(x), self.texts()
         return Groups(image, text, scaled_products(image, text, self.clip.scale))
 
     def forward(self, x: Inputs) -> GroupedOutput:
-        """The combined prediction, and that of each group."""
+        """Return the combined prediction, and that of each group."""
         groups = self.groups(x)
         answer = combine(groups, self.inference, self.answering_group, self.clip.scale)
         return GroupedOutput(groups.image.mean(0), answer, groups)
 
 
 def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
-    """The groups' common answer [B, K] (Table 15); "prob" gives log-probabilities, Eq. (6).
+    """Return the groups' common answer [B, K] (Table 15); "prob" gives log-probabilities, Eq. (6).
 
     Args:
         groups: what each of them sees.

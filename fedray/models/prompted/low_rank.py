@@ -70,21 +70,21 @@ class PersonalClip(PromptedClip):
         self.v.normal_(0.0, INIT_STD, generator=generator)
 
     def personal_context(self) -> Tensor:
-        """The context p = sigma + U V [N, m, d_t]."""
+        """Return the context p = sigma + U V [N, m, d_t]."""
         with torch.autocast(self.u.device.type, enabled=False):
             return self.sigma + self.u @ self.v
 
     def text_features(self) -> Tensor:
-        """Text features [K, d] under the first personal context."""
+        """Return text features [K, d] under the first personal context."""
         return self._encode(self.personal_context()[0])
 
     def shared_and_personal(self) -> tuple[Tensor, Tensor]:
-        """Text features z_s of sigma and z_c of sigma + U V, each [N, K, d], in one pass."""
+        """Return text features z_s of sigma and z_c of sigma + U V, each [N, K, d], in one pass."""
         both = self._encode(torch.cat([self.sigma, self.personal_context()]))
         return both[: len(self.sigma)], both[len(self.sigma) :]
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """In training a `ContrastOutput`; else logits [B, K] under the first personal context."""
+        """Return a `ContrastOutput` in training, else logits [B, K] under the first context."""
         if not self.training:
             return super().forward(x)
         image = self.image_features(x)

@@ -40,7 +40,7 @@ class PairedClip(PromptedClip):
         initialise_context(self.local_context, self.clip, self.words, generator)
 
     def text_features(self) -> Tensor:
-        """Unit features [2, K, d] under the shared and the local context, in one pass."""
+        """Return unit features [2, K, d] under the shared and the local context, in one pass."""
         contexts = torch.stack([self.shared_context, self.local_context])
         return self.class_texts(placeholders(self.length)).encode(contexts)
 
@@ -70,11 +70,11 @@ class PortfolioClip(PairedClip):
         self.theta = theta
 
     def text_features(self) -> Tensor:
-        """The mixed text features [K, d]."""
+        """Return the mixed text features [K, d]."""
         shared, local = super().text_features()
         return mix(shared, local, self.theta)
 
 
 def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
-    """(1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d]; not of unit length."""
+    """Return (1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d], not of length 1."""
     return (1 - theta) * shared + theta * local

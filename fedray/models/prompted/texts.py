@@ -64,7 +64,7 @@ class ClassTexts:
         return texts
 
     def encode(self, context: Tensor | None = None, deep: Sequence[Tensor] = ()) -> Tensor:
-        """Unit text features under prompts, differentiable in them.
+        """Return unit text features under prompts, differentiable in them.
 
         Args:
             context: tokens [l, w] that replace positions 1..l of every text, or groups of them
@@ -75,7 +75,7 @@ class ClassTexts:
             [K, d], or [G, K, d] for groups.
 
         Raises:
-            UserError: when a text is too short for the prompts and the name.
+            UserError: if a text is too short for the prompts and the name.
         """
         if context is None:
             return unit(self.encoder.encode(self.embeddings, self.tokens))
@@ -131,15 +131,15 @@ def insert(embeddings: Tensor, context: Tensor) -> Tensor:
 
 
 def placeholders(length: int) -> str:
-    """CoOp's template: so many words to be replaced, then the name."""
+    """Return CoOp's template: so many words to be replaced, then the name."""
     return "X " * length + "{}."
 
 
 def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:
-    """The embeddings [length, w] of the first tokens of a text, start token not counted.
+    """Return the embeddings [length, w] of the first tokens of a text, start token not counted.
 
     Raises:
-        UserError: when the text has fewer.
+        UserError: if the text has fewer.
     """
     tokens = encoder.tokenize([words])
     count = tokens.shortest - 2
@@ -154,5 +154,5 @@ def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Features [..., d] in float32, of unit length."""
+    """Return features [..., d] in float32, of unit length."""
     return F.normalize(features.float(), dim=-1)

@@ -55,7 +55,7 @@ class TransportClip(PairedClip):
         self.max_iterations = max_iterations
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
-        """exp(logit_scale) <T, F G_k^T> for patches F [B, M, d] and texts G [N, K, d]: [B, K].
+        """Return exp(logit_scale) <T, F G_k^T> [B, K] of patches F [B, M, d], texts G [N, K, d].
 
         No gradient passes through T.
         """
@@ -76,7 +76,7 @@ class TransportClip(PairedClip):
 def transport_plan(
     cost: Tensor, gamma: float, epsilon: float, threshold: float = 1e-3, iterations: int = 100
 ) -> Tensor:
-    """T of entropic transport of mass gamma: columns carry gamma/N each, rows at most 1/M each.
+    """Return T of entropic transport of mass gamma; columns carry gamma/N, rows at most 1/M.
 
     With Q = exp(-C/eps): u = min(1/M / (Q v), 1), v = gamma/N / (Q^T u), T = diag(u) Q diag(v).
     The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps.
