@@ -14,6 +14,7 @@ from pydantic import Field
 
 from fedray.config import Component, Frozen, completed, parameters
 from fedray.data import ReadOptions, load_images
+from fedray.data import sources as module
 from fedray.data.augment import augmentations
 from fedray.data.configurable import build
 from fedray.data.partitions import partitions
@@ -134,3 +135,13 @@ def test_a_sources_parameters_reach_it_and_its_cache(constant, tmp_path):
         load_images(Component(name="constant", value=256), tmp_path)
     with pytest.raises(UserError, match=r"unknown key 'valeu' in data.source.*'value'"):
         load_images(Component(name="constant", valeu=1), tmp_path)
+
+
+def test_another_version_of_a_plugin_reads_its_images_anew(constant, tmp_path, monkeypatch):
+    (tmp_path / "labels.txt").write_text("0 1 1")
+    for tone in (3, 4):
+        image = np.full((2, 2), tone, np.uint8)
+        listing = Listing(("a", "b"), [Row(image, 0), Row(image, 1)])
+        monkeypatch.setattr(constant, "listing", lambda *_, listing=listing: listing)
+        monkeypatch.setattr(module, "plugin_of", lambda _, tone=tone: f"version {tone}")
+        assert set(load_images("constant", tmp_path).images.ravel().tolist()) == {tone}
