@@ -197,6 +197,16 @@ class Payload:
             wrong = most if least >= low else least
             raise kind(f"{place} holds {wrong:g}, expected {low:g} to {high:g}")
 
+    def require_classes(self, name: str, call: Call) -> None:
+        """Raise `BadPayload` unless a tensor holds distinct class numbers, at least one."""
+        self.require_within(name, 0, call.client.setting.num_classes - 1)
+        if len(getattr(self, name).unique()) < len(getattr(self, name)):
+            raise BadPayload(f"{type(self).__name__}.{name} holds a class twice")
+
+    def require_like(self, name: str, expected: Tensor | Mapping[str, Any]) -> None:
+        """Raise `BadPayload` unless a field has the names, shapes and dtypes of `expected`."""
+        _check_like(f"{type(self).__name__}.{name}", getattr(self, name), expected)
+
     def check_fields(self, axes: Mapping[str, int]) -> None:
         """Check every field against its declaration: type, axes and dtype; plain numbers: finite.
 
@@ -277,3 +287,19 @@ def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str
         dtype = str(field.dtype).removeprefix("torch.")
         wanted = f"{dtype} [{', '.join(axes)}]" + (f" with {known}" if known else "")
         raise BadPayload(f"{place} is {described(tensor)}, expected {wanted}")
+
+
+def _check_like(place: str, value: Any, expected: Any) -> None:
+    """Check that a tensor or a mapping has the names, shapes and dtypes of another."""
+    if is_tree(value) != is_tree(expected):
+        wanted = "a mapping" if is_tree(expected) else "a tensor"
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
+    if is_tree(expected):
+        for name in sorted(value.keys() - expected.keys()):
+            raise BadPayload(f"{place} has '{name}', which does not belong there")
+        for name, inner in expected.items():
+            if name not in value:
+                raise BadPayload(f"{place} lacks '{name}'")
+            _check_like(f"{place}.{name}", value[name], inner)
+    elif value.shape != expected.shape or value.dtype != expected.dtype:
+        raise BadPayload(f"{place} is {described(value)}, expected {described(expected)}")

@@ -11,8 +11,6 @@ from torch import nn
 
 from fedray.registry import Registry
 
-__all__ = ["Architecture", "ConvRule", "PretrainedLayout", "architecture", "architectures"]
-
 ConvRule = Literal["uniform", "fan_out"]
 """Initial weights of convolutions: PyTorch's default, or He's normal by fan-out."""
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.inputs import ImageFeatures, Inputs, Pixels, values_of
 
-__all__ = ["AUXILIARY", "AuxiliaryOutput", "FusedWithAuxiliary", "WithAuxiliary"]
-
 AUXILIARY = "auxiliary."
 """What the names of the small model's tensors begin with."""
 

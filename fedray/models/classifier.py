@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from fedray.models.inputs import ImageFeatures, Inputs, Pixels, values_of
 
-__all__ = ["BackboneClassifier", "Classifier", "ClassifierOutput", "WidthAdapter"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassifierOutput:

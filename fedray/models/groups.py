@@ -11,8 +11,6 @@ from fedray.errors import UserError
 from fedray.models.architectures import architectures
 from fedray.registry import Registry, unknown
 
-__all__ = ["Group", "assign_architectures", "group_of", "groups", "is_dense"]
-
 HTFLLIB = "HtFLlib; FedTSP, CVPR 2026, supplementary C.4"
 
 

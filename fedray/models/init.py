@@ -18,7 +18,6 @@ from fedray.models.classifier import BackboneClassifier, Classifier
 
 M = TypeVar("M", bound=nn.Module)
 
-__all__ = ["build", "initialise", "own_width", "skeleton", "undrawn_linear"]
 
 _KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 

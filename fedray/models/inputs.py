@@ -11,15 +11,6 @@ from typing import Any, Self
 
 from torch import Tensor
 
-__all__ = [
-    "ImageFeatures",
-    "Inputs",
-    "PatchEmbeddings",
-    "PatchFeatures",
-    "Pixels",
-    "values_of",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:

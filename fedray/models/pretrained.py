@@ -24,8 +24,6 @@ from fedray.config import WEIGHT_FILES
 from fedray.errors import UserError, nearest
 from fedray.models.architectures import PretrainedLayout, architectures
 
-__all__ = ["check_pretrained", "load_pretrained", "start_from_pretrained"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -140,16 +138,10 @@ def load_projector(projector: nn.Module, architecture: str, source: str) -> list
 
 
 def _state(source: str) -> Mapping[str, Tensor]:
-    return _from_file(source, _stamp(source)) if _is_file(source) else _from_torchvision(source)
-
-
-def _stamp(source: str) -> tuple[int, int] | None:
-    """Return size and time of a file, which identify its content; None if it is unreadable."""
-    try:
-        stat = Path(source).stat()
-    except OSError:
-        return None  # who reads it says why
-    return stat.st_size, stat.st_mtime_ns
+    if not _is_file(source):
+        return _from_torchvision(source)
+    path = Path(source)
+    return _from_file(source, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @torch.no_grad()
@@ -241,8 +233,8 @@ def _from_torchvision(name: str) -> Mapping[str, Tensor]:
 
 
 @lru_cache(maxsize=1)
-def _from_file(source: str, stamp: tuple[int, int] | None) -> Mapping[str, Tensor]:
-    del stamp  # of the cache alone
+def _from_file(source: str, modified: int) -> Mapping[str, Tensor]:
+    del modified  # part of the cache key alone
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

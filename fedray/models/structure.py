@@ -8,17 +8,6 @@ from torch import nn
 
 from fedray.models.classifier import Classifier
 
-__all__ = [
-    "buffer_names",
-    "convolution_stages",
-    "head_tensors",
-    "is_normalisation",
-    "layers",
-    "normalisation_tensors",
-    "stages",
-    "tensor_names",
-]
-
 
 def _once_per_model(
     ask: Callable[[Classifier], frozenset[str]],

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import GlobalModel
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.core import Algorithm, BadPayload, Payload, payload_field
 from fedray.core.payload import NotFinitePayload
 from fedray.runtime.clients import ClientRuntime
@@ -141,10 +142,18 @@ def stripped(upload: Payload) -> Payload:
         (lambda up: GlobalModel(up.weights, up.buffers), "a GlobalModel cannot travel"),
         (smuggled, "TrainedModel has other fields than declared: 'luggage'"),
         (stripped, "TrainedModel has other fields than declared: 'samples'"),
+        (field("weights", first(lambda t: t[:1])), "TrainedModel.weights."),
+        (field("weights", first(Tensor.double)), "is float64 ["),
         (field("weights", first(Tensor.to_sparse)), "is a tensor of another kind"),
         (field("weights", first(entry(float("nan")))), "holds a NaN or an infinity"),
+        (field("weights", first(lambda t: {"inner": t})), "is a dict, expected a tensor"),
         (field("weights", lambda m: {**m, "w": CPU}), "weights.w is a device, expected a tensor"),
+        (field("weights", lambda m: {**m, "w": torch.ones(1)}), "weights has 'w', which does not"),
+        (field("weights", lambda m: dict(list(m.items())[1:])), "TrainedModel.weights lacks '"),
         (field("weights", lambda m: torch.ones(1)), "is a Tensor, expected a mapping of tensors"),
+        (field("buffers", lambda m: {"w": torch.zeros(1)}), "buffers has 'w', which does not"),
+        (field("samples", lambda n: 0), "TrainedModel.samples holds 0, expected 1 to "),
+        (field("samples", lambda n: n + 1), "TrainedModel.samples holds "),
         (field("samples", float), "TrainedModel.samples is a float, expected an int"),
         (field("samples", lambda n: True), "TrainedModel.samples is a bool, expected an int"),
     ],
@@ -158,9 +167,15 @@ def test_uploads_of_a_model(cause, change, words):
     ("change", "words"),
     [
         (lambda up: up, None),
+        (field("classes", entry(-1)), "LocalPrototypes.classes holds -1, expected 0 to "),
+        (field("classes", entry(10)), "LocalPrototypes.classes holds 10, expected 0 to 9"),
+        (field("classes", lambda t: t[:1].repeat(len(t))), "classes holds a class twice"),
         (field("classes", Tensor.int), "LocalPrototypes.classes is int32 ["),
+        (field("counts", entry(0)), "LocalPrototypes.counts holds 0, expected 1 to "),
+        (field("counts", entry(10**6)), "LocalPrototypes.counts holds 1e+06, expected 1 to "),
         (field("vectors", lambda t: t[:, 1:]), "LocalPrototypes.vectors is float32 ["),
         (field("vectors", entry(float("nan"))), "LocalPrototypes.vectors holds a NaN"),
+        (lambda up: LocalPrototypes(*(t[:0] for t in vars(up).values())), "classes is empty"),
     ],
 )
 def test_uploads_of_prototypes(cause, change, words):

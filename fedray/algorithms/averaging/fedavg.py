@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedray.algorithms.mean import Averaging, Weights
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -82,6 +83,13 @@ class TrainedModel(GlobalModel):
         reveals="the client's update (membership; after few steps on few images, images)",
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        if isinstance(call.down, GlobalModel):
+            self.require_like("weights", call.down.weights)
+            self.require_like("buffers", call.down.buffers)
+        self.require_within("samples", 1, call.samples)
 
 
 @algorithms.add

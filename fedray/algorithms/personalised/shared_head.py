@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedray.algorithms.mean import Averaging
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -45,6 +46,10 @@ class Head(Payload):
         "stays",
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        self.require_like("head", call.down.head)
+        self.require_within("samples", 1, call.samples)
 
 
 class HeadSharing(LocalTraining):

@@ -15,6 +15,7 @@ from fedray.algorithms.losses import similarity_analysis
 from fedray.algorithms.mean import Aggregation, class_means
 from fedray.config import Epochs, LearningRate
 from fedray.core import (
+    Call,
     Client,
     ClientState,
     HyperParameters,
@@ -52,6 +53,10 @@ class ClassFeatures(Payload):
         "image, from which a reader with the model can reconstruct it",
     )
 
+    def check(self, call: Call) -> None:
+        super().check(call)
+        self.require_classes("classes", call)
+
 
 @dataclass(frozen=True)
 class LocalPrototypes(ClassFeatures):
@@ -64,6 +69,10 @@ class LocalPrototypes(ClassFeatures):
     counts: Tensor = payload_field(
         "statistics", "c", dtype=torch.int64, reveals="how many images of each class it has"
     )
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        self.require_within("counts", 1, call.samples)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ Weights are read without transformers, whose models take seconds to import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +204,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # damaged files raise anything
         raise _unreadable(folder, error) from None
     if tokenizer.pad_token is None:
@@ -237,19 +235,3 @@ def _unreadable(folder: Path, error: Exception) -> UserError:
         f"text.encoder: {folder} cannot be read ({one_line(error)}); give the folder of a BERT, "
         "with its tokenizer"
     )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress progress bars and load reports of transformers."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

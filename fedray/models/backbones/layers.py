@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["GlobalMean", "Residual", "conv_bn", "relu"]
-
 
 class GlobalMean(nn.Module):
     """Mean over height and width: `[B, raw, H, W]` to `[B, raw]`."""

@@ -15,8 +15,6 @@ from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice
 from fedray.models.clip.vision import VisionTower
 
-__all__ = ["FrozenClip", "load_clip"]
-
 OPENAI_PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),

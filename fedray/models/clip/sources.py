@@ -11,8 +11,6 @@ from fedray.config import Component, Frozen, NoParams, parameters
 from fedray.language.encoders.openclip_weights import OpenClipParams, WeightSource, locate
 from fedray.registry import Registry
 
-__all__ = ["MODEL_DEFAULT", "ClipChoice", "clips", "small_clip_folder"]
-
 MODEL_DEFAULT = "ViT-B-16-quickgelu"
 KEY = "model.clip"
 

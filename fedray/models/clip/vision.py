@@ -11,8 +11,6 @@ from torch import Tensor
 from fedray.language.encoders.base import as_stored, same_bits
 from fedray.language.encoders.openclip import run_blocks
 
-__all__ = ["VisionTower"]
-
 
 class VisionTower:
     """open_clip's vision transformer, which takes prompt tokens.

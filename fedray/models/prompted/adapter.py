@@ -13,8 +13,6 @@ from fedray.models.inputs import Inputs
 from fedray.models.prompted.fixed import ZeroShotClip
 from fedray.models.prompted.texts import unit
 
-__all__ = ["AdapterClip"]
-
 
 class AdapterClip(ZeroShotClip):
     """A gate on image features; the texts are fixed.

@@ -14,8 +14,6 @@ from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
 from fedray.models.prompted.texts import PHOTO, ClassTexts, unit
 
-__all__ = ["PromptedClip"]
-
 
 class PromptedClip(Classifier, ABC):
     """Prompts around a frozen CLIP; its parameters and buffers are the prompts alone.

@@ -11,8 +11,6 @@ from fedray.models.clip.frozen import FrozenClip
 from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.texts import placeholders, word_embeddings
 
-__all__ = ["INIT_STD", "ContextClip", "initialise_context"]
-
 INIT_STD = 0.02
 """Deviation of random initial prompts, in all official codes."""
 

@@ -16,8 +16,6 @@ from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.context import INIT_STD
 from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddings
 
-__all__ = ["DualPromptClip"]
-
 
 class DualPromptClip(PromptedClip):
     """Text prompts, and maps that turn them into vision prompts.

@@ -11,8 +11,6 @@ from fedray.models.clip.frozen import FrozenClip
 from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.texts import PHOTO
 
-__all__ = ["ZeroShotClip"]
-
 
 class ZeroShotClip(PromptedClip):
     """A frozen CLIP with one text for each class, and no prompts.

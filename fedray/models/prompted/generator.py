@@ -16,8 +16,6 @@ from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.context import INIT_STD
 from fedray.models.prompted.texts import placeholders
 
-__all__ = ["GeneratorClip", "PromptGenerator"]
-
 HEADS = 4
 
 

@@ -16,8 +16,6 @@ from fedray.models.prompted.base import PromptedClip, scaled_products
 from fedray.models.prompted.context import INIT_STD
 from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddings
 
-__all__ = ["GroupedClip", "GroupedOutput", "Groups", "Inference", "combine"]
-
 Inference = Literal["logits", "prob", "max_logits", "features", "group"]
 
 WORDS = "a photo of a"

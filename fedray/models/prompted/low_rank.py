@@ -15,8 +15,6 @@ from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.context import INIT_STD, initialise_context
 from fedray.models.prompted.texts import placeholders
 
-__all__ = ["ContrastOutput", "PersonalClip"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContrastOutput(ClassifierOutput):

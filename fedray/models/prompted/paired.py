@@ -12,8 +12,6 @@ from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.context import initialise_context
 from fedray.models.prompted.texts import placeholders
 
-__all__ = ["PairedClip", "PortfolioClip", "mix"]
-
 
 class PairedClip(PromptedClip):
     """A shared and a local context [m, d_t], each in front of every class name.

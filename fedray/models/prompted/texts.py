@@ -13,8 +13,6 @@ from fedray.errors import UserError
 from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import OpenClipText
 
-__all__ = ["PHOTO", "ClassTexts", "insert", "placeholders", "unit", "word_embeddings"]
-
 PHOTO = "a photo of a {}."
 MOST_SUBSETS = 32
 """Subsets of classes whose texts are kept at a time: some clients' own, and those of tests."""

@@ -12,8 +12,6 @@ from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import Inputs, PatchFeatures
 from fedray.models.prompted.paired import PairedClip
 
-__all__ = ["TransportClip", "transport_plan"]
-
 MAX_ENTRIES = 2**22
 """Entries of the cost that are solved at once; bounds the memory."""
 
