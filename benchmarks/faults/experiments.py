@@ -24,7 +24,7 @@ _BASE: dict[str, Any] = {
     "report": {"select": "test"},
     "faults": {"late": 0.3},
     "data": {"clients": 5, "samples": 240, "partition": {"name": "dirichlet", "alpha": 0.5}},
-    "model": {"group": "mlp", "feature_dim": 16},
+    "model": {"group": "mlp"},
 }
 _WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of zero one two three four five six seven eight nine "
@@ -74,7 +74,7 @@ def _write_bert(folder: Path) -> Path:
     BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(vocabulary),
-        hidden_size=16,
+        hidden_size=128,  # as wide as the models, which are not adapted then
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=32,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Downlinks, Payload
+from fedray.core import ClientState, Payload
 from fedray.core.state import StateTree, leaves
 from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange
@@ -127,8 +127,7 @@ def costs(experiment: Experiment) -> list[Cost]:
     server = Cost("server")
     _add_server(server, state, [seen[each] for each in seen if each not in executor.seen])
     if federation.server.text is not None:
-        modules = _modules(federation.server.text.encoder)
-        server.part("text encoder").hold(p for module in modules for p in module.parameters())
+        server.part("text encoder").hold(federation.server.text.encoder.weights())
     return [*shown.values(), server]
 
 
@@ -200,16 +199,13 @@ class _Watched(SerialExecutor):
         self._shown = shown
         self._counted: set[tuple[int, str]] = set()
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client after the other, and record what each uploads."""
-        replies: dict[int, Reply] = {}
-        for client, payload in down.items():
-            with stepped_tensors() as seen:
-                replies |= super().step(name, round_, {client: payload})
-            self.seen |= seen
-            if client in self._shown:
-                self._note(client, round_, payload, replies[client], list(seen.values()))
-        return replies
+    def _step(self, name: str, round_: int, client: int, down: Payload | None) -> Reply:
+        with stepped_tensors() as seen:
+            reply = super()._step(name, round_, client, down)
+        self.seen |= seen
+        if client in self._shown:
+            self._note(client, round_, down, reply, list(seen.values()))
+        return reply
 
     def count_anew(self) -> None:
         """Forget what a round has sent; what preceded the first round stays."""
@@ -300,8 +296,3 @@ def _add_server(cost: Cost, state: StateTree, trained: Sequence[Tensor]) -> None
 def _alike(tensor: Tensor, named: Sequence[tuple[str, Tensor]]) -> str | None:
     """The name of the first tensor of that shape."""
     return next((name for name, other in named if other.shape == tensor.shape), None)
-
-
-def _modules(encoder: object) -> list[nn.Module]:
-    """The modules of a text encoder; one without weights has none."""
-    return [value for value in vars(encoder).values() if isinstance(value, nn.Module)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,6 +116,10 @@ class TextEncoder(ABC):
     @abstractmethod
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return outputs [T, d] for texts as they are."""
+
+    def weights(self) -> Iterable[Tensor]:
+        """Return the weights, if there are any."""
+        return ()
 
     def to(self, device: torch.device) -> Self:
         """Move the weights, if there are any."""

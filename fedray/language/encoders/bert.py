@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -244,6 +244,9 @@ class BertEncoder(TokenEncoder):
     def __init__(self, folder: Path, identity: str, bert: Bert, *, compat: bool = False) -> None:
         self.identity, self.dim = identity, bert.dim
         self.bert, self.compat, self._folder = bert, compat, folder
+
+    def weights(self) -> Iterable[Tensor]:
+        return self.bert.tensors.values()
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,9 @@ class OpenClipText(TokenEncoder):
         else:
             self.dim = int(projection.shape[1])
         self._cuts = tower.attn_mask is not None and tower.pool_type in ("argmax", "eos")
+
+    def weights(self) -> Iterable[Tensor]:
+        return cast(Iterable[Tensor], self._tower.parameters())
 
     @property
     def token_width(self) -> int:
