@@ -246,6 +246,7 @@ class BertEncoder(TokenEncoder):
         self.bert, self.compat, self._folder = bert, compat, folder
 
     def weights(self) -> Iterable[Tensor]:
+        """Return the weights."""
         return self.bert.tensors.values()
 
     @cached_property

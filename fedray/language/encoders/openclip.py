@@ -62,6 +62,7 @@ class OpenClipText(TokenEncoder):
         self._cuts = tower.attn_mask is not None and tower.pool_type in ("argmax", "eos")
 
     def weights(self) -> Iterable[Tensor]:
+        """Return the weights."""
         return cast(Iterable[Tensor], self._tower.parameters())
 
     @property
