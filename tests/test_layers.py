@@ -47,7 +47,7 @@ LAYERS = [
     ["evaluation"],
     ["algorithms", "states"],
     ["federation"],
-    ["checkpoint", "saved_models"],
+    ["checkpoint", "plugin", "saved_models"],
     ["tracking"],
     ["runtime"],
     ["report", "sweep", "trained"],

@@ -13,9 +13,7 @@ METHOD = '''
 """FedAvg whose loss is scaled."""
 from __future__ import annotations
 
-from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.config import LossWeight
-from fedray.core import algorithms
+from fedray.plugin import FedAvg, LossWeight, algorithms
 
 
 @algorithms.add
@@ -47,8 +45,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.core import ClientState, HyperParameters, LocalTraining, Payload, algorithms
-from fedray.core import payload_field
+from fedray.plugin import (
+    ClientState,
+    HyperParameters,
+    LocalTraining,
+    Payload,
+    algorithms,
+    payload_field,
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ MODEL = '''
 import torch
 from torch import nn
 
-from fedray.models import architecture
+from fedray.plugin import architecture
 
 
 class Net(nn.Module):
@@ -110,11 +114,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.data.augment import Augmentation, augmentations
-from fedray.data.partitions import Partition, partitions
-from fedray.data.sources import Listing, Row, Source, sources
-from fedray.evaluation.metrics import Measure, metrics
-from fedray.records import Metric
+from fedray.plugin import (
+    Augmentation,
+    Listing,
+    Measure,
+    Metric,
+    Partition,
+    Row,
+    Source,
+    augmentations,
+    metrics,
+    partitions,
+    sources,
+)
 
 
 @sources.add
@@ -170,8 +182,7 @@ class Count(Measure):
 ENCODER = '''
 import torch
 
-from fedray.config import NoParams
-from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
+from fedray.plugin import EncoderChoice, NoParams, TextEncoder, encoders
 
 
 class Letters(TextEncoder):

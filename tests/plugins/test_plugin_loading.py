@@ -12,9 +12,8 @@ import pytest
 from plugged import METHOD
 
 from fedray.config import read_plugins
-from fedray.core import algorithms
-from fedray.data.partitions import partitions
 from fedray.errors import Failure, UserError
+from fedray.plugin import algorithms, partitions
 from fedray.plugins import loading, trust_all, use
 from fedray.runtime.resolve import from_tree
 
@@ -87,7 +86,7 @@ def test_plugins_import_each_other_and_packages_themselves():
     Path("pack/inner.py").write_text("NAME = 'mine'\n")
     Path("helpers.py").write_text("from pack import NAME\n")
     load(mine=METHOD.replace('name = "scaled"', "name = helpers.NAME").replace(
-        "from fedray.core", "import helpers\nfrom fedray.core"))  # fmt: skip
+        "from fedray.plugin", "import helpers\nfrom fedray.plugin"))  # fmt: skip
     assert "mine" in algorithms.names()
     Path("helpers.py").write_text("NAME = 'yours'\n")
     use(read_plugins(["mine.py"]), check=True)  # is imported anew, because its helper has changed

@@ -14,8 +14,7 @@ from fedray.runtime.resolve import resolve
 OTHER = METHOD.replace('"scaled"', '"other"')
 HELPED = f"import helper\n{OTHER.replace('from __future__ import annotations', '')}"
 METRIC = '''
-from fedray.evaluation.metrics import Measure, metrics
-from fedray.records import Metric
+from fedray.plugin import Measure, Metric, metrics
 
 
 @metrics.add

@@ -12,10 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.config import LossWeight
-from fedray.core import Batch, LocalContext, algorithms
-from fedray.models import ClassifierOutput
+from fedray.plugin import Batch, ClassifierOutput, FedAvg, LocalContext, LossWeight, algorithms
 
 
 @algorithms.add  # under `name`, for `algorithm=new_method`

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedray.models import Group, architecture
-from fedray.models.groups import groups
+from fedray.plugin import Group, architecture, groups
 
 
 class NewModel(nn.Module):

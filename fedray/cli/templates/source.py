@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.data import ReadOptions
-from fedray.data.imageset import TRAIN
-from fedray.data.sources import Listing, Row, Source, sources
+from fedray.plugin import TRAIN, Listing, ReadOptions, Row, Source, sources
 
 
 @sources.add  # under `name`, for `data.source=new_source`

@@ -1,0 +1,55 @@
+"""What authors of methods, models, data sources and metrics import.
+
+    from fedray.plugin import Batch, FedAvg, LocalContext, algorithms
+
+Everything else in the package may change from one release to the next. A class is registered with
+the registry of its kind: `@algorithms.add`, `@architecture("name")`, `@sources.add`, ...
+
+A method extends `Algorithm`, or one of those that are complete but for a part: `LocalTraining` (a
+loss per batch), `FedAvg` (and an average of models), `SummingMethod` (a server's step on sums),
+`PromptMethod` (prompts around a frozen CLIP). A client's step sees a `Client`, its `ClientState`
+and its download; the server's step sees `Uplinks` and the `Server`.
+"""
+
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.config import InputFile, LearningRate, LossWeight, NoParams, Temperature
+from fedray.core import (
+    Algorithm,
+    Batch,
+    Client,
+    ClientState,
+    Downlinks,
+    Exchange,
+    HyperParameters,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    PromptMethod,
+    Requires,
+    Server,
+    ServerState,
+    SummingMethod,
+    Tensors,
+    Total,
+    Trained,
+    Uplinks,
+    algorithms,
+    fit,
+    mean_of,
+    payload_field,
+    total_of,
+    weighed,
+    with_extra,
+)
+from fedray.data import ReadOptions
+from fedray.data.augment import Augmentation, augmentations
+from fedray.data.imageset import TEST, TRAIN
+from fedray.data.partitions import Partition, partitions
+from fedray.data.sources import Listing, Row, Source, sources
+from fedray.errors import UserError
+from fedray.evaluation.metrics import Evaluated, Measure, metrics
+from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
+from fedray.models import Classifier, ClassifierOutput, Group, architecture
+from fedray.models.architectures import Architecture, architectures
+from fedray.models.groups import groups
+from fedray.records import Metric

@@ -1,0 +1,43 @@
+"""What authors import: a change of a name or a signature is a decision, not an accident.
+
+python tests/plugins/test_public_names.py    writes the file again
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedray.plugin
+
+GOLDEN = Path(__file__).with_name("public_names.txt")
+
+
+def described(name: str, value: object) -> Iterator[str]:
+    """Yield the name with its signature, and of a class those of its public methods."""
+    if not inspect.isclass(value):
+        yield f"{name}{inspect.signature(value)}" if inspect.isfunction(value) else name
+        return
+    yield f"class {name}"
+    for attribute in sorted(vars(value)):
+        method = inspect.getattr_static(value, attribute)
+        if isinstance(method, classmethod | staticmethod):
+            method = method.__func__
+        if inspect.isfunction(method) and not attribute.startswith("_"):
+            yield re.sub(r" at 0x\w+", "", f"    {attribute}{inspect.signature(method)}")
+
+
+def names() -> str:
+    """The text of the file."""
+    public = {n: value for n, value in vars(fedray.plugin).items() if not n.startswith("_")}
+    return "\n".join(line for n in sorted(public) for line in described(n, public[n])) + "\n"
+
+
+def test_names_and_signatures_are_those_of_the_file():
+    assert names() == GOLDEN.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(names(), encoding="utf-8")
