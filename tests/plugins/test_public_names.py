@@ -26,13 +26,14 @@ def described(name: str, value: object) -> Iterator[str]:
         if isinstance(method, classmethod | staticmethod):
             method = method.__func__
         if inspect.isfunction(method) and not attribute.startswith("_"):
-            yield re.sub(r" at 0x\w+", "", f"    {attribute}{inspect.signature(method)}")
+            yield f"    {attribute}{inspect.signature(method)}"
 
 
 def names() -> str:
     """The text of the file."""
     public = {n: value for n, value in vars(fedray.plugin).items() if not n.startswith("_")}
-    return "\n".join(line for n in sorted(public) for line in described(n, public[n])) + "\n"
+    lines = [line for name in sorted(public) for line in described(name, public[name])]
+    return re.sub(r" at 0x\w+", "", "\n".join(lines)) + "\n"
 
 
 def test_names_and_signatures_are_those_of_the_file():
