@@ -291,15 +291,16 @@ def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str
 
 def _check_like(place: str, value: Any, expected: Any) -> None:
     """Check that a tensor or a mapping has the names, shapes and dtypes of another."""
-    if is_tree(value) != is_tree(expected):
+    if isinstance(value, Tensor) and isinstance(expected, Tensor):
+        if value.shape != expected.shape or value.dtype != expected.dtype:
+            raise BadPayload(f"{place} is {described(value)}, expected {described(expected)}")
+        return
+    if not is_tree(value) or not is_tree(expected):
         wanted = "a mapping" if is_tree(expected) else "a tensor"
         raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
-    if is_tree(expected):
-        for name in sorted(value.keys() - expected.keys()):
-            raise BadPayload(f"{place} has '{name}', which does not belong there")
-        for name, inner in expected.items():
-            if name not in value:
-                raise BadPayload(f"{place} lacks '{name}'")
-            _check_like(f"{place}.{name}", value[name], inner)
-    elif value.shape != expected.shape or value.dtype != expected.dtype:
-        raise BadPayload(f"{place} is {described(value)}, expected {described(expected)}")
+    for name in sorted(value.keys() - expected.keys()):
+        raise BadPayload(f"{place} has '{name}', which does not belong there")
+    for name, inner in expected.items():
+        if name not in value:
+            raise BadPayload(f"{place} lacks '{name}'")
+        _check_like(f"{place}.{name}", value[name], inner)

@@ -171,8 +171,10 @@ def batch_indices(
 ) -> Sequence[Tensor]:
     """Return the indices of one epoch's batches, int64."""
     order = torch.randperm(count, generator=random) if config.shuffle else torch.arange(count)
-    sizes = batch_sizes(count, config)
-    return torch.split(order[: sum(sizes)].to(device), sizes)
+    order, sizes = order.to(device), batch_sizes(count, config)
+    if len(sizes) == 1:
+        return (order[: sizes[0]],)
+    return torch.split(order[: sum(sizes)], sizes)
 
 
 def batch_sizes(count: int, config: TrainingConfig) -> list[int]:

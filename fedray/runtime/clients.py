@@ -94,17 +94,15 @@ class ClientRuntime:
         try:
             context = self.client(client, round_)
             with self._isolation.step(seed):
-                given, started = self._given(context, state), time.perf_counter()
-                reply, after = self._step(name, context, given, down)
-                seconds = time.perf_counter() - started
+                return self._step(name, context, self._given(context, state), down)
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
-        return replace(reply, seconds=seconds), after
 
     def _step(
         self, name: str, context: Client, state: ClientState, down: Payload | None
     ) -> tuple[Reply, ClientState]:
         """Run a step on copies of its arguments; check its results."""
+        started = time.perf_counter()
         algorithm, private = self.assembly.algorithm, PrivateCopies(self.device)
         context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
         uplink, after = self.call(
@@ -122,7 +120,8 @@ class ClientRuntime:
             uplink, traffic = self.assembly.gate.up(uplink, call)
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
-        return Reply(uplink, traffic, loss, context.reports), _kept(after, context, private)
+        kept, seconds = _kept(after, context, private), time.perf_counter() - started
+        return Reply(uplink, traffic, loss, context.reports, seconds=seconds), kept
 
     def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
         """Return a reply without its upload, and what the upload adds to the method's sums."""
@@ -130,7 +129,9 @@ class ClientRuntime:
             return reply, None
         algorithm = self.assembly.algorithm
         assert isinstance(algorithm, SummingMethod)
-        return replace(reply, uplink=None), algorithm.summand(reply.uplink)
+        loss, reports, seconds = reply.train_loss, reply.reports, reply.seconds
+        without = Reply(None, reply.traffic, loss, reports, seconds=seconds)
+        return without, algorithm.summand(reply.uplink)
 
     def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
         """Call the method's step `name`; returns the upload, or None, and the next state."""
