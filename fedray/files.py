@@ -252,9 +252,9 @@ def tables_home() -> Path:
     return results_home() / "tables"
 
 
-def tables_runs() -> Path:
-    """Return the folder of tables' runs, each in a folder named by its identity."""
-    return tables_home() / "runs"
+def runs_home() -> Path:
+    """Return the folder of studies' runs, each in a folder named by its content."""
+    return results_home() / "runs"
 
 
 def cache_folder() -> Path:

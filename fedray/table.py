@@ -1,8 +1,6 @@
 """`python -m fedray.table NAME [key=value ...]`: a table of a paper, or one of your own."""
 
-from fedray.tables.command import main, parser
-
-__all__ = ["main", "parser"]
+from fedray.studies.command import run_table
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_table())

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedray.tables.claims import Claim, Side
-from fedray.tables.comparing import Compare, Comparison, compared, needed_of, verdict_of
-from fedray.tables.plan import TablePlan
+from fedray.studies.claims import Claim, Side
+from fedray.studies.plan import StudyPlan
+from fedray.studies.comparing import Compare, Comparison, compared, needed_of, verdict_of
 
 Reading = Literal[
     "explains it away",
@@ -98,7 +98,7 @@ class ControlRead:
         return found
 
 
-def ask(plan: TablePlan, claims: Sequence[Claim], compare: Compare) -> list[Asked]:
+def ask(plan: StudyPlan, claims: Sequence[Claim], compare: Compare) -> list[Asked]:
     """What is asked of each control of a table."""
     return [
         _asked(name, row.of, plan, claims, compare)
@@ -107,12 +107,12 @@ def ask(plan: TablePlan, claims: Sequence[Claim], compare: Compare) -> list[Aske
     ]
 
 
-def whole_side(plan: TablePlan, row: str) -> Side:
+def whole_side(plan: StudyPlan, row: str) -> Side:
     """A row by its mean, or by its only column."""
     return Side(row, None if len(plan.columns) > 1 else next(iter(plan.columns)))
 
 
-def _asked(row: str, of: str, plan: TablePlan, claims: Sequence[Claim], compare: Compare) -> Asked:
+def _asked(row: str, of: str, plan: StudyPlan, claims: Sequence[Claim], compare: Compare) -> Asked:
     def against(other: str) -> Comparison:
         return compare(whole_side(plan, of), whole_side(plan, other), 0.0, plan.metrics[0])
 
@@ -128,7 +128,7 @@ def _asked(row: str, of: str, plan: TablePlan, claims: Sequence[Claim], compare:
 
 
 def _over(
-    baseline: str, row: str, of: str, column: str | None, plan: TablePlan, compare: Compare
+    baseline: str, row: str, of: str, column: str | None, plan: StudyPlan, compare: Compare
 ) -> Asked:
     """What is asked about the gain over a row; in a column, or on the mean."""
     method, control, base = (Side(each, column) for each in (of, row, baseline))
@@ -144,7 +144,7 @@ def _over(
     return Asked(row, of, refutes, distance, baseline, gain, is_gain, near)
 
 
-def _beaten(row: str, plan: TablePlan, claims: Sequence[Claim]) -> list[str]:
+def _beaten(row: str, plan: StudyPlan, claims: Sequence[Claim]) -> list[str]:
     """The rows that a row is claimed to be better than, controls apart."""
     of_first = [claim for claim in claims if claim.metric == plan.metrics[0] == claim.than]
     found = [claim.worse.row for claim in of_first if claim.better.row == row]
@@ -192,7 +192,7 @@ def _needed(asked: Asked, alpha: float) -> int | None:
     return min((n for each in both if (n := needed_of(each, alpha)) is not None), default=None)
 
 
-def read_columns(asked: Asked, plan: TablePlan, compare: Compare) -> dict[str, Reading]:
+def read_columns(asked: Asked, plan: StudyPlan, compare: Compare) -> dict[str, Reading]:
     """A control's reading in each of several columns by itself, not corrected.
 
     The gain is that over the row of the mean. Empty where there is one column, or no such row.

@@ -11,21 +11,19 @@ from dataclasses import dataclass, field, replace
 
 from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, holm_of_all, t_interval
-from fedray.sweep.ledger import DIVERGED
-from fedray.tables.agenda import Standing, Wanted
-from fedray.tables.book import Book
-from fedray.tables.claims import Claim, Side, Verdict
-from fedray.tables.comparing import (
+from fedray.studies.agenda import Cell, CellState, Wanted
+from fedray.studies.claims import Claim, Side, Verdict
+from fedray.studies.controls import ControlRead, ask, read, read_columns
+from fedray.studies.plan import Place, StudyPlan
+from fedray.studies.store import Measured
+from fedray.studies.study import DIVERGED, Study
+from fedray.studies.comparing import (
     Compare,
     Comparison,
     compared,
     needed_of,
     verdict_of,
 )
-from fedray.tables.controls import ControlRead, ask, read, read_columns
-from fedray.tables.fairness import notes_of
-from fedray.tables.measured import Measured
-from fedray.tables.plan import Place, TablePlan
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,14 @@ class CellResult:
 
     Attributes:
         place: which.
-        standing: how far it is, what was tried and chosen.
+        state: how far it is, what was tried and chosen.
         seeds: the reported runs; none before a configuration is chosen.
         dropped: why the choices that diverged did so, in their order.
         others: the runs of the choice: those of tuning, and reports of dropped choices.
     """
 
     place: Place
-    standing: Standing
+    state: CellState
     seeds: Sequence[SeedResult]
     dropped: Sequence[str]
     others: Sequence[Wanted]
@@ -111,7 +109,7 @@ class Outcome:
         notes: what makes cells hard to compare.
     """
 
-    plan: TablePlan
+    plan: StudyPlan
     cells: Mapping[Place, CellResult]
     metrics: Sequence[Metric]
     claims: Sequence[Decided]
@@ -135,7 +133,7 @@ class Outcome:
 
 
 def by_seed(
-    cells: Mapping[Place, CellResult], plan: TablePlan, side: Side, metric: Metric
+    cells: Mapping[Place, CellResult], plan: StudyPlan, side: Side, metric: Metric
 ) -> dict[int, float]:
     """The numbers of a cell, or the mean over all columns where each has the seed."""
     scale = 100.0 if metric.is_share else 1.0
@@ -150,10 +148,10 @@ def by_seed(
     return {seed: statistics.fmean(column[seed] for column in found) for seed in seeds}
 
 
-def outcome(book: Book) -> Outcome:
+def outcome(study: Study) -> Outcome:
     """What the runs that are over come to."""
-    plan = book.plan
-    cells = {cell.place: _cell(book, cell.place, at) for cell, at in book.standings()}
+    plan = study.plan
+    cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
     metrics = _metrics(cells, plan)
     known = {metric.name: metric for metric in metrics}
 
@@ -175,11 +173,11 @@ def outcome(book: Book) -> Outcome:
         controls=controls,
         against=_against_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
-        notes=notes_of(book, cells),
+        notes=[],
     )
 
 
-def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
+def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
     """All claims decided and controls read, corrected together."""
     claims = plan.parsed_claims()
     asked = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
@@ -205,29 +203,25 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
     return decided, readings
 
 
-def _cell(book: Book, place: Place, standing: Standing) -> CellResult:
-    cell = next(cell for cell in book.cells if cell.place == place)
-
-    seeds, report = [], book.plan.report.seeds
-    for seed in report if standing.chosen is not None else []:
-        run = cell.wanted(standing.chosen or {}, "report", seed)
-        found = book.measured(run.key, place.row)
-        seeds.append(SeedResult(run, found, book.reason(run.key, place.row)))
-    lost = [cell.wanted(each.config, "report", each.seeds[0]) for each in standing.dropped]
-    others = [
-        cell.wanted(tried.config, "tuning", seed)
-        for tried in standing.tried
-        for seed in book.plan.tuning.seeds
-    ]
-    others += [
-        cell.wanted(each.config, "report", seed) for each in standing.dropped for seed in report
-    ]
-    said = [book.reason(run.key, place.row) or "" for run in lost]
+def _cell(study: Study, cell: Cell, state: CellState) -> CellResult:
+    place, seeds = cell.place, []
+    for seed in study.plan.report.seeds if state.choices or state.phase == "failed" else ():
+        config = state.choices.get(seed)
+        if config is not None:
+            run = cell.wanted(config, "report", seed)
+        elif cell.first:  # no configuration came through
+            run = cell.wanted(cell.first[0], "tuning", seed)
+        found = study.measured(run.key, place.row) if config is not None else None
+        seeds.append(SeedResult(run, found, study.reason(run.key, place.row)))
+    reported = {each.wanted.key for each in seeds}
+    others = [run for run in cell.all_runs(state) if run.key not in reported]
+    lost = [cell.wanted(each.config, "report", each.seeds[0]) for each in state.dropped]
+    said = [study.reason(run.key, place.row) or "" for run in lost]
     reasons = [reason.removeprefix(f"{DIVERGED}: ") for reason in said]
-    return CellResult(place, standing, seeds, reasons, others)
+    return CellResult(place, state, seeds, reasons, others)
 
 
-def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]:
+def _metrics(cells: Mapping[Place, CellResult], plan: StudyPlan) -> list[Metric]:
     """What the numbers mean, as a run declares it."""
     known = {
         metric.name: metric
@@ -239,7 +233,7 @@ def _metrics(cells: Mapping[Place, CellResult], plan: TablePlan) -> list[Metric]
     return [known.get(name, Metric(name)) for name in plan.metrics]
 
 
-def _against_first(plan: TablePlan, compare: Compare) -> list[Comparison]:
+def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
     """The first row against each other one, by column and, for several, on the mean."""
     first, *others = plan.rows
     columns: list[str | None] = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
@@ -251,7 +245,7 @@ def _against_first(plan: TablePlan, compare: Compare) -> list[Comparison]:
 
 
 def _aggregates(
-    cells: Mapping[Place, CellResult], plan: TablePlan, metric: Metric
+    cells: Mapping[Place, CellResult], plan: StudyPlan, metric: Metric
 ) -> dict[str, Interval]:
     """The interquartile mean over columns and seeds of each row, for several columns."""
     found = {}

@@ -1,29 +1,126 @@
-"""The runs of a published table: their numbers, taken from its table.json.
+"""What the runs of studies came to: read from a run's folder, or from a published table.
 
-Who adds seeds, rows or columns to it runs those alone. A run is known by its experiment and by the
-name of its data's folder, wherever that lies; the data's hash is with its numbers, and a table
-whose rows have different data says so.
+    <results>/runs/<key>/result.json ...    a run, the same for every study that needs it
+
+A run is one experiment with one seed, addressed by content. Who adds seeds, rows or columns to a
+published table runs those alone: of the others its table.json holds the numbers. There a run is
+known by its experiment and by the name of its data's folder, wherever that lies; the data's hash is
+with its numbers, and a table whose rows have different data says so.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from fedray.config import Experiment, Frozen, Tree, validate
-from fedray.errors import UserError, named, shown
-from fedray.records import Metric, read_checked, read_json
-from fedray.tables.measured import Measured, Numbers
-from fedray.tables.plan import Phase, TablePlan
+from fedray.errors import UserError, named, nearest, shown
+from fedray.records import Metric, Round, Run, RunFolder, best_round, read_checked, read_json
+from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"
 FORMAT = 3
 """Since 3 runs are named by an identity of contents; `fedray convert` brings 2 to 3."""
 RUNS = "runs"
+
+
+class Numbers(Frozen):
+    """What a finished run came to."""
+
+    round: int
+    """The chosen one, 1 or later."""
+    choice: float
+    """What it was chosen by, there."""
+    score: float
+    """Likewise, larger is better."""
+    values: dict[str, float]
+    """The metrics, there."""
+    seconds: float
+    """Of all rounds."""
+    bytes: int
+    """Sent and received in all rounds."""
+    partition: str | None
+    """Hash of who owns which image."""
+    data: str | None
+    """Hash of images and labels."""
+    versions: dict[str, str]
+    """Of the packages that made the numbers, and the commit."""
+
+
+class Measured(Numbers):
+    """What a row's run came to; its values by the study's names, for which its own may stand."""
+
+    metrics: list[Metric]
+    """What the values mean."""
+
+
+def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
+    """Return the commits of the code that made runs; "unknown" of what was no checkout."""
+    return sorted({run.versions.get("git", "unknown") for run in runs})
+
+
+def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
+    """Read a run of a row; of a sweep, metrics beside the one that chooses may be missing.
+
+    Raises:
+        UserError: if it has not measured what the study chooses by or shows, or is damaged.
+    """
+    run = RunFolder(folder).read()
+    chooser, own = plan.chosen_by(row), plan.measures(row)
+    metric = run.info.metric(chooser)
+    chosen = chosen_round(run.rounds, metric, plan.at)
+    if chosen is None:
+        raise _missing(chooser, run)
+    if plan.is_sweep:
+        own = {name: one for name, one in own.items() if one in chosen.metrics}
+    if gone := [name for name in own.values() if name not in chosen.metrics]:
+        raise _missing(gone[0], run)
+    return Measured(
+        round=chosen.round,
+        choice=chosen.metrics[chooser],
+        score=sign_of(metric) * chosen.metrics[chooser],
+        values={name: chosen.metrics[one] for name, one in own.items()},
+        seconds=run.costs.wall_seconds,
+        bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
+        partition=run.info.partition_sha256,
+        data=run.info.data_sha256,
+        versions=dict(run.info.versions),
+        metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
+    )
+
+
+def chosen_round(
+    rounds: Sequence[Round], metric: Metric, at: Literal["best", "final"]
+) -> Round | None:
+    """Return the best or the last round by what is chosen by, the first of equal ones.
+
+    The untrained model, round 0, is no candidate.
+    """
+    there = {done.round: done for done in rounds if done.round > 0}
+    curve = {
+        number: done.metrics[metric.name]
+        for number, done in there.items()
+        if metric.name in done.metrics
+    }
+    best = best_round(curve, metric.direction)
+    if at == "final":
+        best = max(curve, default=None)
+    return None if best is None else there[best]
+
+
+def sign_of(metric: Metric) -> int:
+    """Return 1 if more is better, -1 if less is."""
+    return -1 if metric.direction == "min" else 1
+
+
+def _missing(name: str, run: Run) -> UserError:
+    there = {found for done in run.rounds for found in done.metrics}
+    return UserError(f"metric: no round has '{name}'.{nearest(name, there)}")
 
 
 class PublishedRun(Frozen):
@@ -48,7 +145,7 @@ class PublishedRun(Frozen):
 
     @classmethod
     def of(
-        cls, experiment: Experiment, plan: TablePlan, row: str, came_to: Measured | str
+        cls, experiment: Experiment, plan: StudyPlan, row: str, came_to: Measured | str
     ) -> PublishedRun:
         """A run of a table's row, or why it failed."""
         who: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
@@ -127,7 +224,7 @@ class Published:
         return {name: Metric(name, **of) for name, of in self.tree["metrics"].items()}
 
     def find(
-        self, experiment: Experiment, plan: TablePlan, row: str, phase: Phase
+        self, experiment: Experiment, plan: StudyPlan, row: str, phase: Phase
     ) -> Measured | str | None:
         """What a run came to for a row, or why it failed; None: it is not here.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedray.errors import UserError, shown
-from fedray.tables.plan import Reporting, TablePlan
-from fedray.tables.published import Published
+from fedray.studies.plan import Reporting, StudyPlan
+from fedray.studies.store import Published
 
 LOOKED = "The verdicts of"
 """Begins the note on an earlier look, which stays when the table is made again."""
@@ -38,7 +38,7 @@ def within_seeds(report: Reporting) -> Reporting:
     return report.model_copy(update={"looked_at": looks})
 
 
-def looks(plan: TablePlan, pages: Sequence[Published]) -> list[str]:
+def looks(plan: StudyPlan, pages: Sequence[Published]) -> list[str]:
     """A note for each time that seeds were added after verdicts were known.
 
     Args:
@@ -58,7 +58,7 @@ def looks(plan: TablePlan, pages: Sequence[Published]) -> list[str]:
     return [note for added, note in notes.items() if added]
 
 
-def _added(plan: TablePlan, seen: set[int], known: Iterable[set[int]]) -> list[int]:
+def _added(plan: StudyPlan, seen: set[int], known: Iterable[set[int]]) -> list[int]:
     """The seeds that were added after a look: up to the next one, or else all others."""
     later = [each for each in known if seen < each]
     upto = min(later, key=len, default=set(plan.report.seeds))

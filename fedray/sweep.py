@@ -1,6 +1,6 @@
 """`python -m fedray.sweep NAME [key=value ...]`."""
 
-from fedray.sweep.command import main
+from fedray.studies.command import run_sweep
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_sweep())

@@ -1,4 +1,4 @@
-"""What a trial leaves to the next one in its process: its workers.
+"""What a run leaves to the next one in its process: its workers.
 
 Ray Tune lets a trial's actor, with its placement group, go on to the next trial that asks for the
 same resources. The libraries that the process has imported stay, and so does what runs share
@@ -7,7 +7,7 @@ same resources. The libraries that the process has imported stay, and so does wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,46 +21,42 @@ if TYPE_CHECKING:
 
 
 class WarmProcess:
-    """The one of a process: at most one pool of workers, used by one trial at a time."""
+    """The workers of a process: at most one pool, used by one run at a time."""
 
     def __init__(self) -> None:
         self._pool: WorkerPool | None = None
         self._fits: Any = None
 
     @contextmanager
-    def trial(self, experiments: Sequence[Experiment]) -> Iterator[MakeExecutor]:
-        """What makes the executors of a trial, on the workers of the one before where they fit.
+    def executor(self, experiment: Experiment) -> Iterator[MakeExecutor]:
+        """Give what makes a run's executor, on the workers of the run before if they fit.
 
         One worker that computes on the CPU would only take turns with the trial's own process,
         and so is that process.
 
-        A trial that raises an error leaves nothing to the next. One that is stopped between two
+        A run that raises an error leaves nothing to the next. One that is stopped between two
         rounds (ASHA, by closing the generator that uses this) does.
-
-        Args:
-            experiments: of the trial's seeds; they say what workers it needs.
         """
         import torch
 
-        torch.set_num_threads(experiments[0].threads)
+        torch.set_num_threads(experiment.threads)
         try:
-            yield self._executors(experiments)
+            yield self._executor(experiment)
         except Exception:
             self.close()
             raise
 
-    def _executors(self, experiments: Sequence[Experiment]) -> MakeExecutor:
+    def _executor(self, experiment: Experiment) -> MakeExecutor:
         import torch
 
         from fedray.runtime.ray_executor import RayExecutor
         from fedray.runtime.serial import SerialExecutor
 
-        if runs_itself(experiments[0]):
+        if runs_itself(experiment):
             self._end_workers()
             return lambda assembly: SerialExecutor(assembly, torch.device("cpu"))
-        pool = self._workers(experiments[0])
-        for experiment in experiments:
-            pool.prefetch(experiment)
+        pool = self._workers(experiment)
+        pool.prefetch(experiment)
         return lambda assembly: RayExecutor(assembly, pool)
 
     def close(self) -> None:
@@ -90,7 +86,7 @@ class WarmProcess:
 
 
 def pool_of(experiment: Experiment) -> WorkerPool:
-    """A trial's workers, each in its own bundle of the trial's placement group."""
+    """Return a trial's workers, each in its own bundle of the trial's placement group."""
     from ray.util import get_current_placement_group
 
     from fedray.runtime.pool import WorkerPool
@@ -102,7 +98,7 @@ def pool_of(experiment: Experiment) -> WorkerPool:
 
 
 def runs_itself(experiment: Experiment) -> bool:
-    """Whether a trial's own process runs the clients' steps.
+    """Return True if a trial's own process runs the clients' steps.
 
     Not where clients may be late: one process cannot leave them behind. Nor where the process is
     on the driver's node to write results, and what computes elsewhere.
@@ -112,7 +108,7 @@ def runs_itself(experiment: Experiment) -> bool:
 
 
 def _is_to_write_alone() -> bool:
-    """Whether this process is where it is for its node's disk (`resources.trial_bundles`)."""
+    """Return True if the process is here for its node's disk (`resources.trial_bundles`)."""
     import ray
     from ray.util import get_current_placement_group
 

@@ -13,7 +13,7 @@ from fedray.report.statistics import (
     t_interval,
     without_rounding,
 )
-from fedray.tables.claims import Side, Verdict
+from fedray.studies.claims import Side, Verdict
 
 
 @dataclass(frozen=True)

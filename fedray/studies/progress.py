@@ -1,0 +1,131 @@
+"""A bar on a terminal; in a job's log a line per finished run, and a sign of life between."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+import rich.progress
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+
+from fedray.studies.study import Study, StudyRun
+from fedray.units import time_of
+
+QUIET_SECONDS = 15
+"""In a job's log, a round is shown if nothing was for so long."""
+
+
+class Progress:
+    """Shows how far a study is, and how long it still takes at the mean pace of its runs.
+
+    Args:
+        study: says how many runs there are, and which are over already.
+        concurrent: how many runs go at a time.
+        clock: gives the time in seconds.
+    """
+
+    def __init__(
+        self, study: Study, concurrent: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._study = study
+        self._concurrent = concurrent
+        self._clock = clock
+        self._last_line = clock()
+        self._began: dict[int, float] = {}
+        self._paces: list[float] = []
+        self._bar: rich.progress.Progress | None = None
+        if sys.stdout.isatty():
+            self._bar = rich.progress.Progress(
+                TextColumn("runs {task.fields[done]}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.description}"),
+                TextColumn("{task.fields[left]}"),
+                console=Console(),
+            )
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            done = f"0/{self._study.total}"
+            self._task = self._bar.add_task("starting", total=1.0, done=done, left="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, run: StudyRun) -> None:
+        """Note that a run's actor is there, for the first time or again."""
+        self._began[run.number] = self._clock()
+
+    def round(self, run: StudyRun) -> None:
+        """Show that a run has finished a round."""
+        self._update()
+        if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
+            so_far = "" if run.objective is None else f"  {self._how(run.objective)} so far"
+            rounds = run.wanted.experiment.rounds
+            name = self._study.name_of(run.wanted)
+            self._print(f"running  {name}  round {run.last_round}/{rounds}{so_far}")
+
+    def end(self, run: StudyRun) -> None:
+        """Show that a run is over."""
+        began = self._began.pop(run.number, None)
+        if began is not None and run.status == "finished":
+            self._paces.append((self._clock() - began) / run.cost)
+        self._update()
+        line = f"{self._over()}/{self._study.total} over  {self._study.name_of(run.wanted)}  "
+        if run.status == "failed" or run.objective is None:
+            line += f"failed: {run.reason}"
+        else:
+            line += f"{self._how(run.objective)} (round {run.round})"
+            if run.status == "stopped":
+                line += f"  stopped in round {run.last_round}"
+        self._print(f"{line}  {time_of(run.seconds)}")
+
+    def left(self) -> float | None:
+        """Return the seconds left; None while no run is over."""
+        if not self._paces:
+            return None
+        runs = self._study.runs.values()
+        costs = [run.cost for run in runs]
+        unknown = self._study.total - len(costs)
+        usual = sum(costs) / len(costs)
+        work = sum(run.cost for run in runs if not run.is_over) + unknown * usual
+        pace = sum(self._paces) / len(self._paces)
+        now = self._clock()
+        done = sum(min(now - began, pace * usual) for began in self._began.values())
+        return max(pace * work - done, 0.0) / self._concurrent
+
+    def _how(self, objective: float) -> str:
+        return f"{self._study.plan.how} {objective:.4f}"
+
+    def _over(self) -> int:
+        return sum(run.is_over for run in self._study.runs.values())
+
+    def _print(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False, markup=False)
+            return
+        left = self.left()
+        print(line + (f"  left {time_of(left)}" if left else ""), flush=True)
+        self._last_line = self._clock()
+
+    def _update(self) -> None:
+        if self._bar is None:
+            return
+        left, total = self.left(), self._study.total
+        self._bar.update(
+            self._task,
+            completed=self._over() / max(total, 1),
+            description="training",
+            done=f"{self._over()}/{total}",
+            left="" if left is None else f"left {time_of(left)}",
+        )

@@ -1,0 +1,260 @@
+"""What a sweep came to: its configurations, each the mean over its seeds, and the best one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedray.config import read_plugins
+from fedray.evaluation.measures.base_to_novel import harmonic_mean
+from fedray.records import Metric
+from fedray.studies.agenda import DECIMALS
+from fedray.studies.plan import StudyPlan
+from fedray.studies.space import Config, words
+from fedray.studies.store import Measured
+from fedray.studies.study import Status, Study
+
+PARTS = ("local_accuracy", "accuracy_base", "accuracy_novel")
+OF_MEANS = ("hm_of_means", "cm_of_means")
+"""HM and CM of the means over data sets, seed by seed as in a report, then the mean over seeds."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration and what became of it.
+
+    Attributes:
+        number: from 0.
+        config: the searched keys' values.
+        status: pending, running, finished, stopped (by ASHA) or failed.
+        measured: what each seed came to, by seed; those that are over.
+        runs: the folders of all seeds.
+        reason: why it failed.
+        seconds: of all its runs in this invocation, start-up included.
+    """
+
+    number: int
+    config: Config
+    status: Status
+    measured: Mapping[int, Measured]
+    runs: Sequence[Path]
+    reason: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.status in ("finished", "stopped", "failed")
+
+    @property
+    def objective(self) -> float | None:
+        """The number that chooses, mean over seeds; None while one is missing."""
+        return self._mean([each.choice for each in self.measured.values()])
+
+    @property
+    def score(self) -> float | None:
+        """Likewise, larger is better."""
+        found = self._mean([each.score for each in self.measured.values()])
+        return None if found is None else round(found, DECIMALS)
+
+    @property
+    def std(self) -> float:
+        """The sample standard deviation of the objective over seeds; 0 for one seed."""
+        return _std([each.choice for each in self.measured.values()])
+
+    @property
+    def best_rounds(self) -> list[int]:
+        """For each seed, the round of its objective."""
+        return [each.round for each in self.measured.values()]
+
+    @property
+    def when(self) -> str:
+        """The objective's round, or the seeds' first and last one: "9-10"."""
+        rounds = self.best_rounds
+        return "-".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else ""
+
+    @property
+    def bytes(self) -> float:
+        """Sent and received by one run, mean over seeds."""
+        return self._mean([float(each.bytes) for each in self.measured.values()]) or 0.0
+
+    def values(self, metric: str) -> dict[int, float]:
+        """Return a metric by seed, in the round of the objective; of the seeds that have it."""
+        found = {seed: each.values.get(metric) for seed, each in self.measured.items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, metric: str) -> float | None:
+        """Return the mean over seeds of a metric; None while one is missing."""
+        return self._mean(list(self.values(metric).values()))
+
+    def spread(self, metric: str) -> float:
+        """Return the sample standard deviation over seeds of a metric; 0 for one seed."""
+        return _std(list(self.values(metric).values()))
+
+    def _mean(self, values: Sequence[float]) -> float | None:
+        return statistics.fmean(values) if values and len(values) == len(self.runs) else None
+
+
+def _std(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class MeanRow:
+    """One configuration, over the values of `mean_over`.
+
+    Attributes:
+        config: the other keys' values.
+        trials: the trials it is the mean of.
+        score: what it is ranked by, larger is better; None if a value was not tried.
+        values: by metric, the objective's first; without those that a trial lacks.
+        missing: the values of `mean_over` that were not tried, or that no trial came through with.
+    """
+
+    config: Config
+    trials: Sequence[Trial]
+    score: float | None
+    values: Mapping[str, float]
+    missing: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """A whole sweep.
+
+    Attributes:
+        plan: what was asked.
+        trials: its configurations, in the order in which they were tried.
+        metric: what its first metric means.
+    """
+
+    plan: StudyPlan
+    trials: Sequence[Trial] = field(default_factory=list)
+    metric: Metric = field(default_factory=lambda: Metric("local_accuracy"))
+
+    @property
+    def through(self) -> list[Trial]:
+        """The trials that are over and have a result."""
+        return [t for t in self.trials if t.is_over and t.objective is not None]
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial, the first of equals; of the best mean on the first data set.
+
+        None if nothing is chosen.
+        """
+        plan = self.plan
+        if plan.mean_over is not None:
+            row = self.best_row
+            return None if row is None else row.trials[0]
+        ranked = [] if plan.select == "nothing" else self.through
+        return max(ranked, key=lambda trial: trial.score or 0.0, default=None)
+
+    @property
+    def rows(self) -> list[MeanRow]:
+        """The means of every configuration over `mean_over`, in the order of the grid."""
+        axis = next((axis for axis in self.plan.axes if axis.key == self.plan.mean_over), None)
+        over = () if axis is None else axis.keys
+        members: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            rest = json.dumps(_without(trial.config, over), sort_keys=True)  # `words` may cut
+            members.setdefault(rest, []).append(trial)
+        rows = []
+        for trials in members.values():
+            done = [trial for trial in self.through if trial in trials]
+            there = [{key: trial.config[key] for key in over} for trial in done]
+            wanted = [] if axis is None else axis.configs
+            missing = [words(config) for config in wanted if config not in there]
+            scores = [trial.score or 0.0 for trial in done]
+            score = statistics.fmean(scores) if scores and not missing else None
+            config = _without(trials[0].config, over)
+            rows.append(MeanRow(config, done, score, self._means(done), missing))
+        return rows
+
+    @property
+    def best_row(self) -> MeanRow | None:
+        """The configuration of the best mean; those that lack a data set do not count."""
+        ranked = [] if self.plan.select == "nothing" else self.rows
+        whole = [row for row in ranked if row.score is not None]
+        return max(whole, key=lambda row: row.score or 0.0, default=None)
+
+    def _means(self, trials: Sequence[Trial]) -> dict[str, float]:
+        """Return the mean over trials of each metric, in the round of the objective."""
+        chooser = self.plan.chosen_by(next(iter(self.plan.rows)))
+        found = {chooser: [trial.objective for trial in trials]}
+        found |= {metric: [trial.mean(metric) for trial in trials] for metric in self.plan.metrics}
+        values = {
+            name: statistics.fmean(each)
+            for name, several in found.items()
+            if several and len(each := [one for one in several if one is not None]) == len(several)
+        }
+        if all(name in values for name in PARTS):
+            seeds = [_hm_and_cm(trials, seed) for seed in trials[0].measured]
+            values |= dict(
+                zip(OF_MEANS, map(statistics.fmean, zip(*seeds, strict=True)), strict=True)
+            )
+        return values
+
+
+def _hm_and_cm(trials: Sequence[Trial], seed: int) -> tuple[float, float]:
+    """Return HM and CM of the means over the trials of one seed."""
+    parts = [statistics.fmean(trial.values(name)[seed] for trial in trials) for name in PARTS]
+    local, base, novel = parts
+    hm = harmonic_mean(base, novel)
+    return hm, (local + hm) / 2
+
+
+def _without(config: Config, over: Sequence[str]) -> Config:
+    return {key: value for key, value in config.items() if key not in over}
+
+
+def sweep_outcome(study: Study) -> SweepOutcome:
+    """Return what the runs of a sweep come to that are over."""
+    cell, plan = study.cells[0], study.plan
+    study.states()
+    running = {run.wanted.key for run in study.runs.values() if run.status == "running"}
+    trials, metrics = [], dict[str, Metric]()
+    for number, config in enumerate(cell.first):
+        wanted = [cell.wanted(config, "tuning", seed) for seed in plan.report.seeds]
+        keys = {each.key for each in wanted}
+        ends = {each.seed: study.outcome_of(each) for each in wanted}
+        measured = {seed: end for seed, end in ends.items() if isinstance(end, Measured)}
+        reasons = [end for end in ends.values() if isinstance(end, str)]
+        status: Status = "running" if keys & running else "pending"
+        if reasons:
+            status = "failed"
+        elif len(measured) == len(wanted):
+            status = "stopped" if keys & set(study.stopped) else "finished"
+        seconds = sum(study.seconds.get(key, 0.0) for key in keys)
+        folders = [study.folder(each.key) for each in wanted]
+        reason = reasons[0] if reasons else None
+        trials.append(Trial(number, config, status, measured, folders, reason, seconds))
+        metrics |= {each.name: each for end in measured.values() for each in end.metrics}
+    return SweepOutcome(plan, trials, metrics.get(plan.metrics[0], Metric(plan.metrics[0])))
+
+
+def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
+    """Return the command that runs one configuration alone, with the first seed."""
+    base = plan.bases[plan.experiment]
+    usual = {"workers": 1, "report.select": base.get("report", {}).get("select", "validation")}
+    laid = {k: v for k, v in plan.defaults(base) if usual.get(k) != v}
+    pairs = {**laid, **plan.set, **plan.given, **config}
+    if plan.report.seeds[0] != base.get("seed", 0):
+        pairs["seed"] = plan.report.seeds[0]
+    keys = [shlex.quote(f"{key}={flow(value)}") for key, value in pairs.items()]
+    for plugin in read_plugins(plan.plugins):
+        keys += ["--plugin", shlex.quote(plugin.given)]
+    return " ".join(["python -m fedray.run", shlex.quote(plan.experiment), *keys])
+
+
+def flow(value: Any) -> str:
+    """Write a value as the command line has it, on one line of YAML."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")

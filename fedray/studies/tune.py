@@ -1,0 +1,399 @@
+"""The runs of a study inside Ray Tune: each a trial, begun when its cell asks for it.
+
+The trial's own actor is the federation's server, and its only worker if that has no GPU. Other
+workers sit in the bundles of the trial's placement group; nothing here creates another group.
+Trials do not talk to MLflow: the driver says when a run has changed, and the tracker reads its
+folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from ray import cloudpickle, tune
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import Searcher
+
+from fedray.config import Experiment
+from fedray.errors import CodeError, Failure, FedrayError, RunFailed
+from fedray.records import Round, RunFolder, best_round, find_metric
+from fedray.runtime.cluster import drivers_node
+from fedray.runtime.pool import cause_of
+from fedray.runtime.resources import trial_bundles
+from fedray.studies.plan import StudyPlan, declared
+from fedray.studies.progress import Progress
+from fedray.studies.store import sign_of
+from fedray.studies.study import DIED, DIVERGED, Status, Study, StudyRun
+from fedray.studies.tracking import StudyTracker
+
+FOLDER = "tune"
+STOPPED_SECONDS = 60
+"""How long the next trial waits until one that was stopped has left the process."""
+
+
+# --- in the trial's actor -------------------------------------------------------------------------
+
+
+def run_trial(config: Mapping[str, Any], at: str) -> None:
+    """Run one experiment in its folder, the trainable of a study.
+
+    Ray Tune is told of each new round. An error that would come again is reported as "failed" and
+    ends the trial; if processes died, the error is raised and Ray Tune starts the trial again,
+    which goes on after its checkpoint.
+
+    Args:
+        config: under "trial", what `_config_of` gives; why it was `given_up`, if so.
+        at: whether the best round counts, or the final one.
+    """
+    trial = config["trial"]
+    if "given_up" in trial:
+        tune.report({"objective": math.nan, "failed": trial["given_up"]})
+        return
+    os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
+    folder = Path(trial["folder"])
+    try:
+        with closing(_exits_failed(reports(trial, at))) as all_reports:
+            for report in all_reports:
+                tune.report(report)  # raises SystemExit if ASHA stops the trial
+    except RunFailed:
+        raise
+    except Exception as error:
+        RunFolder(folder).keep_error(Failure.of(error).traceback)
+        tune.report({"objective": math.nan, "failed": reason_of(error)})
+
+
+def _exits_failed(
+    all_reports: Generator[dict[str, Any], None, None],
+) -> Generator[dict[str, Any], None, None]:
+    """Yield what is reported; code that calls `sys.exit` on the way has failed, not stopped.
+
+    Raises:
+        CodeError: in place of its SystemExit.
+    """
+    try:
+        with closing(all_reports):
+            yield from all_reports
+    except SystemExit as error:
+        raise CodeError(Failure.of(error)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Say why a run failed, in one sentence that begins with whether it diverged."""
+    failure = Failure.of(error)
+    reason = str(error) if isinstance(error, FedrayError) else failure.cause
+    return f"{DIVERGED}: {reason}" if failure.diverged else reason
+
+
+def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None, None]:
+    """Run an experiment in its folder; yield a report of each new round, and of the last one."""
+    from fedray.runtime.session import Session
+    from fedray.studies.warm import warm
+
+    began, folder = time.time(), RunFolder(Path(trial["folder"]))
+    experiment = Experiment.model_validate(json.loads(trial["experiment"]))
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.path / ".trial.lock"):  # another study may have begun the same run
+        done = list(folder.rounds()) if folder.has_result else []
+        if folder.is_finished:
+            yield _report(trial, experiment, done, at)
+            return
+        with warm.executor(experiment) as executor:
+            session = Session(experiment, folder.path, executor, began, "none")
+            with closing(session.rounds()) as rounds:
+                for new in rounds:
+                    done = [*(each for each in done if each.round < new.round), new]
+                    yield _report(trial, experiment, done, at)
+
+
+def _report(
+    trial: Mapping[str, Any], experiment: Experiment, done: Sequence[Round], at: str
+) -> dict[str, Any]:
+    """Return what Ray Tune is told after some rounds."""
+    chooser, sign = trial["chooser"], trial["sign"]
+    curve = {r.round: r.metrics[chooser] for r in done if r.round > 0 and chooser in r.metrics}
+    best = (
+        best_round(curve, "max" if sign > 0 else "min")
+        if at == "best"
+        else max(curve, default=None)
+    )
+    objective = math.nan if best is None else curve[best]
+    return {
+        "round": done[-1].round,
+        "rounds": experiment.rounds,
+        "objective": objective,
+        "score": sign * objective,
+        "best_round": best,
+    }
+
+
+# --- in the driver --------------------------------------------------------------------------------
+
+
+class Runs(Searcher):  # type: ignore[misc]
+    """Gives Ray Tune the runs that are ready, and waits while none is."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(metric="score", mode="max")
+        self._study = study
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next run; None while there is none, and at the end that it is the end."""
+        run = self._study.next()
+        if run is not None:
+            run.status = "running"
+            return {"trial": config_of(run, self._study.plan)}
+        return Searcher.FINISHED if self._study.is_complete else None
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Do nothing: the watcher enters it in the study."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: the runs' folders are what a study is resumed from."""
+        Path(checkpoint_path).touch()
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing."""
+
+
+def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
+    """Return what the trainable gets as its config."""
+    chooser = plan.chosen_by(run.wanted.place.row)
+    meant = find_metric(chooser, declared())
+    return {
+        "number": run.number,
+        "folder": str(run.folder),
+        "experiment": run.wanted.experiment.model_dump_json(by_alias=True),
+        "chooser": chooser,
+        "sign": 1 if meant is None else sign_of(meant),
+    }
+
+
+class Watcher(tune.Callback):  # type: ignore[misc]
+    """Ray Tune's callback: enters how runs end, brings MLflow up to date, shows progress.
+
+    Args:
+        study: where the end of every run is entered.
+        tracker: the study in MLflow; None does not track.
+        show: shows progress.
+        write_page: called whenever a cell is over, so that a night's table can be read in between.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        tracker: StudyTracker | None,
+        show: Progress,
+        write_page: Callable[[], object],
+    ) -> None:
+        self._study = study
+        self._tracker = tracker
+        self._show = show
+        self._write_page = write_page
+        self._cells_over = study.cells_over
+        self._started: dict[int, float] = {}
+        self._again = False
+        self._losses: dict[int, tuple[int | None, int]] = {}
+
+    def take_again(self) -> bool:
+        """Return True if runs were given up that may be begun again; asked once for each."""
+        again, self._again = self._again, False
+        return again
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Ray Tune pickles its callbacks for a restore that is not used here."""
+        return {}
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Enter that a run's actor is there, for the first time or again."""
+        run = self._run(trial)
+        self._account(run)
+        run.status, run.ray_id = "running", trial.trial_id
+        self._show.begin(run)
+        self._track(run)
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Enter that a run has finished a round, or why it failed."""
+        run = self._run(trial)
+        if "failed" in result:
+            run.reason = str(result["failed"])
+            return
+        run.objective = None if math.isnan(result["objective"]) else result["objective"]
+        run.round, run.last_round = result["best_round"], result["round"]
+        self._show.round(run)
+        self._track(run)
+
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Let a run start again whose processes died or whose node is gone, unless too often.
+
+        Ray Tune counts no failures (`fit`): it would count those before the last round.
+        """
+        why = self._too_often(trial, self._run(trial))
+        if why is not None:
+            trial.config["trial"]["given_up"] = why
+
+    def _too_often(self, trial: Any, run: StudyRun) -> str | None:
+        """Count a loss; return why the run is given up, or None.
+
+        It is given up after `faults.max_failures` losses in a row without a new round.
+        """
+        round_, losses = self._losses.get(run.number, (None, 0))
+        losses = losses + 1 if round_ == run.last_round else 1
+        self._losses[run.number] = run.last_round, losses
+        most = run.wanted.experiment.faults.max_failures
+        if losses <= most:
+            return None
+        error = cause_of(_error_of(trial))
+        return f"{DIED} {losses} time(s) (faults.max_failures={most}): {error}"
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Enter that a run is over: at its end, stopped by ASHA, or by an error."""
+        run = self._run(trial)
+        if RunFolder(run.folder).is_finished or run.reason is not None:
+            self._settle(run, "finished")
+        elif self._study.plan.tuning.asha is not None:
+            self._settle(run, "stopped")
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Enter that Ray Tune gave a run up: its processes died while it made them ready."""
+        run = self._run(trial)
+        run.reason = self._too_often(trial, run)
+        if run.reason is None:
+            run.status, self._again = "pending", True
+        else:
+            self._settle(run, "failed")
+
+    def _run(self, trial: Any) -> StudyRun:
+        return self._study.runs[trial.config["trial"]["number"]]
+
+    def _account(self, run: StudyRun) -> None:
+        """Add the time since the last start, and start anew."""
+        now = time.monotonic()
+        run.seconds += now - self._started.get(run.number, now)
+        self._started[run.number] = now
+
+    def _settle(self, run: StudyRun, status: Status) -> None:
+        self._account(run)
+        run.status = status
+        self._study.settle(run)
+        self._study.write()
+        self._track(run)
+        self._show.end(run)
+        if self._study.cells_over > self._cells_over:
+            self._cells_over = self._study.cells_over
+            self._write_page()
+
+    def _track(self, run: StudyRun) -> None:
+        if self._tracker is not None:
+            self._tracker.update(run)
+
+
+def _error_of(trial: Any) -> Exception:
+    """Return what last ended a trial's actor."""
+    with suppress(OSError, TypeError, ImportError, AttributeError):
+        with open(trial.pickled_error_file, "rb") as file:
+            error = cloudpickle.load(file)
+        cause = getattr(error, "cause", None) or error  # of a task's error, what it raised
+        if isinstance(cause, Exception):
+            return cause
+    return RunFailed("its processes died; see Ray's logs")
+
+
+def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
+    """Let Ray Tune run what is left, each run in a placement group of its own, in warm processes.
+
+    Args:
+        study: what is run.
+        watcher: sees runs begin, report and end.
+        concurrent: runs at a time, at the most.
+    """
+    plan, node = study.plan, drivers_node()
+    _count_nothing()
+    _take_killed_for_dead()
+    for name in ("ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the study
+    shutil.rmtree(study.home / FOLDER, ignore_errors=True)
+    placed = tune.with_resources(
+        functools.partial(run_trial, at=plan.at),
+        lambda given: tune.PlacementGroupFactory(
+            trial_bundles(study.runs[given["trial"]["number"]].wanted.experiment, node)
+        ),
+    )
+    tune.Tuner(
+        placed,
+        tune_config=tune.TuneConfig(
+            search_alg=Runs(study),
+            scheduler=_scheduler(study),
+            num_samples=-1,
+            max_concurrent_trials=concurrent,
+            metric="score",
+            mode="max",
+            trial_dirname_creator=lambda trial: f"run_{trial.config['trial']['number']:05d}",
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=FOLDER,
+            storage_path=str(study.home),
+            verbose=0,
+            callbacks=[watcher],
+            failure_config=tune.FailureConfig(max_failures=-1),  # the watcher counts them
+        ),
+    ).fit()
+    shutil.rmtree(study.home / FOLDER, ignore_errors=True)
+
+
+def _scheduler(study: Study) -> ASHAScheduler | None:
+    asha = study.plan.tuning.asha
+    if asha is None:
+        return None
+    rounds = max(run.experiment.rounds for _, at in study.states() for run in at.wanted)
+    return ASHAScheduler(
+        time_attr="round",
+        max_t=rounds,
+        grace_period=min(asha.grace_rounds, rounds),
+        reduction_factor=asha.reduction_factor,
+    )
+
+
+def _count_nothing() -> None:
+    """Keep Ray from importing MLflow, before any trial starts, to count who uses its callback."""
+    from ray.air._internal import usage
+
+    usage.tag_callbacks = lambda callbacks: False
+
+
+def _take_killed_for_dead() -> None:
+    """Make Ray Tune handle a trial's process that was killed for memory as one that died.
+
+    Ray reports it by an OutOfMemoryError, which is no RayActorError, so that Ray Tune ends all
+    trials with an error.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+    failed = RayActorManager._actor_task_failed
+    if hasattr(failed, "__wrapped__"):
+        return
+
+    @functools.wraps(failed)
+    def with_memory(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, OutOfMemoryError):
+            died = ActorDiedError()
+            died.error_msg, exception = str(exception), died
+        failed(manager, tracked_actor_task, exception)
+
+    RayActorManager._actor_task_failed = with_memory
