@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common import Child, environment, serve
+from fedray.records import find_runs
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Efficiency:
 
     Attributes:
         sweep: its name.
-        trials: number of trials.
+        trials: number of runs.
         cores: cores that the sweep could use.
         alone: training time of all trials, each alone.
         wall: from the start of the sweep's command to its end.
@@ -95,10 +96,11 @@ def train(sweep: Path, count: int) -> float:
     from fedray.records import RunFolder
     from fedray.runtime.serial import SerialExecutor
     from fedray.runtime.session import Session
-    from fedray.sweep.ledger import Ledger
+    from fedray.studies.study import Study
+    from fedray.studies.trials import sweep_outcome
 
-    ledger, device = Ledger.read(sweep), torch.device("cpu")
-    trials = ledger.ordered
+    study, device = Study.read(sweep), torch.device("cpu")
+    trials = sweep_outcome(study).trials
     chosen = trials[:: max(1, len(trials) // count)][:count] if count else trials
 
     def seconds(experiment: Experiment, out: Path) -> float:
@@ -106,8 +108,8 @@ def train(sweep: Path, count: int) -> float:
             pass
         return RunFolder(out).read().costs.wall_seconds
 
-    plan = ledger.plan
-    runs = [plan.experiment_of(trial.config, seed) for trial in chosen for seed in plan.seeds]
+    cell, seeds = study.cells[0], study.plan.report.seeds
+    runs = [cell.wanted(t.config, "tuning", seed).experiment for t in chosen for seed in seeds]
     with tempfile.TemporaryDirectory() as folder:
         first = runs[0].model_copy(update={"rounds": 1})
         seconds(first, Path(folder, "first"))  # fills imports, encoders and caches
@@ -122,18 +124,18 @@ def measure(arguments: Sequence[str], alone: int) -> Efficiency:
     with tempfile.TemporaryDirectory(prefix="fedray-sweep-") as folder:
         out = Path(folder, "sweep")
         wall = run_sweep(arguments, out)
-        record = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+        runs = find_runs([out])
         words = ["-m", "benchmarks.sweep", "--train", str(out)]
         child = Child("trials alone", words, Path(folder, "alone.log"))
         training = child.ask(str(alone))
         child.close()
         return Efficiency(
-            sweep=record["sweep"],
-            trials=len(record["trials"]),
+            sweep=arguments[0],
+            trials=len(runs),
             cores=len(os.sched_getaffinity(0)),
             alone=training,
             wall=wall,
-            startups=[trial["startup_seconds"] for trial in record["trials"]],
+            startups=[run.costs.startup_seconds for _, run in runs],
         )
 
 

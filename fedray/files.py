@@ -252,9 +252,9 @@ def tables_home() -> Path:
     return results_home() / "tables"
 
 
-def runs_home() -> Path:
+def store_home() -> Path:
     """Return the folder of studies' runs, each in a folder named by its content."""
-    return results_home() / "runs"
+    return results_home() / "store"
 
 
 def cache_folder() -> Path:

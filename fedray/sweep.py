@@ -1,6 +1,11 @@
 """`python -m fedray.sweep NAME [key=value ...]`."""
 
-from fedray.studies.command import run_sweep
+from functools import partial
+
+from fedray.studies import command
+
+parser = partial(command.parser, "sweep")
+main = partial(command.main, "sweep")
 
 if __name__ == "__main__":
-    raise SystemExit(run_sweep())
+    raise SystemExit(main())

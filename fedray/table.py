@@ -1,6 +1,11 @@
-"""`python -m fedray.table NAME [key=value ...]`: a table of a paper, or one of your own."""
+"""`python -m fedray.table NAME [key=value ...]`."""
 
-from fedray.studies.command import run_table
+from functools import partial
+
+from fedray.studies import command
+
+parser = partial(command.parser, "table")
+main = partial(command.main, "table")
 
 if __name__ == "__main__":
-    raise SystemExit(run_table())
+    raise SystemExit(main())

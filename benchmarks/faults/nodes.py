@@ -92,7 +92,7 @@ class Stage:
         os.environ.pop("FEDRAY_RESULTS", None)
         if self._shared:
             os.environ["FEDRAY_RESULTS"] = str(self._folder)
-        experiments = harness.prepare(self._folder, "fedray.sweep.command", "fedray.runtime.server")
+        experiments = harness.prepare(self._folder, "fedray.studies.flow", "fedray.runtime.server")
         self._experiment = experiments["scaffold"]
         self._ray.__enter__()
         return self
@@ -139,8 +139,8 @@ class Stage:
 def _sweep_outcome(end: harness.End, home: Path, undisturbed: Sequence[Path]) -> str:
     wrong = end.fault or (end.errors if end.code else "")
     for number, alone in enumerate(undisturbed):
-        trials = [*home.glob(f"trial_{number:05d}_*/seed_0")]
-        wrong = wrong or (harness.difference(trials[0], alone) if trials else f"no trial {number}")
+        runs = [path for path, run in find_runs([home]) if run.info.config["lr"] == RATES[number]]
+        wrong = wrong or (harness.difference(runs[0], alone) if runs else f"no trial {number}")
     return f"WRONG: {home}: {wrong}" if wrong else "identical"
 
 

@@ -5,7 +5,7 @@ The sweep is resumed at once, while the trials that the driver left on Ray are s
 
 from __future__ import annotations
 
-import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -21,16 +21,13 @@ from fedray.records import find_runs
 FAULT = "sweep's driver killed, then --resume"
 LIMIT_SECONDS = 1800.0
 PER_RUN = 4
-OUTCOMES = ("config", "status", "objective", "std", "best_rounds", "final", "last_round", "bytes")
-"""Entries of a trial in sweep.json that must not change."""
-
 CONCLUDED = ("trials.csv", "best.yaml", "sweep.png", "sweep.yaml")
-"""Files that a finished sweep leaves beside sweep.json."""
+"""Files that a finished sweep leaves beside plan.json."""
 
 
 def run(count: int, seed: int, folder: Path) -> Tally:
     """Kill the driver of small sweeps `count` times."""
-    experiments = prepare(folder, "fedray.sweep.command", "fedray.runtime.server")
+    experiments = prepare(folder, "fedray.studies.flow", "fedray.runtime.server")
     settings = {"workers": 1, "cpus": 0.5, "rounds": 8}
     sweep = write_sweep(folder, experiments["scaffold"], settings)
     moments, tally, number = random.Random(seed), Tally(), 0
@@ -62,10 +59,11 @@ def sweep_command(sweep: Path, home: Path, *words: str) -> Callable[[], int]:
     """Return a function that runs or resumes a sweep in the folder `home`."""
 
     def work() -> int:
-        from fedray.sweep import command
+        from fedray.sweep import main
 
-        resumes = ["--resume"] if (home / "sweep.json").exists() else []
-        return command.main([str(sweep), *words, *resumes, "--out", str(home), "--no-track"])
+        os.environ["FEDRAY_RESULTS"] = str(results_of(home))  # else it finds the other's runs
+        resumes = ["--resume"] if (home / "plan.json").exists() else []
+        return main([str(sweep), *words, *resumes, "--out", str(home), "--no-track"])
 
     return work
 
@@ -97,25 +95,31 @@ def _one_sweep(sweep: Path, home: Path, most: int, seconds: float, moments: rand
     tally = Tally()
     tally.add([FAULT] * kills, "identical", wrong and f"{home}: {wrong}")
     shutil.rmtree(home, ignore_errors=True)
+    shutil.rmtree(results_of(home), ignore_errors=True)
     return tally
+
+
+def results_of(home: Path) -> Path:
+    """Return the folder of a sweep's results, with runs of its own."""
+    return home.with_name(f"{home.name}-results")
+
+
+def runs_of(home: Path) -> list[Path]:
+    """Return the runs of a sweep, in the order of its configurations."""
+    return [path for path, _ in find_runs([home])]
 
 
 def _sweep_difference(home: Path, undisturbed: Path) -> str:
     """Return what distinguishes a sweep from the undisturbed one; "" for nothing."""
-    if _trials(home) != _trials(undisturbed):
-        return f"sweep.json: {_trials(home)}, undisturbed {_trials(undisturbed)}"
     missing = [name for name in CONCLUDED if not (home / name).is_file()]
     if missing:
         return f"not concluded: {missing}"
-    for path, _ in find_runs([undisturbed]):
-        name = path.relative_to(undisturbed.resolve())
-        if text := difference(home / name, path):
-            return f"{name}: {text}"
+    if (home / "best.yaml").read_text() != (undisturbed / "best.yaml").read_text():
+        return "another best.yaml"
+    mine, theirs = runs_of(home), runs_of(undisturbed)
+    if [path.name for path in mine] != [path.name for path in theirs]:
+        return f"runs {mine}, undisturbed {theirs}"
+    for path, other in zip(mine, theirs, strict=True):
+        if text := difference(path, other):
+            return f"{path}: {text}"
     return ""
-
-
-def _trials(home: Path) -> list[dict[str, Any]]:
-    """Return the outcomes of all trials in sweep.json."""
-    trials = json.loads((home / "sweep.json").read_text())["trials"]
-    entries = trials.values() if isinstance(trials, dict) else trials
-    return [{key: entry.get(key) for key in OUTCOMES} for entry in entries]

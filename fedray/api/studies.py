@@ -5,87 +5,80 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from fedray.api.experiment import plain
 from fedray.api.result import Result, frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import (
-    check_name,
-    reserve,
-    results_home,
-    stamp,
-    tables_home,
-    unused_removed,
-    write_atomic,
-)
-from fedray.sweep import command as sweeping
-from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.seeds import seed_folders
-from fedray.tables import command as comparing
-from fedray.tables.published import DATA, check_table
+from fedray.files import check_name, reserve, stamp, unused_removed, write_atomic
+from fedray.studies.file import Kind
+from fedray.studies.flow import Request, carry_out, home_of
+from fedray.studies.store import DATA, check_table
+from fedray.studies.study import Study
+from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome
 
 if TYPE_CHECKING:
     import pandas
 
+Paths = str | Path | Sequence[str | Path]
+
+
+def _paths(given: Paths) -> list[str]:
+    return [str(each) for each in ([given] if isinstance(given, str | Path) else given)]
+
 
 class _Study:
-    """A sweep or a table: a file or a mapping, and the words of its command line."""
+    """A sweep or a table: a file or a mapping, and what is asked of it."""
 
     def __init__(
         self,
+        kind: Kind,
         given: str | Path | Mapping[str, Any],
-        kind: Literal["sweep", "table"],
         pairs: Mapping[str, Any],
-        plugins: str | Path | Sequence[str | Path],
-        flags: Sequence[str],
+        scale: str | None,
+        plugins: Paths,
+        samples: int | None = None,
+        published: Paths = (),
     ) -> None:
         self._tree: Tree | None = None
         if isinstance(given, Mapping):
             self._tree = plain(given)
             given = check_name(str(self._tree.pop("name", kind)))
         self.name = str(given)
-        self._words = [f"{key}={_flow(plain(value))}" for key, value in pairs.items()]
-        self._words += flags
-        for plugin in [plugins] if isinstance(plugins, str | Path) else plugins:
-            self._words += ["--plugin", str(plugin)]
+        self._request = Request(
+            kind=kind,
+            name=self.name,
+            pairs=[(key, plain(value)) for key, value in pairs.items()],
+            scale=scale,
+            samples=samples,
+            plugins=_paths(plugins),
+            published=[Path(each) for each in _paths(published)],
+        )
 
-    def _carry_out(
-        self,
-        command: ModuleType,
-        below: Path,
-        out: str | Path | None,
-        track: bool,
-        resume: bool,
-    ) -> tuple[Path, bool]:
-        """Run the command; returns the folder of the invocation, and whether anything came through.
+    def _carry_out(self, out: str | Path | None, track: bool, resume: bool) -> tuple[Path, bool]:
+        """Run it; return the folder of the invocation, and whether anything came through.
 
         Raises:
-            UserError: when something is missing or wrong.
+            UserError: if something is missing or wrong.
             KeyboardInterrupt: after Ctrl-C, which Ray Tune answers by ending what runs.
         """
-        home = _home(below / Path(self.name).stem, out, resume)
+        request = self._request
+        home = _home(home_of(request.kind, Path(self.name).stem), out, resume)
+        name, pairs = self.name, request.pairs
         with unused_removed(home if out is None else None):
-            code = self._code(command, home, track, resume)
-            if code == INTERRUPTED:
-                raise KeyboardInterrupt
-            return home, code != RUN_ERROR
-
-    def _code(self, command: ModuleType, home: Path, track: bool, resume: bool) -> int:
-        """The command's exit code."""
-        name = self.name
-        if self._tree is not None:
-            name = str(home / f"{self.name}.yaml")
-            home.mkdir(parents=True, exist_ok=True)
-            write_atomic(Path(name), dump_yaml(self._tree))
-        words = [name, *([] if resume else self._words), *_flags(home, track, resume)]
-        code: int = command.carry_out(command.parser().parse_intermixed_args(words))
-        return code
+            if self._tree is not None:
+                name = str(home / f"{self.name}.yaml")
+                home.mkdir(parents=True, exist_ok=True)
+                write_atomic(Path(name), dump_yaml(self._tree))
+            if resume:
+                pairs = ()
+            asked = {"name": name, "pairs": pairs, "out": home, "resume": resume, "track": track}
+            _, code = carry_out(Request(**{**vars(request), **asked}))
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        return home, code != RUN_ERROR
 
 
 class Sweep(_Study):
@@ -94,8 +87,8 @@ class Sweep(_Study):
     Args:
         sweep: a sweep in tune/, a YAML file, or a mapping of what such a file holds, which may say
             with `name` what it is called.
-        settings: keys of every trial's experiment, dotted.
-        scale: laptop or paper.
+        settings: keys of every run's experiment, dotted.
+        scale: None: the first that the file has.
         num_samples: so many configurations; of a grid, so many evenly spread ones.
         plugins: files, folders or modules of your own.
         **keys: further keys without a dot, `rounds=5`.
@@ -106,14 +99,13 @@ class Sweep(_Study):
         sweep: str | Path | Mapping[str, Any],
         settings: Mapping[str, Any] | None = None,
         *,
-        scale: str = "laptop",
+        scale: str | None = None,
         num_samples: int | None = None,
-        plugins: str | Path | Sequence[str | Path] = (),
+        plugins: Paths = (),
         **keys: Any,
     ) -> None:
-        flags = ["--scale", scale]
-        flags += [] if num_samples is None else ["--num-samples", str(num_samples)]
-        super().__init__(sweep, "sweep", {**(settings or {}), **keys}, plugins, flags)
+        pairs = {**(settings or {}), **keys}
+        super().__init__("sweep", sweep, pairs, scale, plugins, num_samples)
 
     def run(
         self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
@@ -126,10 +118,10 @@ class Sweep(_Study):
             resume: go on with the sweep in `out`.
 
         Raises:
-            UserError: when something is missing or wrong.
-            RunFailed: when no trial came through.
+            UserError: if something is missing or wrong.
+            RunFailed: if no configuration came through.
         """
-        home, came_through = self._carry_out(sweeping, results_home(), out, track, resume)
+        home, came_through = self._carry_out(out, track, resume)
         if not came_through:
             raise RunFailed(f"no trial of {self.name} came through; {home}/trials.csv says why")
         return SweepResult(home)
@@ -149,38 +141,39 @@ class SweepResult:
         self.folder = Path(folder)
 
     @cached_property
-    def _ledger(self) -> Ledger:
-        return Ledger.read(self.folder)
+    def _outcome(self) -> SweepOutcome:
+        return sweep_outcome(Study.read(self.folder))
 
     @property
     def trials(self) -> Sequence[Trial]:
         """Every configuration and what became of it."""
-        return self._ledger.ordered
+        return self._outcome.trials
 
     @property
     def best(self) -> Trial | None:
-        """The best configuration; None where nothing chooses."""
-        return sweeping.best_trial(self._ledger)
+        """The best configuration; None if nothing chooses."""
+        return self._outcome.best
 
     def runs(self, trial: Trial) -> list[Result]:
-        """The runs of a trial, one per seed."""
-        seeds = seed_folders(self.folder / trial.name, self._ledger.plan.seeds)
-        return [Result(each.path) for each in seeds]
+        """Return the runs of a configuration, one per seed."""
+        return [Result(folder) for folder in trial.runs]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row per trial: what was swept, and what it came to.
-
-        Raises:
-            UserError: when pandas is not installed.
-        """
+        """Return a row per configuration: what was swept, and what it came to."""
+        metrics = self._outcome.plan.metrics
         rows = [
-            {"trial": t.number, **t.config, **{name: getattr(t, name) for name in _SHOWN}}
-            for t in self.trials
+            {
+                "trial": trial.number,
+                **trial.config,
+                "status": trial.status,
+                "objective": trial.objective,
+                "std": trial.std,
+                **{metric: trial.mean(metric) for metric in metrics},
+                "seconds": trial.seconds,
+            }
+            for trial in self.trials
         ]
         return frame(rows, index=["trial"])
-
-
-_SHOWN = ("status", "objective", "std", "test", "test_std", "final", "last_round", "seconds")
 
 
 class Table(_Study):
@@ -202,24 +195,20 @@ class Table(_Study):
         settings: Mapping[str, Any] | None = None,
         *,
         scale: str | None = None,
-        plugins: str | Path | Sequence[str | Path] = (),
-        published: str | Path | Sequence[str | Path] = (),
+        plugins: Paths = (),
+        published: Paths = (),
         **keys: Any,
     ) -> None:
-        flags = [] if scale is None else ["--scale", scale]
-        for folder in [published] if isinstance(published, str | Path) else published:
-            flags += ["--from", str(folder)]
-        super().__init__(table, "table", {**(settings or {}), **keys}, plugins, flags)
+        pairs = {**(settings or {}), **keys}
+        super().__init__("table", table, pairs, scale, plugins, published=published)
 
     def run(
         self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
     ) -> TableResult:
         """Run it; arguments and errors as of `Sweep.run`."""
-        home, came_through = self._carry_out(comparing, tables_home(), out, track, resume)
+        home, came_through = self._carry_out(out, track, resume)
         if not came_through:
-            raise RunFailed(
-                f"no cell of {self.name} came through; {home / comparing.PAGE} says why"
-            )
+            raise RunFailed(f"no cell of {self.name} came through; {home / 'table.md'} says why")
         return TableResult(home)
 
 
@@ -241,14 +230,14 @@ class TableResult:
         """Everything: numbers by seed, what was tried and chosen, verdicts, cost.
 
         Raises:
-            UserError: when table.json is missing, damaged or edited.
+            UserError: if table.json is missing, damaged or edited.
         """
         return check_table(self.folder / DATA)
 
     @property
     def markdown(self) -> str:
         """The page."""
-        return (self.folder / comparing.PAGE).read_text(encoding="utf-8")
+        return (self.folder / "table.md").read_text(encoding="utf-8")
 
     @property
     def latex(self) -> str:
@@ -256,11 +245,7 @@ class TableResult:
         return (self.folder / "table.tex").read_text(encoding="utf-8")
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row per cell, metric and seed, with its value in the unit that is shown.
-
-        Raises:
-            UserError: when pandas is not installed.
-        """
+        """Return a row per cell, metric and seed, with its value in the unit that is shown."""
         rows = [
             {"row": c["row"], "column": c["column"], "metric": name, "seed": int(seed), "value": v}
             for c in self.data["cells"]
@@ -271,23 +256,13 @@ class TableResult:
 
 
 def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
-    """The folder of an invocation; a new one is made.
+    """Return the folder of an invocation; make a new one.
 
     Raises:
-        UserError: when it is to be resumed, and not named, or cannot be made.
+        UserError: if it is to be resumed and not named, or cannot be made.
     """
     if out is not None:
         return Path(out).expanduser().resolve()
     if resume:
         raise UserError("resume=True goes on with what is in `out`; name its folder")
     return reserve(below / stamp())
-
-
-def _flow(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-    return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _flags(home: Path, track: bool, resume: bool) -> list[str]:
-    flags = ["--out", str(home)]
-    return flags + ([] if track else ["--no-track"]) + (["--resume"] if resume else [])

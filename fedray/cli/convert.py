@@ -48,10 +48,10 @@ from fedray.records import (
     unsealed,
     write_run_list,
 )
-from fedray.tables.agenda import Cell
-from fedray.tables.book import FILE
-from fedray.tables.plan import TablePlan, run_key
-from fedray.tables.published import DATA, FORMAT, RUNS, name_of
+from fedray.studies.agenda import Cell
+from fedray.studies.plan import StudyPlan, run_key
+from fedray.studies.store import DATA, FORMAT, RUNS, name_of
+from fedray.studies.study import FILE
 
 PROG = "fedray convert"
 _SCHEMA, _TABLE = 4, 2
@@ -263,7 +263,7 @@ def _convert_book(path: Path, keys: Mapping[str, str]) -> None:
 
 def _new_names(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
     """Return the new names and the new keys of a table's runs by the old ones."""
-    plan = validate(TablePlan, tree["plan"], "plan")
+    plan = validate(StudyPlan, tree["plan"], "plan")
     names, keys = dict[str, str](), dict[str, str]()
     written = {(each["row"], each["column"]): each for each in tree["cells"]}
     for place in plan.places:
@@ -272,7 +272,7 @@ def _new_names(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
         configs += [each["config"] for each in of.get("dropped", ())]
         configs += [of["chosen"]] if of.get("chosen") is not None else []
         for config in configs:
-            wanted = [cell.wanted(config, "tuning", seed) for seed in plan.tuning.seeds]
+            wanted = [cell.wanted(config, "tuning", seed) for seed in plan.tuning_seeds]
             wanted += [cell.wanted(config, "report", seed) for seed in plan.report.seeds]
             for each in wanted:
                 root, before = each.experiment.data.root, _old_identity(each.experiment)

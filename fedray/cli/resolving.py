@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedray.cli.words import WORDS, word_of
 from fedray.command import parsed
@@ -84,10 +84,8 @@ def check_command(command: str) -> list[Asked]:
     args = parsed(parser_of(module), given)
     if module == RUN:
         return _asked_by_run(args)
-    if module == SWEEP:
-        return _asked_by_sweep(args)
-    if module == TABLE:
-        return _asked_by_table(args)
+    if module in (SWEEP, TABLE):
+        return _asked_by_study("sweep" if module == SWEEP else "table", args)
     if module == COST:
         return _resolved(args.experiment, args.set)
     return []
@@ -128,29 +126,23 @@ def _resolved(name: str, pairs: Sequence[str], plugins: Sequence[str] = ()) -> l
     return [Asked("", resolve(name, pairs, plugins))]
 
 
-def _asked_by_table(args: argparse.Namespace) -> list[Asked]:
-    from fedray.sweep.spec import words
-    from fedray.tables.agenda import Cell
-    from fedray.tables.spec import plan_table
+def _asked_by_study(kind: Literal["sweep", "table"], args: argparse.Namespace) -> list[Asked]:
+    from fedray.studies.agenda import Cell, check_cells
+    from fedray.studies.command import request_of
+    from fedray.studies.file import plan_study
+    from fedray.studies.space import words
 
-    if args.table is None:
-        raise UserError("name a table")
-    plan = plan_table(args.table, args.set, args.scale, args.plugin)
-    seed = plan.tuning.seeds[0]
-    return [
-        Asked(f"{place} {words(config)}", plan.experiment_of(place, config, "tuning", seed))
-        for place in plan.places
-        for config in Cell(plan, place).first
-    ]
-
-
-def _asked_by_sweep(args: argparse.Namespace) -> list[Asked]:
-    from fedray.sweep.spec import check_configurations, plan_sweep, words
-
-    if args.sweep is None:
-        raise UserError("name a sweep")
-    plan = plan_sweep(
-        args.sweep, args.set, args.scale or "laptop", args.num_samples, plugins=args.plugin
+    request = request_of(kind, args)
+    if not request.name:
+        raise UserError(f"name a {kind}")
+    plan = plan_study(
+        kind, request.name, request.pairs, request.scale, request.plugins, request.samples
     )
-    configs = check_configurations(plan)
-    return [Asked(words(config), plan.experiment_of(config, plan.seeds[0])) for config in configs]
+    cells = [Cell(plan, place) for place in plan.places]
+    check_cells(cells)
+    seed = plan.tuning_seeds[0]
+    return [
+        Asked(f"{cell.place} {words(config)}", cell.wanted(config, "tuning", seed).experiment)
+        for cell in cells
+        for config in cell.first
+    ]

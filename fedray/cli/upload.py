@@ -83,26 +83,23 @@ def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> 
 
 
 def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[TrackedRun]]]:
-    """Yield each run and study in or below the folders, with its MLflow experiment."""
-    from fedray.sweep.ledger import FILE as SWEEP
-    from fedray.sweep.runs import sweep_runs
-    from fedray.tables.book import FILE as TABLE
-    from fedray.tables.runs import table_runs
+    """Yield each study in or below the folders, and each run of none, with its experiment."""
+    from fedray.studies.pages import conclusion
+    from fedray.studies.study import FILE
+    from fedray.studies.tracking import study_runs
 
-    tables = [folder for folder in folders if (folder / TABLE).is_file()]
-    others = [folder for folder in folders if folder not in tables]
-    sweeps = set()
+    homes = sorted({path.parent for folder in folders for path in folder.rglob(FILE)})
+    tracked: set[str] = set()
+    for home in homes:
+        name, runs = study_runs(home, conclusion)
+        tracked |= {run.key for run in runs}
+        yield home, name, runs
+    others = [folder for folder in folders if folder not in homes]
     for folder, run in find_runs(others):
-        home = next((above for above in folder.parents if (above / SWEEP).is_file()), None)
-        if home is not None:
-            sweeps.add(home)
-            continue
-        usual = experiment_name(run.info.name, run.info.config)
-        yield folder, read_metadata(folder).get("experiment") or usual, [tracked_run(folder)]
-    for home in sorted(sweeps):
-        yield home, *sweep_runs(home)
-    for home in tables:
-        yield home, *table_runs(home)
+        tracked_alone = tracked_run(folder)
+        if tracked_alone.key not in tracked:
+            usual = experiment_name(run.info.name, run.info.config)
+            yield folder, read_metadata(folder).get("experiment") or usual, [tracked_alone]
 
 
 def parser(prog: str = PROG) -> CommandLine:

@@ -70,13 +70,13 @@ WORDS: Mapping[str, Word] = MappingProxyType(
         "sweep": Word(
             EXPERIMENTS,
             "run one experiment in many configurations",
-            "fedray.sweep.command",
+            "fedray.sweep",
             names=("sweeps",),
         ),
         "table": Word(
             EXPERIMENTS,
             "compare methods, each tuned with the same effort",
-            "fedray.tables.command",
+            "fedray.table",
             names=("tables",),
         ),
         "ls": Word(

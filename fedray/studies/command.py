@@ -83,15 +83,6 @@ def request_of(kind: Kind, args: argparse.Namespace) -> Request:
     )
 
 
-def run_sweep(argv: Sequence[str] | None = None, prog: str = "") -> int:
-    """Run the command `fedray sweep`; return the exit code."""
-    return _run("sweep", argv, prog)
-
-
-def run_table(argv: Sequence[str] | None = None, prog: str = "") -> int:
-    """Run the command `fedray table`; return the exit code."""
-    return _run("table", argv, prog)
-
-
-def _run(kind: Kind, argv: Sequence[str] | None, prog: str) -> int:
+def main(kind: Kind, argv: Sequence[str] | None = None, prog: str = "") -> int:
+    """Run the command; return the exit code."""
     return run_command(parser(kind, prog), lambda args: carry_out(request_of(kind, args))[1], argv)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedray.studies.claims import Claim, Side
-from fedray.studies.plan import StudyPlan
 from fedray.studies.comparing import Compare, Comparison, compared, needed_of, verdict_of
+from fedray.studies.plan import StudyPlan
 
 Reading = Literal[
     "explains it away",

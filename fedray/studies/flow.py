@@ -26,8 +26,8 @@ from fedray.files import (
     remove_torn,
     reserve,
     results_home,
-    runs_home,
     stamp,
+    store_home,
     tables_home,
     unused_removed,
     write_atomic,
@@ -172,7 +172,7 @@ def begin_or_resume(request: Request) -> Study:
     return Study(
         home,
         plan,
-        runs_home(),
+        store_home(),
         command=request.command,
         asked=request.asked,
         published=published,

@@ -46,7 +46,7 @@ def runs_of(study: Study) -> list[CellRuns]:
         seen |= {run.key for run in known}
         left = [run for run in known if study.lookup(run) is None]
         unknown = cell.to_come(state)
-        usual = _work(known[0]) if known else 0
+        usual = _work(cell.usual_runs()[0])
         work = sum(map(_work, left)) + unknown * usual
         there = len(known) - len(left)
         found.append(CellRuns(cell, known, there, unknown, _beyond(cell, state), work))

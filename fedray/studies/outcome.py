@@ -13,10 +13,6 @@ from fedray.records import Metric
 from fedray.report.statistics import Interval, bootstrap_iqm, holm_of_all, t_interval
 from fedray.studies.agenda import Cell, CellState, Wanted
 from fedray.studies.claims import Claim, Side, Verdict
-from fedray.studies.controls import ControlRead, ask, read, read_columns
-from fedray.studies.plan import Place, StudyPlan
-from fedray.studies.store import Measured
-from fedray.studies.study import DIVERGED, Study
 from fedray.studies.comparing import (
     Compare,
     Comparison,
@@ -24,6 +20,10 @@ from fedray.studies.comparing import (
     needed_of,
     verdict_of,
 )
+from fedray.studies.controls import ControlRead, ask, read, read_columns
+from fedray.studies.plan import Place, StudyPlan
+from fedray.studies.store import Measured
+from fedray.studies.study import DIVERGED, Study
 
 
 @dataclass(frozen=True)

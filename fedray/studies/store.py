@@ -1,6 +1,6 @@
 """What the runs of studies came to: read from a run's folder, or from a published table.
 
-    <results>/runs/<key>/result.json ...    a run, the same for every study that needs it
+    <results>/store/<key>/result.json ...    a run, the same for every study that needs it
 
 A run is one experiment with one seed, addressed by content. Who adds seeds, rows or columns to a
 published table runs those alone: of the others its table.json holds the numbers. There a run is

@@ -27,10 +27,10 @@ from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.sweep import command, main
 from fedray.sweep.command import as_it_is_now, begin_or_resume, hold, parser
-from fedray.sweep.ledger import Ledger, unfinished
+from fedray.studies.study import Ledger, unfinished
 from fedray.sweep.seeds import merge, objective_of
 from fedray.sweep.show import best_command, by_axis, table
-from fedray.sweep.spec import (
+from fedray.studies.space import (
     SweepPlan,
     check_configurations,
     folder_name,

@@ -15,9 +15,9 @@ from fedray.config import dump_yaml
 from fedray.errors import RunFailed, UserError
 from fedray.records import Round, Traffic
 from fedray.sweep import trial as trials
-from fedray.sweep.ledger import Ledger
+from fedray.studies.study import Ledger
 from fedray.sweep.seeds import merge
-from fedray.sweep.spec import plan_sweep
+from fedray.studies.space import plan_sweep
 from fedray.sweep.watch import Watcher
 
 SWEEP = {

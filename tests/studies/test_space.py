@@ -6,19 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.sweep.spec import parse_axis
-from fedray.tables.search import Edge, Tried, best_of, configurations, continued, next_value
+from fedray.studies.agenda import Tried, rank
+from fedray.studies.space import Edge, continue_grid, draws, grid, next_value, parse_space
 
 
 def axes(**space):
-    return [parse_axis(key, tree) for key, tree in space.items()]
+    return parse_space(space)
+
+
+def continued(tried, axes, budget, is_valid, **extend):
+    """The grid continued where all seeds choose together."""
+    known = [each.config for each in tried]
+    return continue_grid(known, rank(tried, None)[:1], axes, budget, is_valid, **extend)
+
+
+def value_of(config, value):
+    return Tried(config, {100: value})
 
 
 LR = axes(lr={"grid": [0.01, 0.03, 0.1]})
 
 
 def tried(*pairs):
-    return [Tried({"lr": lr}, value) for lr, value in pairs]
+    return [value_of({"lr": lr}, value) for lr, value in pairs]
 
 
 def always(config):
@@ -27,23 +37,23 @@ def always(config):
 
 def test_a_grid_is_tried_whole_and_no_axes_are_one_configuration():
     two = axes(lr={"grid": [1, 2]}, batch_size={"grid": [8, 16]})
-    assert len(configurations(two, "grid", 10, 0)) == 4
-    assert configurations([], "random", 10, 0) == [{}]
+    assert len(grid(two)) == 4
+    assert grid([]) == [{}]
 
 
 def test_random_draws_are_the_same_for_every_method_that_has_the_axis():
     alone = axes(lr={"loguniform": [0.001, 1.0]})
     beside = axes(rounds={"randint": [1, 9]}, lr={"loguniform": [0.001, 1.0]})
-    first = [config["lr"] for config in configurations(alone, "random", 6, 3)]
-    assert first == [config["lr"] for config in configurations(beside, "random", 6, 3)]
+    first = [config["lr"] for config in draws(alone, 6, 3)]
+    assert first == [config["lr"] for config in draws(beside, 6, 3)]
     assert len(set(first)) == 6
     assert all(0.001 <= lr <= 1.0 for lr in first)
-    assert first != [config["lr"] for config in configurations(alone, "random", 6, 4)]
+    assert first != [config["lr"] for config in draws(alone, 6, 4)]
 
 
 @given(st.integers(0, 1000))
 def test_random_whole_numbers_stay_within_both_ends(seed):
-    found = configurations(axes(rounds={"randint": [2, 4]}), "random", 20, seed)
+    found = draws(axes(rounds={"randint": [2, 4]}), 20, seed)
     assert {config["rounds"] for config in found} <= {2, 3, 4}
     assert [config["rounds"] for config in found] == list({c["rounds"]: 0 for c in found})
 
@@ -81,7 +91,7 @@ def test_where_the_budget_or_a_bound_ends_the_search_the_edge_is_named():
 def test_a_corner_of_a_grid_goes_on_along_both_axes():
     two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2]})
     results = [
-        Tried({"lr": lr, "local_epochs": epochs}, lr + epochs)
+        value_of({"lr": lr, "local_epochs": epochs}, lr + epochs)
         for lr in (0.1, 0.2)
         for epochs in (1, 2)
     ]
@@ -97,7 +107,7 @@ def test_an_axis_that_no_other_value_was_tried_on_beside_the_choice_is_at_an_edg
     """lr was continued to 0.4, with the highest number of epochs alone."""
     two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2]})
     grid = [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2), (0.4, 2)]
-    results = [Tried({"lr": lr, "local_epochs": n}, -abs(lr - 0.4) + n) for lr, n in grid]
+    results = [value_of({"lr": lr, "local_epochs": n}, -abs(lr - 0.4) + n) for lr, n in grid]
     assert continued(results, two, 6, lambda config: config["lr"] < 0.5) == (
         [{"lr": 0.4, "local_epochs": 4}],
         [Edge("lr", 0.4, "highest", "bound")],
@@ -119,33 +129,30 @@ def test_an_axis_that_no_other_value_was_tried_on_beside_the_choice_is_at_an_edg
 )
 def test_keys_that_vary_together_are_at_an_edge_at_the_ends_of_their_list(values, best, end):
     joint = axes(**{"algorithm.start, algorithm.end": {"grid": values}})
-    found = [
-        Tried(config, float(number == best))
-        for number, config in enumerate(configurations(joint, "grid", 9, 0))
-    ]
+    found = [value_of(config, float(number == best)) for number, config in enumerate(grid(joint))]
     edge = Edge("algorithm.start, algorithm.end", values[best], end, "joint")
     assert continued(found, joint, 9, always) == ([], [edge] if end else [])
 
 
 def test_what_failed_is_no_choice_and_names_have_no_edges():
     names = axes(optimizer={"grid": ["sgd", "adam"]})
-    found = [Tried({"optimizer": "sgd"}, None), Tried({"optimizer": "adam"}, 0.1)]
-    assert best_of(found) == found[1]
+    found = [value_of({"optimizer": "sgd"}, None), value_of({"optimizer": "adam"}, 0.1)]
+    assert rank(found, None) == [{"optimizer": "adam"}]
     assert continued(found, names, 9, always) == ([], [])
-    assert best_of(found[:1]) is None
+    assert rank(found[:1], None) == []
     assert continued(found[:1], names, 9, always) == ([], [])
 
 
 def test_of_equals_the_first_is_chosen():
-    assert best_of(tried((0.01, 0.5), (0.03, 0.5))).config == {"lr": 0.01}
+    assert rank(tried((0.01, 0.5), (0.03, 0.5)), None)[0] == {"lr": 0.01}
 
 
 @pytest.mark.parametrize("least", [0.3, 0.1 + 0.2], ids=["0.3 first", "0.1 + 0.2 first"])
 def test_sums_in_another_order_are_equals(least):
     more = {0.3: 0.1 + 0.2}.get(least, 0.3)
     assert least != more
-    assert best_of(tried((0.01, least), (0.03, more))).config == {"lr": 0.01}
-    assert best_of(tried((0.01, 0.3), (0.03, 0.3 + 1e-9))).config == {"lr": 0.03}
+    assert rank(tried((0.01, least), (0.03, more)), None)[0] == {"lr": 0.01}
+    assert rank(tried((0.01, 0.3), (0.03, 0.3 + 1e-9)), None)[0] == {"lr": 0.03}
 
 
 @pytest.mark.parametrize(
@@ -161,3 +168,23 @@ def test_what_continues_numbers(before, last, following):
 def test_whole_numbers_move_by_one_at_least():
     assert next_value(10, 1) == 0
     assert next_value(2, 1) == 0
+
+
+# --- seeds that choose by themselves --------------------------------------------------------------
+
+
+def test_a_grid_goes_on_where_more_than_half_of_the_choices_lie_at_one_edge():
+    known = [{"lr": lr} for lr in (0.01, 0.03, 0.1)]
+    highest, middle, lowest = {"lr": 0.1}, {"lr": 0.03}, {"lr": 0.01}
+    most = [highest, highest, middle]
+    assert continue_grid(known, most, LR, 9, always) == ([{"lr": 0.333333}], [])
+    assert continue_grid(known, most, LR, 3, always)[1] == [Edge("lr", 0.1, "highest", "budget")]
+    half = [highest, highest, middle, lowest]
+    assert continue_grid(known, half, LR, 9, always) == ([], [])
+
+
+def test_a_grid_of_two_axes_goes_on_from_the_commonest_choice_at_the_edge():
+    two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2, 3]})
+    choices = [{"lr": 0.2, "local_epochs": n} for n in (1, 2, 2)]
+    wanted, edges = continue_grid(grid(two), choices, two, 9, always)
+    assert (wanted, edges) == ([{"lr": 0.4, "local_epochs": 2}], [])

@@ -6,10 +6,10 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.tables.agenda import Cell, check_metrics, check_rows_differ
-from fedray.tables.claims import Side, parse_claims
-from fedray.tables.plan import FRACTION, Place, TablePlan, run_key
-from fedray.tables.spec import plan_table
+from fedray.studies.agenda import Cell, check_metrics, check_rows_differ
+from fedray.studies.claims import Side, parse_claims
+from fedray.studies.plan import FRACTION, Place, StudyPlan, run_key
+from fedray.studies.file import plan_words
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def five_lines(here):
 
 
 def test_a_method_alone_is_compared_with_three_baselines(five_lines):
-    plan = plan_table("mine")
+    plan = plan_words("table", "mine")
     assert list(plan.rows) == ["mine", "local", "fedavg", "fedproto"]
     assert plan.scale == "laptop"
     assert list(plan.columns) == ["all"]
@@ -38,7 +38,7 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
 
 
 def test_all_rows_have_the_same_data_models_and_steps(five_lines):
-    plan = plan_table("mine")
+    plan = plan_words("table", "mine")
     experiments = [
         plan.experiment_of(Place(row, "all"), {"lr": 0.1}, "report", 1) for row in plan.rows
     ]
@@ -70,14 +70,14 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
 def test_a_file_chooses_on_the_test_by_its_switch_alone(write, place, keys):
     write(**place(keys))
     with pytest.raises(UserError, match=r"tiny.*: report.* write select: test"):
-        plan_table("tiny")
+        plan_words("table", "tiny")
     write(select="test")
-    assert plan_table("tiny").select == "test"
+    assert plan_words("table", "tiny").select == "test"
 
 
 def test_early_stopping_looks_at_the_images_that_choose(write):
     write(set={"early_stopping.patience": 2})
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     experiment = plan.experiment_of(plan.places[0], {"lr": 0.1}, "report", 0)
     assert experiment.report.select == "validation"
 
@@ -85,20 +85,20 @@ def test_early_stopping_looks_at_the_images_that_choose(write):
 @pytest.mark.parametrize("tree", [None, {}, {"label": "FedAvg"}, {"set": {"batch_size": 4}}])
 def test_a_row_called_after_an_algorithm_is_that_algorithm(write, tree):
     write(rows={"mine": {"algorithm": "fedproto"}, "fedavg": tree})
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     assert plan.experiment_of(Place("fedavg", "all"), {}, "report", 0).algorithm.name == "fedavg"
 
 
 def test_a_scale_may_name_a_rows_method_alone(write):
     write(scales={"laptop": {"rows": {"mine": "fedprox"}}})
-    at = plan_table("tiny").experiment_of(Place("mine", "all"), {}, "report", 0)
+    at = plan_words("table", "tiny").experiment_of(Place("mine", "all"), {}, "report", 0)
     assert at.algorithm.name == "fedprox"
 
 
 def test_a_row_reports_the_rounds_that_it_sets_and_tunes_as_long_as_others(write):
     write(rows={"mine": {"algorithm": "fedproto", "set": {"rounds": 7}}})
     for words in ([], ["rounds=3"]):
-        plan = plan_table("tiny", words)
+        plan = plan_words("table", "tiny", words)
         found = [
             plan.experiment_of(Place(row, "all"), {}, phase, 0).rounds
             for row, phase in (("mine", "report"), ("mine", "tuning"), ("local", "report"))
@@ -108,7 +108,7 @@ def test_a_row_reports_the_rounds_that_it_sets_and_tunes_as_long_as_others(write
 
 def test_rows_that_run_the_same_are_refused(write):
     write(rows={"mine": {"algorithm": "fedproto"}, "fedproto": None}, columns={"a": {}, "b": {}})
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     with pytest.raises(UserError, match="rows mine and fedproto of table tiny"):
         check_rows_differ(Cell(plan, place) for place in plan.places)
     space = {"algorithm.lambda": {"grid": [1, 2]}}
@@ -116,7 +116,7 @@ def test_rows_that_run_the_same_are_refused(write):
         rows={"mine": {"algorithm": "fedproto", "space": space}, "fedproto": None},
         tuning={"configurations": 4},
     )
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     check_rows_differ(Cell(plan, place) for place in plan.places)
 
 
@@ -129,11 +129,11 @@ def test_layers_are_laid_on_each_other(write, here):
         report={"rounds": 5, "seeds": [7]},
         scales={"laptop": {}, "desktop": {"set": {"local_epochs": 3}, "columns": {"c": {}}}},
     )
-    plan = plan_table("tiny", [], "desktop")
+    plan = plan_words("table", "tiny", [], "desktop")
     assert list(plan.columns) == ["c"]
     at = plan.experiment_of(Place("mine", "c"), {"lr": 0.5}, "tuning", 3)
     assert (at.local_epochs, at.batch_size, at.rounds, at.lr, at.seed) == (3, 4, 1, 0.5, 3)
-    plan = plan_table("tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
+    plan = plan_words("table", "tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
     at = plan.experiment_of(Place("mine", "a"), {}, "report", 7)
     assert (at.batch_size, at.rounds, at.local_epochs) == (2, 4, 4)
     assert at.data.partition.params["alpha"] == 0.3
@@ -149,16 +149,16 @@ def test_layers_are_laid_on_each_other(write, here):
 def test_a_column_stays_what_it_is_called(write, given):
     write(columns={"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}})
     with pytest.raises(UserError, match=r"is what column Dir\(0.1\) sets; leave data.partition"):
-        plan_table("tiny", [given])
+        plan_words("table", "tiny", [given])
 
 
 def test_a_column_of_rounds_is_not_overruled(write):
     write(curve={"rounds": [1, 3]})
-    plan = plan_table("tiny", ["tuning.rounds=1"])
+    plan = plan_words("table", "tiny", ["tuning.rounds=1"])
     at = plan.experiment_of(Place("mine", "rounds=3"), {}, "report", 0)
     assert at.rounds == 3
     with pytest.raises(UserError, match=r"rounds=1 sets rounds, and report.rounds=2 would"):
-        plan_table("tiny", ["rounds=2"])
+        plan_words("table", "tiny", ["rounds=2"])
 
 
 def test_two_metrics_of_a_row_are_compared():
@@ -189,10 +189,12 @@ def test_metrics_of_unlike_units_are_not_compared(write):
     metrics = ["local_accuracy", "global_accuracy", "learning_rate"]
     write(metrics=metrics, claims=["mine: local_accuracy > global_accuracy", "gone: a > b"],
           baselines=["local", "gone"], scales={"laptop": {"rows": {"gone": None}}})  # fmt: skip
-    assert [each.than for each in plan_table("tiny").parsed_claims()] == ["global_accuracy"]
+    assert [each.than for each in plan_words("table", "tiny").parsed_claims()] == [
+        "global_accuracy"
+    ]
     write(metrics=metrics, claims=["mine: local_accuracy > learning_rate"])
     with pytest.raises(UserError, match="compares unlike units"):
-        plan_table("tiny")
+        plan_words("table", "tiny")
 
 
 def test_a_claim_with_a_negative_margin_goes_with_its_row(write):
@@ -200,12 +202,12 @@ def test_a_claim_with_a_negative_margin_goes_with_its_row(write):
     write(
         claims=["mine > local - 1", "mine > fedavg"], baselines=["local", "fedavg"], scales=scales
     )
-    assert plan_table("tiny").claims == ["mine > fedavg"]
+    assert plan_words("table", "tiny").claims == ["mine > fedavg"]
 
 
 def test_a_curve_is_columns_of_one_key(write):
     write(curve={"algorithm.lambda": [0, 0.5, 7]}, claims=["mine @ lambda=7 > mine @ lambda=0"])
-    plan = plan_table("tiny", ["batch_size=4"])
+    plan = plan_words("table", "tiny", ["batch_size=4"])
     assert list(plan.columns) == ["lambda=0", "lambda=0.5", "lambda=7"]
     assert plan.curve == "algorithm.lambda"
     at = plan.experiment_of(Place("mine", "lambda=0.5"), {}, "report", 0)
@@ -214,26 +216,26 @@ def test_a_curve_is_columns_of_one_key(write):
         columns={"a": {}},
         scales={"laptop": {"curve": {"batch_size": [4, 8]}}, "desktop": {"columns": {"b": {}}}},
     )
-    assert list(plan_table("tiny").columns) == ["batch_size=4", "batch_size=8"]
-    assert plan_table("tiny", scale="desktop").curve is None
+    assert list(plan_words("table", "tiny").columns) == ["batch_size=4", "batch_size=8"]
+    assert plan_words("table", "tiny", scale="desktop").curve is None
 
 
 def test_a_gloss_may_be_of_a_point_of_a_curve(write):
     write(curve={"algorithm.lambda": [0, 7]}, glosses={"lambda=7": "the paper's"})
-    assert plan_table("tiny").glosses == {"lambda=7": "the paper's"}
+    assert plan_words("table", "tiny").glosses == {"lambda=7": "the paper's"}
 
 
 def test_a_row_sets_what_it_does_not_tune(write):
     rows = {"mine": {"algorithm": "fedproto", "set": {"lr": 0.5}, "space": {"lr": None}}}
     write(rows=rows)
-    at = plan_table("tiny").experiment_of(Place("mine", "all"), {}, "report", 0)
+    at = plan_words("table", "tiny").experiment_of(Place("mine", "all"), {}, "report", 0)
     assert at.lr == 0.5
 
 
 @pytest.mark.parametrize("metrics", [["local_acuracy"], ["local_accuracy", "global_acuracy"]])
 def test_a_misspelt_metric_is_refused_before_anything_runs(write, metrics):
     write(metrics=metrics)
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     right = metrics[-1].replace("acu", "accu")
     with pytest.raises(
@@ -244,67 +246,68 @@ def test_a_misspelt_metric_is_refused_before_anything_runs(write, metrics):
 
 def test_a_choice_on_validation_images_that_nobody_has_is_refused(write):
     write()
-    plan = plan_table("tiny", [f"{FRACTION}=null"])
+    plan = plan_words("table", "tiny", [f"{FRACTION}=null"])
     experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     with pytest.raises(UserError, match=r"and no client has any; set data\.validation_fraction"):
         check_metrics(plan, "mine", experiment)
-    plan = plan_table("tiny", ["select=test"])
+    plan = plan_words("table", "tiny", ["select=test"])
     check_metrics(plan, "mine", plan.experiment_of(Place("mine", "all"), {}, "report", 0))
 
 
 def test_where_less_is_better_methods_are_claimed_to_have_less(write):
     write(metrics=["train_loss", "local_accuracy"], choose="local_accuracy")
-    (claim,) = plan_table("tiny").parsed_claims()
+    (claim,) = plan_words("table", "tiny").parsed_claims()
     assert (claim.better.row, claim.worse.row) == ("local", "mine")  # better is what is larger
 
 
 def test_a_row_may_measure_another_metric(write):
     rows = {"mine": {"algorithm": "fedproto", "metrics": {"local_accuracy": "global_accuracy"}}}
     write(rows=rows)
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     assert plan.chosen_by("mine") == "validation/global_accuracy"
     assert plan.chosen_by("local") == "validation/local_accuracy"
 
 
 def test_a_tables_plugin_is_used_by_the_rows_that_name_it_and_kept_with_its_text(write, plugin):
     write(rows={"doubtful": None})
-    plan = plan_table("tiny", plugins=["mine.py"])
+    plan = plan_words("table", "tiny", plugins=["mine.py"])
     plugin.unlink()
-    again = TablePlan.model_validate_json(plan.model_dump_json())
+    again = StudyPlan.model_validate_json(plan.model_dump_json())
     for row, name in (("doubtful", "doubtful"), ("local", "local")):
         found = again.experiment_of(Place(row, "all"), {}, "report", 0)
         assert found.algorithm.name == name
         assert [plugin.module for plugin in found.plugins] == ["mine"] * (row == "doubtful")
     assert (
-        plan_table("tiny", ["plugins=null"], plugins=[]).bases["tiny.yaml"].get("plugins") is None
+        plan_words("table", "tiny", ["plugins=null"], plugins=[]).bases["tiny.yaml"].get("plugins")
+        is None
     )
 
 
 def test_a_plan_survives_its_file(write):
     write(paper={"source": "a paper", "numbers": {"mine": [12.5, 0.5]}}, claims=["mine > local"])
-    plan = plan_table("tiny")
-    assert TablePlan.model_validate_json(plan.model_dump_json()) == plan
+    plan = plan_words("table", "tiny")
+    assert StudyPlan.model_validate_json(plan.model_dump_json()) == plan
     assert plan.paper.of("mine", "all") == (12.5, 0.5)
     assert plan.paper.of("local", "all") is None
 
 
 def test_validation_images_are_held_out_where_the_experiment_does_not_say(write, here):
     write()
-    assert plan_table("tiny").experiment_of(
+    assert plan_words("table", "tiny").experiment_of(
         Place("mine", "all"), {}, "report", 0
     ).data.validation_fraction == pytest.approx(0.2)
     write(set={FRACTION: 0.4})
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     found = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     assert found.data.validation_fraction == 0.4
     write(select="test")
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     found = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     assert found.data.validation_fraction is None
     assert plan.chosen_by("mine") == "local_accuracy"
     assert found.report.select == "test"
     write()
-    assert plan_table("tiny", ["select=test"]) == plan
+    assert plan_words("table", "tiny", ["select=test"]) == plan
 
 
 def test_a_scale_leaves_rows_out_and_their_claims(write):
@@ -315,7 +318,7 @@ def test_a_scale_leaves_rows_out_and_their_claims(write):
         claims=["mine > other + 1", "mine > local"],
         scales={"laptop": {"rows": {"other": None, "mine": {"set": {"batch_size": 4}}}}},
     )
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     assert list(plan.rows) == ["mine", "local"]
     assert plan.rows["mine"].set == {"batch_size": 4}
     assert plan.rows["mine"].algorithm == "fedproto"
@@ -326,7 +329,7 @@ def test_a_row_has_axes_of_its_own_and_without_the_tables(write):
     rows = {"mine": {"algorithm": "fedproto", "space": {"algorithm.lambda": {"grid": [1, 7]}}}}
     rows["plain"] = {"algorithm": "local", "space": {"lr": None}}
     write(rows=rows, tuning={"configurations": 4})
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     assert set(plan.rows["mine"].space) == {"lr", "algorithm.lambda"}
     assert plan.rows["plain"].space == {}
 
@@ -339,7 +342,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         "second": {"algorithm": "local", "control": "that means help", "of": "other"},
     }
     write(rows=rows)
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     assert [plan.rows[name].of for name in rows] == [None, None, "mine", "other"]
 
 
@@ -437,7 +440,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
 def test_what_is_wrong_is_said_in_one_sentence(write, changes, message):
     write(**changes)
     with pytest.raises(UserError, match=message) as raised:
-        plan_table("tiny")
+        plan_words("table", "tiny")
     assert "\n" not in str(raised.value)
 
 
@@ -451,7 +454,7 @@ def test_what_is_wrong_is_said_in_one_sentence(write, changes, message):
 def test_a_control_without_a_row_to_explain_is_refused(write, row, message):
     write(rows={"mine": {"algorithm": "fedproto", **row}})
     with pytest.raises(UserError, match=message):
-        plan_table("tiny")
+        plan_words("table", "tiny")
 
 
 @pytest.mark.parametrize(
@@ -467,7 +470,7 @@ def test_a_control_without_a_row_to_explain_is_refused(write, row, message):
 def test_what_the_command_line_may_not_set(write, words, message):
     write()
     with pytest.raises(UserError, match=message):
-        plan_table("tiny", words)
+        plan_words("table", "tiny", words)
 
 
 @pytest.mark.parametrize(
@@ -481,16 +484,16 @@ def test_what_the_command_line_may_not_set(write, words, message):
 )
 def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, looks):
     write(report={"seeds": [0, 1, 2], "looked_at": [[0], [0, 1]]})
-    assert plan_table("tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
+    assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
 
 
 def test_scales_are_checked_even_where_another_is_asked_for(write):
     write(scales={"laptop": {}, "paper": {"report": {"seeds": [-1]}}})
     with pytest.raises(UserError, match="report: seeds="):
-        plan_table("tiny", scale="laptop")
+        plan_words("table", "tiny", scale="laptop")
     write(scales={"laptop": {}})
     with pytest.raises(UserError, match="has no paper scale, only laptop"):
-        plan_table("tiny", scale="paper")
+        plan_words("table", "tiny", scale="paper")
 
 
 # --- claims ---------------------------------------------------------------------------------------
@@ -583,13 +586,13 @@ def test_a_column_is_not_compared_with_a_mean_over_columns(claim):
 
 def test_unknown_tables_are_said_with_the_nearest_name(here):
     with pytest.raises(UserError, match=r"there is no table 'digit'.*digits"):
-        plan_table("digit")
+        plan_words("table", "digit")
 
 
 def test_data_in_another_place_is_another_run(write, here):
     (here / "here.yaml").write_text(dump_yaml({"extends": "fedavg_digits"}))
     write()
-    plan = plan_table("tiny")
+    plan = plan_words("table", "tiny")
     experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
     moved = experiment.model_copy(
         update={"data": experiment.data.model_copy(update={"root": "/elsewhere"})}

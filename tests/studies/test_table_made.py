@@ -11,8 +11,8 @@ import pytest
 from fedray.records import Environment
 from fedray.report.section import markdown
 from fedray.tables.command import write_page
-from fedray.tables.outcome import outcome
-from fedray.tables.published import commits_in
+from fedray.studies.outcome import outcome
+from fedray.studies.store import commits_in
 
 SECONDS, BYTES = 3.0, 3 * 40
 """Of a pretended run: round 0 and two more."""
@@ -58,7 +58,7 @@ def test_a_run_that_is_tuned_with_and_reported_counts_once(play, here):
     changes = {"tuning": {"seeds": [0], "configurations": 2}, "report": {"seeds": [0]}}
     book = play(curve, space=space, **changes)
     tree, _ = made(book, here)
-    assert tree["made"]["runs"] == len(book.trials) == 4
+    assert tree["made"]["runs"] == len(book.runs) == 4
     assert tree["made"]["seconds"] == 4 * SECONDS
     assert [(cell["seconds"], cell["bytes"]) for cell in tree["cells"]] == [
         (2 * SECONDS, 2 * BYTES)
@@ -77,6 +77,6 @@ def test_a_run_that_rows_share_counts_once_though_one_of_them_misses_a_number(pl
     book = play(curve, rows=rows, baselines=[], metrics=metrics)
     tree, _ = made(book, here)
     assert tree["cells"][1]["phase"] == "failed"
-    assert tree["made"]["runs"] == len(book.trials)
-    assert tree["made"]["seconds"] == len(book.trials) * SECONDS
-    assert tree["made"]["bytes"] == len(book.trials) * BYTES
+    assert tree["made"]["runs"] == len(book.runs)
+    assert tree["made"]["seconds"] == len(book.runs) * SECONDS
+    assert tree["made"]["bytes"] == len(book.runs) * BYTES

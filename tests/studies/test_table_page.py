@@ -20,7 +20,7 @@ from fedray.report.latex import escaped, latex_table
 from fedray.report.section import has_words, markdown
 from fedray.runtime.assembly import read_images
 from fedray.tables import command
-from fedray.tables.book import Book
+from fedray.studies.study import Study
 from fedray.tables.command import (
     as_it_is_now,
     begin_or_resume,
@@ -31,11 +31,11 @@ from fedray.tables.command import (
 )
 from fedray.tables.figure import draw, draw_curves
 from fedray.tables.latex import latex
-from fedray.tables.outcome import outcome
-from fedray.tables.page import MEAN, NOTHING, main_cells
-from fedray.tables.plan import Place
+from fedray.studies.outcome import outcome
+from fedray.studies.page import MEAN, NOTHING, main_cells
+from fedray.studies.plan import Place
 from fedray.tables.runs import cell_metrics
-from fedray.tables.spec import plan_table
+from fedray.studies.file import plan_words
 
 ROWS = {
     "mine": {"algorithm": "fedproto", "label": "Mine & all_of_it"},
@@ -256,7 +256,7 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
 
 def test_a_page_that_is_written_in_between_says_so(here, write):
     write(**CHANGES)
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     (here / "out").mkdir()
     while book.cells_over < 2:
         end(book, book.next(), curve)
@@ -281,8 +281,8 @@ def test_the_json_holds_every_number(written, here):
     assert tree["claims"][0]["verdict"] == "holds"
     assert tree["controls"][0]["would_refute"] == "that prototypes help"
     assert tree["made"]["command"] == "the command"
-    assert tree["made"]["runs"] == len(book.trials)
-    assert tree["made"]["bytes"] == 2 * 40 * len(book.trials)
+    assert tree["made"]["runs"] == len(book.runs)
+    assert tree["made"]["bytes"] == 2 * 40 * len(book.runs)
 
 
 class Balanced(HTMLParser):
@@ -421,7 +421,7 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     (here / "runs").rename(here / "results" / "tables" / "runs")
     assert main(["tiny", "--out", "again", "--no-track"]) == 0
     out = capsys.readouterr().out
-    said = f"{len(book.trials)} runs ({len(book.trials)} of them were there already)"
+    said = f"{len(book.runs)} runs ({len(book.runs)} of them were there already)"
     assert said in " ".join(out.split())
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("page: "))
     assert "**" not in out
@@ -438,7 +438,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
     store = here / "results" / "tables" / "runs"
     store.parent.mkdir(parents=True)
     (here / "runs").rename(store)
-    wanted = book.ordered[0].wanted
+    wanted = list(book.runs.values())[0].wanted
     images, folder = read_images(wanted.experiment.data).sha256, store / wanted.key
     for content, code in ((images, 0), ("f" * 64, 2)):
         identity = wanted.experiment.identity(content)
@@ -512,7 +512,7 @@ def test_fedray_table_is_the_same_command(here, write, capsys):
 
 def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
     write()
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     book.home.mkdir()
     keep_file("tiny", book)
     keep_file("tiny", book)

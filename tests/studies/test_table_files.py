@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedray.config import read_mapping
-from fedray.tables.agenda import Cell, check_metrics
-from fedray.tables.plan import Place
-from fedray.tables.spec import plan_table
+from fedray.studies.agenda import Cell, check_metrics
+from fedray.studies.plan import Place
+from fedray.studies.file import plan_words
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "tune" / "tables"
@@ -94,7 +94,7 @@ def test_the_tables_are_there():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_cell_of_every_scale_resolves(path):
     for scale in read_mapping(path).get("scales", {"laptop": {}}):
-        plan = plan_table(str(path), scale=scale)
+        plan = plan_words("table", str(path), scale=scale)
         assert plan.parsed_claims()
         keys = set()
         for place in plan.places:
@@ -116,7 +116,7 @@ def test_the_header_has_a_command_and_what_is_left_out_is_said(path):
 
 @pytest.mark.parametrize("number", [1, 2, 9, 11, 12])
 def test_fedpgp_has_two_prompts_where_fedmgp_is_compared(number):
-    plan = plan_table(str(TABLES / f"fedmgp_table{number}.yaml"), scale="paper")
+    plan = plan_words("table", str(TABLES / f"fedmgp_table{number}.yaml"), scale="paper")
     place = next(place for place in plan.places if place.row == "fedpgp")
     cell = Cell(plan, place)
     run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
@@ -126,7 +126,7 @@ def test_fedpgp_has_two_prompts_where_fedmgp_is_compared(number):
 def test_both_sets_of_fedglcls_table_2_are_divided_by_one_routine():
     found = []
     for name in ("fedglcl_table2", "fedglcl_table2_cifar100"):
-        plan = plan_table(str(TABLES / f"{name}.yaml"), scale="paper")
+        plan = plan_words("table", str(TABLES / f"{name}.yaml"), scale="paper")
         cell = Cell(plan, Place("fedavg", "Dir(0.5)"))
         run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
         found.append(run.experiment.data.partition)
@@ -134,7 +134,7 @@ def test_both_sets_of_fedglcls_table_2_are_divided_by_one_routine():
 
 
 def test_vggs_baselines_have_its_whole_head():
-    plan = plan_table(str(TABLES / "fedglcl_table12.yaml"), scale="paper")
+    plan = plan_words("table", str(TABLES / "fedglcl_table12.yaml"), scale="paper")
     widths = {}
     for place in plan.places:
         cell = Cell(plan, place)
@@ -159,6 +159,6 @@ def test_the_tables_of_the_documentation_can_be_run(tmp_path):
     for number, block in enumerate(blocks):
         path = tmp_path / f"block_{number}.yaml"
         path.write_text(block, encoding="utf-8")
-        plan = plan_table(str(path))
+        plan = plan_words("table", str(path))
         for place in plan.places:
             plan.experiment_of(place, {}, "report", 0)

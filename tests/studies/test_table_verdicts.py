@@ -7,10 +7,10 @@ from scipy import stats
 
 from fedray.report.section import markdown
 from fedray.report.statistics import seeds_needed
-from fedray.tables.claims import Side
+from fedray.studies.claims import Side
 from fedray.tables.command import write_page
 from fedray.tables.comparing import compared, needed_of
-from fedray.tables.outcome import outcome
+from fedray.studies.outcome import outcome
 
 ROWS = {
     "mine": {"algorithm": "fedproto"},

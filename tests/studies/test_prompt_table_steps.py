@@ -6,9 +6,9 @@ import pytest
 from test_table_files import FILES, SETS
 
 from fedray.config import parameters, read_mapping
-from fedray.tables.agenda import Cell
-from fedray.tables.plan import Place, TablePlan
-from fedray.tables.spec import plan_table
+from fedray.studies.agenda import Cell
+from fedray.studies.plan import Place, StudyPlan
+from fedray.studies.file import plan_words
 
 PROMPTS = [path for path in FILES if path.stem.startswith(("fedmgp_", "dp2fl_"))]
 LONGER = ", five times the steps"
@@ -22,11 +22,11 @@ def _data(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
 
 
-def plans(path) -> list[TablePlan]:
-    return [plan_table(str(path), scale=scale) for scale in read_mapping(path)["scales"]]
+def plans(path) -> list[StudyPlan]:
+    return [plan_words("table", str(path), scale=scale) for scale in read_mapping(path)["scales"]]
 
 
-def steps(plan: TablePlan, row: str) -> tuple[int, int, int]:
+def steps(plan: StudyPlan, row: str) -> tuple[int, int, int]:
     """Rounds, gradient steps for each batch of a round, and the batch."""
     cell = Cell(plan, Place(row, next(iter(plan.columns))))
     run = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment

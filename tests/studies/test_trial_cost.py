@@ -8,8 +8,8 @@ import pytest
 
 from fedray.runtime.resolve import resolve
 from fedray.sweep.cost import Costs, round_seconds
-from fedray.sweep.ledger import Ledger, Trial
-from fedray.sweep.spec import grid, plan_sweep
+from fedray.studies.study import Ledger, Trial
+from fedray.studies.space import grid, plan_sweep
 
 
 def seconds(*words: str) -> float:

@@ -7,7 +7,7 @@ import pytest
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.sweep.command import prepare
-from fedray.sweep.spec import check_configurations, plan_sweep, words
+from fedray.studies.space import check_configurations, plan_sweep, words
 
 STYLES = {"grid": ["plain", "name", "ensemble"]}
 

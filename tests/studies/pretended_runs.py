@@ -1,13 +1,12 @@
-"""Tables whose runs only pretend to train: what they would have measured is said."""
+"""Studies whose runs only pretend to train: what they would have measured is said."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic
-from fedray.sweep.ledger import DIVERGED
-from fedray.tables.agenda import Wanted
-from fedray.tables.book import Book, RunTrial, wanted_of
+from fedray.studies.agenda import Wanted
+from fedray.studies.study import DIVERGED, Study, StudyRun
 
 Curve = Callable[[Wanted], Sequence[tuple[float, float]] | str | None]
 """Of a run, its accuracy on validation and test images round by round; why it failed, or None where
@@ -15,7 +14,7 @@ its loss was no number."""
 
 
 def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: str = "p") -> Run:
-    """The result of a run with these accuracies, round 0 first."""
+    """Return the result of a run with these accuracies, round 0 first."""
     experiment = wanted.experiment
     info = RunInfo(
         name=experiment.name,
@@ -42,24 +41,21 @@ def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: s
     return Run(info, rounds, Costs(wall_seconds=float(len(rounds))))
 
 
-def pretend(book: Book, curve: Curve) -> list[Wanted]:
-    """Have all runs of a table happen as said; returns them in the order in which they began."""
+def pretend(study: Study, curve: Curve) -> list[Wanted]:
+    """Have all runs of a study happen as said; return them in the order in which they began."""
     done = []
-    while (trial := book.next()) is not None:
-        wanted = wanted_of(trial)
-        done.append(wanted)
-        end(book, trial, curve)
+    while (run := study.next()) is not None:
+        done.append(run.wanted)
+        end(study, run, curve)
     return done
 
 
-def end(book: Book, trial: RunTrial, curve: Curve) -> None:
+def end(study: Study, run: StudyRun, curve: Curve) -> None:
     """Have a run happen."""
-    found = curve(wanted_of(trial))
-    trial.status = "running"
+    found = curve(run.wanted)
+    run.status = "finished"
     if found is None or isinstance(found, str):
-        trial.reason, rounds = found or f"{DIVERGED}: its loss is no number", []
+        run.reason = found or f"{DIVERGED}: its loss is no number"
     else:
-        RunFolder(trial.folder).write(result_of(wanted_of(trial), found))
-        rounds = book.rounds_of(trial)
-    book.measure(trial, rounds)
-    trial.status = "failed" if trial.reason else "finished"
+        RunFolder(run.folder).write(result_of(run.wanted, found))
+    study.settle(run)

@@ -10,24 +10,21 @@ import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
-from fedray.sweep.ledger import DIED, DIVERGED
-from fedray.sweep.seeds import MergedRound
-from fedray.sweep.trial import reason_of
-from fedray.tables.agenda import Dropped, Wanted
-from fedray.tables.book import Book
-from fedray.tables.forecast import headline, planned_cells, runs_of
-from fedray.tables.outcome import outcome
-from fedray.tables.page import page
-from fedray.tables.plan import Place
-from fedray.tables.record import made, table_json
-from fedray.tables.search import Edge
-from fedray.tables.spec import plan_table
+from fedray.studies.study import DIED, DIVERGED
+from fedray.studies.tune import reason_of
+from fedray.studies.agenda import Dropped, Wanted
+from fedray.studies.study import Study
+from fedray.studies.forecast import headline, planned_cells, runs_of
+from fedray.studies.outcome import outcome
+from fedray.studies.plan import Place
+from fedray.studies.space import Edge
+from fedray.studies.file import plan_words
 
 MINE, LOCAL = Place("mine", "all"), Place("local", "all")
 
 
-def standing(book: Book, place: Place = MINE):
-    return next(at for cell, at in book.standings() if cell.place == place)
+def state_of(study: Study, place: Place = MINE):
+    return next(at for cell, at in study.states() if cell.place == place)
 
 
 def flat(wanted: Wanted) -> list[tuple[float, float]]:
@@ -43,18 +40,18 @@ def planted(wanted: Wanted) -> list[tuple[float, float]]:
 
 
 def test_configuration_and_round_are_chosen_on_validation_and_reported_on_test(play):
-    book = play(planted, tuning={"configurations": 2})
-    assert standing(book).chosen == {"lr": 0.02}
-    cell = outcome(book).cells[MINE]
+    study = play(planted, tuning={"configurations": 2})
+    assert state_of(study).chosen == {"lr": 0.02}
+    cell = outcome(study).cells[MINE]
     assert [each.measured.round for each in cell.seeds] == [2, 2]
     assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.3, 0.3]
     assert [each.measured.choice for each in cell.seeds] == [0.7, 0.7]
 
 
 def test_the_papers_habit_chooses_on_test_and_says_so(play):
-    book = play(planted, tuning={"configurations": 2}, select="test")
-    assert standing(book).chosen == {"lr": 0.1}
-    found = outcome(book)
+    study = play(planted, tuning={"configurations": 2}, select="test")
+    assert state_of(study).chosen == {"lr": 0.1}
+    found = outcome(study)
     assert [each.measured.round for each in found.cells[MINE].seeds] == [1, 1]
     assert [each.measured.values["local_accuracy"] for each in found.cells[MINE].seeds] == [
         0.98
@@ -66,8 +63,8 @@ def test_the_last_round_counts_where_it_is_asked_for(play):
     def falling(wanted):
         return [(0.1, 0.1), (0.9, 0.9), (0.3, 0.4)]
 
-    book = play(falling, at="final")
-    (seed, _) = outcome(book).cells[MINE].seeds
+    study = play(falling, at="final")
+    (seed, _) = outcome(study).cells[MINE].seeds
     assert (seed.measured.round, seed.measured.values["local_accuracy"]) == (2, 0.4)
 
 
@@ -77,13 +74,13 @@ def test_tuning_seeds_choose_and_report_seeds_are_reported(play):
             return [(0, 0), (0.5 + wanted.experiment.lr, 0.0)]
         return [(0, 0), (0.9 - wanted.experiment.lr, 0.9 - wanted.experiment.lr)]
 
-    book = play(lucky, tuning={"configurations": 2})
-    assert standing(book).chosen == {"lr": 0.1}
-    assert {trial.wanted.phase: trial.wanted.seed for trial in book.ordered} == {
+    study = play(lucky, tuning={"configurations": 2})
+    assert state_of(study).chosen == {"lr": 0.1}
+    assert {trial.wanted.phase: trial.wanted.seed for trial in study.runs.values()} == {
         "tuning": 100,
         "report": 1,
     }
-    assert outcome(book).by_seed(outcome(book).against[0].better, "local_accuracy") == {
+    assert outcome(study).by_seed(outcome(study).against[0].better, "local_accuracy") == {
         0: pytest.approx(80.0),
         1: pytest.approx(80.0),
     }
@@ -91,33 +88,33 @@ def test_tuning_seeds_choose_and_report_seeds_are_reported(play):
 
 def test_no_cell_waits_for_another(here, write):
     write()
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     for _ in range(2):
-        trial = next(t for t in [book.next()] if t.wanted.place == MINE)
-        end(book, trial, flat)
-    assert [t.wanted.place for t in book.ordered if t.is_over] == [MINE, MINE]
-    assert standing(book, LOCAL).phase == "tuning"
-    assert len(standing(book).tried) == 2
-    assert standing(book).wanted[0].config == {"lr": 0.004}
+        trial = next(t for t in [study.next()] if t.wanted.place == MINE)
+        end(study, trial, flat)
+    assert [t.wanted.place for t in study.runs.values() if t.is_over] == [MINE, MINE]
+    assert state_of(study, LOCAL).phase == "tuning"
+    assert len(state_of(study).tried) == 2
+    assert state_of(study).wanted[0].config == {"lr": 0.004}
 
 
 # --- edges ----------------------------------------------------------------------------------------
 
 
 def test_a_choice_at_the_edge_extends_its_grid_and_is_named_where_the_budget_ends(play):
-    book = play(flat, tuning={"configurations": 3})
-    at = standing(book)
+    study = play(flat, tuning={"configurations": 3})
+    at = state_of(study)
     assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.004]
     assert [each.added for each in at.tried] == [False, False, True]
     assert at.chosen == {"lr": 0.004}
     assert at.edges == [Edge("lr", 0.004, "lowest", "budget")]
-    assert any("lr=0.004 is the lowest that was tried" in note for note in outcome(book).notes)
+    assert any("lr=0.004 is the lowest that was tried" in note for note in outcome(study).notes)
 
 
 def test_a_grid_is_not_extended_where_that_is_switched_off(play):
-    book = play(flat, tuning={"configurations": 9, "extend": False})
-    assert len(standing(book).tried) == 2
-    assert standing(book).edges == [Edge("lr", 0.02, "lowest", "off")]
+    study = play(flat, tuning={"configurations": 9, "extend": False})
+    assert len(state_of(study).tried) == 2
+    assert state_of(study).edges == [Edge("lr", 0.02, "lowest", "off")]
 
 
 def test_a_bound_of_the_experiment_ends_a_grid(play):
@@ -126,19 +123,21 @@ def test_a_bound_of_the_experiment_ends_a_grid(play):
         return [(0.0, 0.0), (value, value)]
 
     space = {"participation": {"grid": [0.5, 1.0]}}
-    book = play(more, space=space, tuning={"configurations": 9})
-    assert standing(book).edges == [Edge("participation", 1.0, "highest", "bound")]
+    study = play(more, space=space, tuning={"configurations": 9})
+    assert state_of(study).edges == [Edge("participation", 1.0, "highest", "bound")]
 
 
 def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     joint = "local_epochs, batch_size"
     space = {joint: {"grid": [[1, 16], [2, 8], [4, 4]]}}
-    book = play(lambda wanted: [(0, 0), (wanted.experiment.local_epochs / 9, 0)], space=space)
-    assert standing(book).edges == [Edge(joint, [4, 4], "last", "joint")]
-    found = outcome(book)
+    study = play(lambda wanted: [(0, 0), (wanted.experiment.local_epochs / 9, 0)], space=space)
+    assert state_of(study).edges == [Edge(joint, [4, 4], "last", "joint")]
+    found = outcome(study)
     said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
     assert any(note.startswith(said) for note in found.notes)
-    table = next(each for each in page(found, made(book, found)) if each.title == "What was chosen")
+    table = next(
+        each for each in page(found, made(study, found)) if each.title == "What was chosen"
+    )
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
 
@@ -146,9 +145,11 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
     def longer_by_the_seed(wanted):
         return [(0.5, 0.5)] * (2 + 2 * (wanted.seed == 1) + 40 * (wanted.phase == "tuning"))
 
-    book = play(longer_by_the_seed, report={"seeds": [0, 1]})
-    found = outcome(book)
-    table = next(each for each in page(found, made(book, found)) if each.title == "What was chosen")
+    study = play(longer_by_the_seed, report={"seeds": [0, 1]})
+    found = outcome(study)
+    table = next(
+        each for each in page(found, made(study, found)) if each.title == "What was chosen"
+    )
     assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
 
 
@@ -157,47 +158,47 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
 
 def test_a_run_that_two_cells_need_is_run_once(play):
     rows = {"mine": "local", "yours": "local"}
-    book = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
-    keys = [trial.wanted.key for trial in book.ordered]
+    study = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
+    keys = [trial.wanted.key for trial in study.runs.values()]
     assert len(keys) == len(set(keys)) == 5
-    first, second = outcome(book).cells.values()
+    first, second = outcome(study).cells.values()
     assert [each.key for each in first.seeds] == [each.key for each in second.seeds]
 
 
 def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
-    book = play(flat, tuning={"configurations": 2, "seeds": [0]}, report={"seeds": [0, 1]})
-    mine = [trial.wanted for trial in book.ordered if trial.wanted.place == MINE]
+    study = play(flat, tuning={"configurations": 2, "once": [0]}, report={"seeds": [0, 1]})
+    mine = [trial.wanted for trial in study.runs.values() if trial.wanted.place == MINE]
     assert [(each.seed, each.phase) for each in mine] == [
         (0, "tuning"),
         (0, "tuning"),
         (1, "report"),
     ]
-    assert any("reported were tuned on, too: 0" in note for note in outcome(book).notes)
+    assert any("reported were tuned on, too: 0" in note for note in outcome(study).notes)
 
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
-    book = play(flat)
-    again = Book(here / "again", book.plan, here / "runs")
+    study = play(flat)
+    again = Study(here / "again", study.plan, here / "runs")
     assert again.is_complete
-    assert again.trials == {}
-    assert outcome(again).claims == outcome(book).claims
-    longer = Book(
+    assert again.runs == {}
+    assert outcome(again).claims == outcome(study).claims
+    longer = Study(
         here / "longer",
-        plan_table("tiny", ["report.seeds=[0,1,2]"]),
+        plan_words("table", "tiny", ["report.seeds=[0,1,2]"]),
         here / "runs",
     )
     assert [(w.seed, w.phase) for w in pretend(longer, flat)] == [(2, "report"), (2, "report")]
 
 
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
-    book = play(flat)
-    key = book.ordered[0].wanted.key
+    study = play(flat)
+    key = list(study.runs.values())[0].wanted.key
     folder = RunFolder(here / "runs" / key)
     assert folder.is_finished
     folder.write(folder.read().until(1))
     assert not folder.is_finished
-    again = Book(here / "again", book.plan, here / "runs")
-    assert [trial.wanted.key for trial in again.open or [again.next()]] == [key]
+    again = Study(here / "again", study.plan, here / "runs")
+    assert again.next().wanted.key == key
 
 
 def test_a_row_takes_over_the_choice_of_another(play):
@@ -211,27 +212,27 @@ def test_a_row_takes_over_the_choice_of_another(play):
         value = lr if wanted.place.row == "mine" else 0.5 - lr
         return [(0.0, 0.0), (value, value)]
 
-    book = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
-    assert standing(book, Place("null", "all")).chosen == {"lr": 0.1}
-    tuned = [t.wanted.place for t in book.ordered if t.wanted.phase == "tuning"]
+    study = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
+    assert state_of(study, Place("null", "all")).chosen == {"lr": 0.1}
+    tuned = [t.wanted.place for t in study.runs.values() if t.wanted.phase == "tuning"]
     assert tuned == [MINE, MINE]
-    assert not any("different numbers" in note for note in outcome(book).notes)
+    assert not any("different numbers" in note for note in outcome(study).notes)
 
 
 def test_one_column_tunes_for_all(play):
     columns = {"x": {}, "y": {"batch_size": 8}}
-    book = play(flat, columns=columns, tuning={"at": "y", "configurations": 2})
-    tuned = {t.wanted.place.column for t in book.ordered if t.wanted.phase == "tuning"}
+    study = play(flat, columns=columns, tuning={"at": "y", "configurations": 2})
+    tuned = {t.wanted.place.column for t in study.runs.values() if t.wanted.phase == "tuning"}
     assert tuned == {"y"}
-    assert standing(book, Place("mine", "x")).chosen == {"lr": 0.02}
-    assert len(outcome(book).cells[Place("mine", "x")].seeds) == 2
+    assert state_of(study, Place("mine", "x")).chosen == {"lr": 0.02}
+    assert len(outcome(study).cells[Place("mine", "x")].seeds) == 2
 
 
 def test_what_chooses_may_be_another_metric_than_what_is_shown(play):
-    book = play(planted, metrics=["local_accuracy_weighted"], choose="local_accuracy",
+    study = play(planted, metrics=["local_accuracy_weighted"], choose="local_accuracy",
                 tuning={"configurations": 2})  # fmt: skip
-    assert standing(book).chosen == {"lr": 0.02}
-    (seed, _) = outcome(book).cells[MINE].seeds
+    assert state_of(study).chosen == {"lr": 0.02}
+    (seed, _) = outcome(study).cells[MINE].seeds
     assert seed.measured.values == {"local_accuracy_weighted": 0.3}
 
 
@@ -242,16 +243,16 @@ def test_a_configuration_that_fails_is_not_chosen(play):
     def diverging(wanted):
         return None if wanted.experiment.lr < 0.1 else flat(wanted)
 
-    book = play(diverging, tuning={"configurations": 2})
-    assert standing(book).chosen == {"lr": 0.1}
-    assert "mine: 1 of 2 configurations failed" in outcome(book).notes
+    study = play(diverging, tuning={"configurations": 2})
+    assert state_of(study).chosen == {"lr": 0.1}
+    assert "mine: 1 of 2 configurations failed" in outcome(study).notes
 
 
 def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
-    book = play(lambda wanted: None if wanted.place == MINE else flat(wanted))
-    assert book.is_complete
-    assert standing(book).phase == "failed"
-    found = outcome(book)
+    study = play(lambda wanted: None if wanted.place == MINE else flat(wanted))
+    assert study.is_complete
+    assert state_of(study).phase == "failed"
+    found = outcome(study)
     assert [each.verdict for each in found.claims] == ["not asked"]
     assert found.interval(found.against[0].worse, "local_accuracy") is not None
 
@@ -267,20 +268,20 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
 
 
 def test_a_run_that_lacks_the_metric_says_so(play):
-    book = play(flat, metrics=["local_acuracy"])
-    assert standing(book).phase == "failed"
-    (reason, *_) = book.reasons
-    assert "no round has 'validation/local_acuracy'" in reason
+    study = play(flat, metrics=["local_acuracy"])
+    assert state_of(study).phase == "failed"
+    (reason, *_) = study.reasons
+    assert "no round has 'local_acuracy'" in reason
 
 
 def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
     rows = {name: {"algorithm": "fedproto"} for name in ("first", "mine", "last")}
     for name in ("first", "last"):
         rows[name]["metrics"] = {"local_accuracy": f"local_acuracy_{name}"}
-    book = play(flat, rows=rows, baselines=[], claims=["mine > first"])
-    phases = {place.row: cell.standing.phase for place, cell in outcome(book).cells.items()}
+    study = play(flat, rows=rows, baselines=[], claims=["mine > first"])
+    phases = {place.row: cell.state.phase for place, cell in outcome(study).cells.items()}
     assert phases == {"first": "failed", "mine": "over", "last": "failed"}
-    assert book.failures == {}
+    assert study.failures == {}
 
 
 # --- a choice that diverges when it is reported ---------------------------------------------------
@@ -303,16 +304,16 @@ THREE = {"space": {"lr": {"grid": [0.01, 0.1, 0.5]}}, "report": {"seeds": [0, 1,
 
 
 def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play):
-    book = play(fragile(("mine", 0.5, 1)), **THREE)
-    at = standing(book)
+    study = play(fragile(("mine", 0.5, 1)), **THREE)
+    at = state_of(study)
     assert at.dropped == [Dropped({"lr": 0.5}, [1])]
     assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
-    cell = outcome(book).cells[MINE]
+    cell = outcome(study).cells[MINE]
     assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
     assert len(cell.others) == 3 + 3  # the lost report is of what the row has cost
-    assert standing(book, LOCAL).chosen == {"lr": 0.5}
-    assert sorted(outcome(book).claims[0].comparison.differences) == [0, 1, 2]
-    notes = outcome(book).notes
+    assert state_of(study, LOCAL).chosen == {"lr": 0.5}
+    assert sorted(outcome(study).claims[0].comparison.differences) == [0, 1, 2]
+    notes = outcome(study).notes
     assert "mine: lr=0.5 diverged on seed 1: its loss is no number" in notes
     assert "mine: reported is lr=0.1, the next by validation" in notes
 
@@ -321,43 +322,45 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
     write(**THREE)
     found = []
     for backwards in (False, True):
-        book = Book(here / "out", plan_table("tiny"), here / f"runs_{backwards}")
-        while book.next() is not None:
-            ready = [trial for trial in book.ordered if trial.status == "pending"]
-            end(book, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
-        found.append(standing(book))
-        assert standing(Book(here / "out", book.plan, book.store)).wanted  # they run again
+        study = Study(here / "out", plan_words("table", "tiny"), here / f"runs_{backwards}")
+        while study.next() is not None:
+            ready = [trial for trial in study.runs.values() if trial.status == "pending"]
+            end(study, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
+        found.append(state_of(study))
+        assert state_of(Study(here / "out", study.plan, study.store)).wanted  # they run again
     assert found[0] == found[1]
     assert found[0].dropped == [Dropped({"lr": 0.5}, [0, 2])]
 
 
 def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
-    book = play(fragile(*(("mine", lr, seed) for seed, lr in enumerate([0.01, 0.1, 0.5]))), **THREE)
-    at = standing(book)
+    study = play(
+        fragile(*(("mine", lr, seed) for seed, lr in enumerate([0.01, 0.1, 0.5]))), **THREE
+    )
+    at = state_of(study)
     assert at.chosen == {"lr": 0.5}
     assert at.dropped == [Dropped({"lr": 0.1}, [1]), Dropped({"lr": 0.01}, [0])]
-    found = outcome(book)
+    found = outcome(study)
     assert sorted(found.claims[0].comparison.differences) == [0, 1]
     assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
 
 
 @pytest.mark.parametrize("why", [f"{DIED} twice", "UserError: CUDA out of memory", "OSError: full"])
 def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
-    book = play(fragile(("mine", 0.5, 1), why=why), **THREE)
-    assert (standing(book).chosen, standing(book).dropped) == ({"lr": 0.5}, [])
-    assert sorted(outcome(book).claims[0].comparison.differences) == [0, 2]
-    found = outcome(book)
-    tree = table_json(book, found, made(book, found))
+    study = play(fragile(("mine", 0.5, 1), why=why), **THREE)
+    assert (state_of(study).chosen, state_of(study).dropped) == ({"lr": 0.5}, [])
+    assert sorted(outcome(study).claims[0].comparison.differences) == [0, 2]
+    found = outcome(study)
+    tree = table_json(study, found, made(study, found))
     reasons = [run.get("reason") for run in tree["runs"]]
     assert why not in reasons
-    book.try_again()
-    assert [run.seed for run in standing(book).wanted] == [1]
+    study.try_again()
+    assert [run.seed for run in state_of(study).wanted] == [1]
 
 
 def test_what_has_diverged_is_not_tried_again(play):
-    book = play(fragile(("mine", 0.5, 1)), **THREE)
-    book.try_again()
-    assert book.is_complete
+    study = play(fragile(("mine", 0.5, 1)), **THREE)
+    study.try_again()
+    assert study.is_complete
 
 
 def test_a_trial_says_whether_a_number_was_not_finite():
@@ -374,42 +377,42 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
         "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
     }
     changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
-    book = play(fragile(("mine", 0.5, 1)), **changes)
-    follower = standing(book, Place("null", "all"))
+    study = play(fragile(("mine", 0.5, 1)), **changes)
+    follower = state_of(study, Place("null", "all"))
     assert (follower.chosen, follower.dropped) == ({"lr": 0.1}, [])
-    book = play(fragile(("mine", 0.5, 1), ("null", 0.1, 0)), **changes)
-    follower = standing(book, Place("null", "all"))
-    assert standing(book).chosen == {"lr": 0.1}
+    study = play(fragile(("mine", 0.5, 1), ("null", 0.1, 0)), **changes)
+    follower = state_of(study, Place("null", "all"))
+    assert state_of(study).chosen == {"lr": 0.1}
     assert (follower.chosen, follower.dropped) == ({"lr": 0.01}, [Dropped({"lr": 0.1}, [0])])
 
 
 def test_a_later_choice_at_an_edge_is_named(play):
     lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
-    book = play(fragile(*lost), **THREE)
-    assert standing(book).edges == [Edge("lr", 0.01, "lowest", "late")]
+    study = play(fragile(*lost), **THREE)
+    assert state_of(study).edges == [Edge("lr", 0.01, "lowest", "late")]
     why = "grids are continued for the first choice alone, which diverged later"
-    assert f"mine: the choice lr=0.01 is the lowest that was tried ({why})" in outcome(book).notes
+    assert f"mine: the choice lr=0.01 is the lowest that was tried ({why})" in outcome(study).notes
 
 
 def test_a_later_choice_is_not_called_late_where_no_grid_is_continued(play):
     lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
-    book = play(fragile(*lost), **THREE, tuning={"configurations": 3, "extend": False})
-    assert standing(book).edges == [Edge("lr", 0.01, "lowest", "off")]
+    study = play(fragile(*lost), **THREE, tuning={"configurations": 3, "extend": False})
+    assert state_of(study).edges == [Edge("lr", 0.01, "lowest", "off")]
 
 
 def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_made(play):
     """And those of another choice, which a cell goes on with by itself, where it is reported."""
     rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
     changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
-    book = play(fragile(), **changes)
+    study = play(fragile(), **changes)
     edge = Edge("lr", 0.5, "highest", "budget")
-    assert [at.edges for _, at in book.standings()] == [[edge], [edge]]
-    assert [note for note in outcome(book).notes if "choice" in note] == [
+    assert [at.edges for _, at in study.states()] == [[edge], [edge]]
+    assert [note for note in outcome(study).notes if "choice" in note] == [
         "mine: the choice lr=0.5 is the highest that was tried (the budget is spent)"
     ]
-    book = play(fragile(("null", 0.5, 0), ("null", 0.1, 0)), **changes)
-    assert standing(book, Place("null", "all")).edges == [Edge("lr", 0.01, "lowest", "late")]
-    assert any("null: the choice lr=0.01 is the lowest" in note for note in outcome(book).notes)
+    study = play(fragile(("null", 0.5, 0), ("null", 0.1, 0)), **changes)
+    assert state_of(study, Place("null", "all")).edges == [Edge("lr", 0.01, "lowest", "late")]
+    assert any("null: the choice lr=0.01 is the lowest" in note for note in outcome(study).notes)
 
 
 def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
@@ -417,39 +420,38 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     space = {"lr": {"grid": [0.0001, 100]}}
     write(baselines=[], rows={"mine": "fedproto"}, space=space,
           tuning={"rounds": 1, "configurations": 2})  # fmt: skip
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
-    while (trial := book.next()) is not None:
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    while (trial := study.next()) is not None:
         trial.status = "running"
         try:
             fedray.Experiment(trial.wanted.experiment.tree()).train(trial.folder, executor="serial")
         except CodeError as error:
             trial.reason = reason_of(error)
-        book.measure(trial, [] if trial.reason else book.rounds_of(trial))
-        trial.status = "failed" if trial.reason else "finished"
-    at = standing(book)
+        trial.status = "finished"
+        study.settle(trial)
+    at = state_of(study)
     small, large = at.tried
     assert small.objective < large.objective
     assert (at.chosen, at.dropped) == ({"lr": 0.0001}, [Dropped({"lr": 100}, [0, 1])])
-    assert any("the training loss became nan" in note for note in outcome(book).notes)
+    assert any("the training loss became nan" in note for note in outcome(study).notes)
 
 
-# --- the book -------------------------------------------------------------------------------------
+# --- the study -------------------------------------------------------------------------------------
 
 
-def test_a_book_goes_on_where_it_was(here, write):
+def test_a_study_goes_on_where_it_was(here, write):
     write()
-    book = Book(here / "out", plan_table("tiny"), here / "runs", command="as typed")
-    trial = book.next()
-    trial.status, trial.reason, trial.seconds = "running", "it died", 3.0
-    book.measure(trial, [])
-    trial.status = "failed"
-    book.write()
-    again = Book.read(here / "out")
-    assert again.plan == book.plan
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs", command="as typed")
+    trial = study.next()
+    trial.status, trial.reason, trial.seconds = "finished", "it died", 3.0
+    study.settle(trial)
+    study.write()
+    again = Study.read(here / "out")
+    assert again.plan == study.plan
     assert (again.command, again.store) == ("as typed", here / "runs")
     assert again.failures == {trial.wanted.key: "it died"}
     assert again.seconds == {trial.wanted.key: 3.0}
-    assert trial.wanted.key not in [each.wanted.key for each in again.open or [again.next()]]
+    assert trial.wanted.key != again.next().wanted.key
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
@@ -457,44 +459,33 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
     """The short form of the kills in test_table_on_ray.py: after every run, and just before."""
     write(**THREE)
     curve = fragile(("mine", 0.5, 1), ("local", 0.5, 0), ("local", 0.5, 2))
-    book = Book(here / "whole", plan_table("tiny"), here / "whole_runs")
-    pretend(book, curve)
-    whole = told(book)
-    book = Book(here / "cut", plan_table("tiny"), here / "cut_runs")
-    book.write()
+    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_runs")
+    pretend(study, curve)
+    whole = told(study)
+    study = Study(here / "cut", plan_words("table", "tiny"), here / "cut_runs")
+    study.write()
     cuts = 0
-    while (trial := book.next()) is not None:
-        end(book, trial, curve)
+    while (trial := study.next()) is not None:
+        end(study, trial, curve)
         if is_told or trial.reason is None:
-            book.write()
+            study.write()
         elif cuts % 2:  # what failed is run again, and fails again
-            end(book, trial, curve)
-            book.write()
-        book, cuts = Book.read(here / "cut"), cuts + 1
-    assert cuts > len(book.cells) * 6
-    assert told(book) == whole
+            end(study, trial, curve)
+            study.write()
+        study, cuts = Study.read(here / "cut"), cuts + 1
+    assert cuts > len(study.cells) * 6
+    assert told(study) == whole
 
 
-def told(book: Book):
+def told(study: Study):
     """All that a table says."""
-    found = outcome(book)
-    how = made(book, found)
-    tree = table_json(book, found, how)
+    found = outcome(study)
+    how = made(study, found)
+    tree = table_json(study, found, how)
     del tree["made"]
     for cell in tree["cells"]:
         del cell["seconds"]
     return tree
-
-
-def test_the_watcher_sees_one_seed_a_trial(play):
-    book = play(flat)
-    trial = book.ordered[0]
-    rounds = book.rounds_of(trial)
-    assert [type(each) for each in rounds] == [MergedRound] * 3
-    assert rounds[-1].by_seed == [pytest.approx(0.9 - trial.wanted.experiment.lr)]
-    assert book.experiment_of(trial).seed == trial.wanted.seed
-    assert (book.seeds_of_a_trial, book.stops_early, book.leading) == (1, False, None)
-    assert trial.config["row"] == "mine"
 
 
 def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
@@ -503,27 +494,26 @@ def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
 
     rows = {"mine": {"algorithm": "fedproto"}, "weighted": {"algorithm": "fedproto"}}
     rows["weighted"]["metrics"] = {"local_accuracy": "local_accuracy_weighted"}
-    book = play(curve, rows=rows, select="test", claims=["mine > local"])
-    found = {place.row: cell for place, cell in outcome(book).cells.items()}
+    study = play(curve, rows=rows, select="test", claims=["mine > local"])
+    found = {place.row: cell for place, cell in outcome(study).cells.items()}
     assert {each.measured.values["local_accuracy"] for each in found["weighted"].seeds} == {0.2}
     assert found["weighted"].seeds[0].key == found["mine"].seeds[0].key
-    assert "weighted: its local_accuracy is local_accuracy_weighted" in outcome(book).notes
+    assert "weighted: its local_accuracy is local_accuracy_weighted" in outcome(study).notes
 
 
 def test_what_will_be_run_is_counted_and_timed(here, write):
     write(report={"seeds": [0, 1, 2]}, tuning={"configurations": 4, "rounds": 1})
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
-    mine, local = runs_of(book)
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    mine, local = runs_of(study)
     assert (len(mine.known), mine.unknown, mine.beyond, mine.there) == (2, 3, 2, 0)
-    assert mine.seconds is None
-    assert "10 runs, up to 14 if grids are continued" in headline(book)
-    end(book, book.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
-    mine, local = runs_of(book)
+    assert "10 runs, up to 14 if grids are continued" in headline(study)
+    end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
+    mine, local = runs_of(study)
     assert mine.there == 1
-    assert mine.seconds == pytest.approx(2 * (1 + 3 * 2))
-    assert local.seconds == pytest.approx(2 * (2 + 3 * 2))
-    assert "1 are there; about 1 min of computing left" in " ".join(headline(book).split())
-    assert planned_cells(book)[0] == "mine: lr=0.02; lr=0.1; report seeds 0, 1, 2; 1 of 5 there"
+    assert mine.work == 1 + 3 * 2
+    assert local.work == 2 + 3 * 2
+    assert "1 are there; about 1 min of computing left" in " ".join(headline(study).split())
+    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 5 there"
 
 
 @pytest.mark.parametrize(
@@ -535,23 +525,23 @@ def test_a_processor_that_is_slow_in_bfloat16_is_named_first(
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     write(set={"precision": precision})
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
-    assert ("bfloat16 takes many times as long" in headline(book)) is said
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    assert ("bfloat16 takes many times as long" in headline(study)) is said
 
 
 def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
-    from fedray.tables.command import main
+    from fedray.studies.command import run_table as main
 
     write(scales={"laptop": {"hours": 2.5}})
     assert main(["tiny", "--plan"]) == 0
     out = capsys.readouterr().out
     assert "about 2.5 h of one core, says the file" in out
-    assert "\nlocal: lr=0.02; lr=0.1; report seeds 0, 1\n" in out
+    assert "\nlocal: lr=0.02; lr=0.1; seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
 
 
 def test_a_plan_names_the_rows_that_no_claim_and_no_control_is_about(here, write, capsys):
-    from fedray.tables.command import main
+    from fedray.studies.command import run_table as main
 
     rows = {
         "mine": "fedproto",
@@ -575,7 +565,7 @@ def test_a_plan_fits_eighty_columns(here, write):
         space={"lr": {"grid": [round(0.1 + i / 1000, 3) for i in range(20)]}},
         tuning={"configurations": 20},
     )
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
-    lines = "\n".join([headline(book), *planned_cells(book)]).splitlines()
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    lines = "\n".join([headline(study), *planned_cells(study)]).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("mine @ a setting with a long name") for line in lines) == 8

@@ -6,8 +6,8 @@ import pytest
 from pretended_runs import end
 
 from fedray.sweep.watch import SweepProgress
-from fedray.tables.book import Book
-from fedray.tables.spec import plan_table
+from fedray.studies.study import Study
+from fedray.studies.file import plan_words
 
 ROUND = 10.0
 """Seconds of a round, and of a start."""
@@ -16,7 +16,7 @@ ROUND = 10.0
 def test_reports_that_wait_count_in_the_time_that_is_left(here, write):
     write(report={"seeds": [0, 1, 2, 3]})
     now = [0.0]
-    book = Book(here / "out", plan_table("tiny"), here / "runs")
+    book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     show = SweepProgress(book, 1, clock=lambda: now[0])
     said = []
     while (trial := book.next()) is not None:
@@ -28,8 +28,8 @@ def test_reports_that_wait_count_in_the_time_that_is_left(here, write):
             show.round(trial)
         end(book, trial, lambda wanted: [(0.0, 0.0), (0.5, 0.5), (0.5, 0.5)])
         show.end(trial)
-        left = sum(not each.is_over for each in book.ordered)
-        if book.total == len(book.trials):  # no more is suggested
+        left = sum(not each.is_over for each in list(book.runs.values()))
+        if book.total == len(book.runs):  # no more is suggested
             said.append((show.left(), 3 * ROUND * left))
     assert len(said) > 4
     assert said[-1] == (0.0, 0.0)

@@ -14,9 +14,9 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.sweep.command import hold
-from fedray.sweep.ledger import Ledger
+from fedray.studies.study import Ledger
 from fedray.sweep.runs import SweepRuns, sweep_runs
-from fedray.sweep.spec import plan_sweep
+from fedray.studies.space import plan_sweep
 from fedray.tracking import Tracker
 
 

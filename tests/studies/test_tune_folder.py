@@ -10,9 +10,9 @@ import pytest
 
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments
-from fedray.sweep.spec import check_configurations, grid, plan_sweep, read_sweep
-from fedray.tables.agenda import Cell
-from fedray.tables.spec import plan_table
+from fedray.studies.space import check_configurations, grid, plan_sweep, read_sweep
+from fedray.studies.agenda import Cell
+from fedray.studies.file import plan_words
 
 TUNE = Path(__file__).parents[2] / "tune"
 FILES = sorted(TUNE.glob("*.yaml"))
@@ -174,7 +174,7 @@ def test_sweeps_rank_by_the_mean_that_the_papers_page_promises():
 )
 def test_a_figures_sweep_and_table_have_the_same_clients_at_paper_scale(name):
     swept = plan_sweep(name, scale="paper").some_experiment()
-    table = plan_table(name.replace("ablation", "table4"), scale="paper")
+    table = plan_words("table", name.replace("ablation", "table4"), scale="paper")
     cell = Cell(table, table.places[0])
     tabled = cell.wanted(cell.first[0], "report", table.report.seeds[0]).experiment
     assert swept.data.partition == tabled.data.partition

@@ -18,11 +18,11 @@ from fedray.runtime import clients
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.sweep.command import best_line
-from fedray.sweep.ledger import Ledger
+from fedray.studies.study import Ledger
 from fedray.sweep.seeds import read_merged
 from fedray.sweep.show import draw, table
-from fedray.sweep.spec import check_configurations, grid, plan_sweep
-from fedray.sweep.trial import of_sweep, reports
+from fedray.studies.space import check_configurations, grid, plan_sweep
+from fedray.studies.tune import of_sweep, reports
 
 TEST = {0.1: [100, 20, 60, 30, 30], 0.2: [100, 40, 90, 50, 50]}
 """Right answers of 100 on the test, by learning rate and round: best are lr 0.2 and round 2."""

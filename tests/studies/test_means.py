@@ -12,8 +12,8 @@ from fedray.records import Round, Traffic
 from fedray.report.means import OF_MEANS
 from fedray.sweep import means, show
 from fedray.sweep.command import best_trial
-from fedray.sweep.ledger import Ledger
-from fedray.sweep.spec import grid, plan_sweep
+from fedray.studies.study import Ledger
+from fedray.studies.space import grid, plan_sweep
 
 SWEEP = """\
 answers: "a question"

@@ -10,8 +10,8 @@ import pytest
 from pretended_runs import Curve, pretend
 
 from fedray.config import dump_yaml
-from fedray.tables.book import Book
-from fedray.tables.spec import plan_table
+from fedray.studies.study import Study
+from fedray.studies.file import plan_words
 
 TINY = {
     "name": "tiny",
@@ -67,10 +67,15 @@ def plugin(here) -> Path:
 
 @pytest.fixture
 def write(here) -> Write:
-    """`write(key=...)` writes the table tiny with other keys; None takes one away."""
+    """`write(key=...)` writes the table tiny with other keys; None takes one away.
 
-    def write(**changes: object) -> Path:
+    It is tuned once, on seed 100, unless each seed shall choose by itself.
+    """
+
+    def write(*, each_seed: bool = False, **changes: object) -> Path:
         tree = {key: value for key, value in {**TABLE, **changes}.items() if value is not None}
+        if not each_seed:
+            tree["tuning"] = {"once": [100], **tree.get("tuning", {})}
         path: Path = here / "tune" / "tables" / "tiny.yaml"
         path.write_text(dump_yaml(tree))
         return path
@@ -79,14 +84,15 @@ def write(here) -> Write:
 
 
 @pytest.fixture
-def play(here, write) -> Callable[..., Book]:
+def play(here, write) -> Callable[..., Study]:
     """`play(curve, key=...)` writes the table tiny and has its runs happen as `curve` says."""
 
-    def play(curve: Curve, words: Sequence[str] = (), /, **changes: object) -> Book:
+    def play(curve: Curve, words: Sequence[str] = (), /, **changes: object) -> Study:
         write(**changes)
         shutil.rmtree(here / "runs", ignore_errors=True)
-        book = Book(here / "out", plan_table("tiny", words), here / "runs", command="the command")
-        pretend(book, curve)
-        return book
+        plan = plan_words("table", "tiny", words)
+        study = Study(here / "out", plan, here / "runs", command="the command")
+        pretend(study, curve)
+        return study
 
     return play

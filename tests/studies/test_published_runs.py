@@ -13,13 +13,13 @@ from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import sealed
 from fedray.report.section import markdown
-from fedray.tables.book import Book
+from fedray.studies.study import Study
 from fedray.tables.command import begin_or_resume, main, parser, write_page
-from fedray.tables.forecast import runs_of
-from fedray.tables.outcome import outcome
-from fedray.tables.plan import Place
-from fedray.tables.published import name_of
-from fedray.tables.spec import plan_table
+from fedray.studies.forecast import runs_of
+from fedray.studies.outcome import outcome
+from fedray.studies.plan import Place
+from fedray.studies.store import name_of
+from fedray.studies.file import plan_words
 
 ROWS = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}
 CHANGES = {"rows": ROWS, "baselines": [], "report": {"seeds": [0, 1]}}
@@ -43,11 +43,11 @@ def published(play, here) -> Path:
     return here / "out"
 
 
-def begun(*words: str) -> Book:
+def begun(*words: str) -> Study:
     return begin_or_resume(parser().parse_intermixed_args(["tiny", *words]))
 
 
-def numbers(book: Book) -> dict:
+def numbers(book: Study) -> dict:
     found = outcome(book)
     return {
         place: {each.seed: each.measured and each.measured.values for each in cell.seeds}
@@ -66,14 +66,14 @@ def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, wr
         ("base", "report", 2),
         ("base", "report", 2),  # of its second choice
     ]
-    alone = Book(here / "alone", book.plan, here / "other runs")
+    alone = Study(here / "alone", book.plan, here / "other runs")
     assert len(pretend(alone, curve)) > 8
     assert numbers(book) == numbers(alone)
     mine, other = outcome(book), outcome(alone)
     assert [each.comparison for each in mine.claims] == [each.comparison for each in other.claims]
     base = Place("base", mine.plan.places[0].column)
-    assert mine.cells[base].standing == other.cells[base].standing
-    assert mine.cells[base].standing.dropped[0].seeds == [1]
+    assert mine.cells[base].state == other.cells[base].state
+    assert mine.cells[base].state.dropped[0].seeds == [1]
     assert mine.cells[base].dropped == ["its loss is no number"]
 
 
@@ -94,7 +94,7 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     assert numbers(third) == numbers(book)
 
 
-def looks(book: Book) -> list[str]:
+def looks(book: Study) -> list[str]:
     notes = outcome(book).notes
     found = [note.partition(", which the correction")[0] for note in notes if "verdicts of" in note]
     return [note.removeprefix("The verdicts of ") for note in found]
@@ -167,7 +167,7 @@ def test_a_row_of_a_plugin_is_compared_with_published_ones_and_published(
 def test_what_was_run_chosen_or_measured_otherwise_is_not_taken(published, write, changes):
     write(**CHANGES | changes)
     book = begun("--from", "out")
-    assert len(pretend(book, curve)) == len(book.trials) > 8
+    assert len(pretend(book, curve)) == len(book.runs) > 8
     assert all(book.reason(key, "base") for key in book.taken)  # what diverged does so for all
 
 
@@ -216,8 +216,10 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
     for place, folder in (("a", "faces"), ("b", "faces"), ("a", "cars")):
         (here / place / folder).mkdir(parents=True)
         monkeypatch.setenv("FEDRAY_DATA", str(here / place))
-        plan = plan_table(str(write(set={"data.source": "parquet", "data.root": folder})), [])
-        run = Book(here / "x", plan, here / "runs").next()
+        plan = plan_words(
+            "table", str(write(set={"data.source": "parquet", "data.root": folder})), []
+        )
+        run = Study(here / "x", plan, here / "runs").next()
         names.add(name_of(run.wanted.experiment))
         keys.add(run.wanted.key)
     assert len(keys) == 3

@@ -17,8 +17,8 @@ from ray.exceptions import OutOfMemoryError
 from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
 from fedray.sweep import main
-from fedray.sweep.ledger import Ledger
-from fedray.sweep.spec import plan_sweep
+from fedray.studies.study import Ledger
+from fedray.studies.space import plan_sweep
 
 EXPERIMENT = {
     "extends": "fedproto_digits",

@@ -14,8 +14,8 @@ from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import read_checked, sealed
 from fedray.tables.command import write_page
-from fedray.tables.outcome import outcome
-from fedray.tables.published import Published, name_of
+from fedray.studies.outcome import outcome
+from fedray.studies.store import Published, name_of
 
 
 def curve(wanted):

@@ -1,0 +1,120 @@
+"""Each reported seed chooses by its own validation images, so a test counts the luck of tuning."""
+
+from __future__ import annotations
+
+import pytest
+from pretended_runs import end, pretend
+
+from fedray.studies.agenda import Dropped
+from fedray.studies.file import plan_words
+from fedray.studies.forecast import headline, runs_of
+from fedray.studies.outcome import outcome
+from fedray.studies.plan import Place
+from fedray.studies.space import Edge
+from fedray.studies.study import Study
+
+MINE, LOCAL = Place("mine", "all"), Place("local", "all")
+
+
+def state_of(study, place=MINE):
+    return next(at for cell, at in study.states() if cell.place == place)
+
+
+def by_parity(wanted):
+    """On validation even seeds do best at 0.02 and odd ones at 0.1; the test says the rate."""
+    lr, odd = wanted.experiment.lr, wanted.seed % 2
+    good = 0.9 if (lr == 0.1) == bool(odd) else 0.2
+    return [(0.0, 0.0), (good, lr)]
+
+
+def test_every_seed_chooses_by_itself_and_its_runs_are_run_once(play):
+    study = play(by_parity, each_seed=True, tuning={"extend": False})
+    at = state_of(study)
+    assert at.choices == {0: {"lr": 0.02}, 1: {"lr": 0.1}}
+    cell = outcome(study).cells[MINE]
+    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.02, 0.1]
+    assert len(study.runs) == 2 * 2 * 2  # rows, rates, seeds: what chooses is what is reported
+    assert {run.wanted.phase for run in study.runs.values()} == {"tuning"}
+
+
+def test_shorter_runs_choose_and_the_choice_runs_to_the_end(play):
+    study = play(by_parity, each_seed=True, tuning={"rounds": 1, "extend": False})
+    mine = [run.wanted for run in study.runs.values() if run.wanted.place == MINE]
+    tuned = [each.experiment.rounds for each in mine if each.phase == "tuning"]
+    reported = [(each.seed, each.config["lr"], each.experiment.rounds)
+                for each in mine if each.phase == "report"]  # fmt: skip
+    assert tuned == [1] * 4
+    assert reported == [(0, 0.02, 2), (1, 0.1, 2)]
+
+
+def test_a_grid_goes_on_where_most_seeds_choose_its_edge(play):
+    def lower_is_better(wanted):
+        good = 1 - wanted.experiment.lr if wanted.seed else wanted.experiment.lr
+        return [(0.0, 0.0), (good, 0.0)]
+
+    study = play(lower_is_better, each_seed=True, report={"seeds": [0, 1, 2]})
+    at = state_of(study)
+    assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.004]
+    assert at.choices == {0: {"lr": 0.1}, 1: {"lr": 0.004}, 2: {"lr": 0.004}}
+    assert at.edges == [Edge("lr", 0.004, "lowest", "budget")]
+    assert at.chosen == {"lr": 0.004}
+
+
+def test_a_choice_that_diverges_later_is_given_up_by_its_seed_alone(play):
+    def fragile(wanted):
+        if wanted.phase == "report" and (wanted.seed, wanted.experiment.lr) == (0, 0.02):
+            return None
+        return by_parity(wanted)
+
+    study = play(fragile, each_seed=True, tuning={"rounds": 1, "extend": False})
+    at = state_of(study)
+    assert at.choices == {0: {"lr": 0.1}, 1: {"lr": 0.1}}
+    assert at.dropped == [Dropped({"lr": 0.02}, [0])]
+
+
+def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_reported(play):
+    def lost(wanted):
+        return None if wanted.place == MINE and wanted.seed == 0 else by_parity(wanted)
+
+    found = outcome(play(lost, each_seed=True, report={"seeds": [0, 1, 2]}))
+    cell = found.cells[MINE]
+    assert [each.measured is None for each in cell.seeds] == [True, False, False]
+    assert cell.seeds[0].reason == "it diverged: its loss is no number"
+    assert sorted(found.claims[0].comparison.differences) == [1, 2]
+
+
+def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
+    rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
+    study = play(by_parity, each_seed=True, rows=rows, baselines=[], claims=["mine > null"],
+                 tuning={"extend": False})  # fmt: skip
+    null = state_of(study, Place("null", "all"))
+    assert null.choices == state_of(study).choices
+    reported = [run.wanted for run in study.runs.values() if run.wanted.place.row == "null"]
+    assert [(each.seed, each.config["lr"]) for each in reported] == [(0, 0.02), (1, 0.1)]
+
+
+def test_what_will_be_run_is_counted(here, write):
+    write(each_seed=True, tuning={"configurations": 4}, report={"seeds": [0, 1, 2]})
+    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    mine, _ = runs_of(study)
+    assert (len(mine.known), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
+    assert "12 runs, up to 24 if grids are continued" in headline(study)
+
+
+@pytest.mark.parametrize("rounds", [None, 1])
+def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, rounds):
+    write(each_seed=True, tuning={} if rounds is None else {"rounds": rounds})
+    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_runs")
+    pretend(study, by_parity)
+    whole = outcome(study)
+    study = Study(here / "cut", plan_words("table", "tiny"), here / "cut_runs")
+    study.write()
+    while (run := study.next()) is not None:
+        end(study, run, by_parity)
+        study.write()
+        study = Study.read(here / "cut")
+    found = outcome(study)
+    assert found.claims == whole.claims
+    assert [cell.state for cell in found.cells.values()] == [
+        cell.state for cell in whole.cells.values()
+    ]
