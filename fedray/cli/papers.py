@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -17,15 +16,17 @@ from pydantic import Field
 
 import fedray
 from fedray.cli.links import linked
-from fedray.cli.resolving import check_command, words_of
+from fedray.cli.resolving import check_command
 from fedray.command import CommandLine, as_word, run_command
-from fedray.config import Frozen, MissingRoot, find_yaml, read_mapping, validate
+from fedray.config import Frozen, MissingRoot, read_mapping, validate
 from fedray.errors import UserError, nearest
-from fedray.shipped import folders
+from fedray.shipped import files
+from fedray.studies.file import Item as StudyItem
+from fedray.studies.file import Study, modern
 
 PAPERS = Path(fedray.__file__).parent / "papers"
 WIDTH = 80
-AS_TABLE = "as a table, with methods tuned alike and a verdict on each claim"
+SCALES = ("laptop", "desktop", "paper")
 
 
 class Item(Frozen):
@@ -39,40 +40,44 @@ class Item(Frozen):
     """Which metric, or which file or picture of the runs, holds the answer."""
     laptop: list[str] = Field(default_factory=list)
     """Commands that take minutes on two cores."""
+    desktop: list[str] = Field(default_factory=list)
+    """Commands of one to seven hours of a core."""
     paper: list[str] = Field(default_factory=list)
     """Commands with the paper's setting."""
-    tables: list[str] = Field(default_factory=list)
-    """Tables of tune/tables/ that ask the same: methods tuned alike, claims and verdicts."""
     offline: str = ""
     """What cannot be run without a network, why, and what is tested instead."""
 
     def commands(self) -> Iterator[tuple[str, str]]:
-        """Each scale with each of its commands."""
-        for scale in ("laptop", "paper"):
+        """Yield each scale with each of its commands."""
+        for scale in SCALES:
             for command in getattr(self, scale):
                 yield scale, command
 
-    def of_tables(self) -> Iterator[tuple[str, str]]:
-        """Each scale of its tables with the command that runs it.
 
-        Raises:
-            UserError: when there is no such table.
-        """
-        for name in self.tables:
-            path = find_yaml(name, folders("tables"), "table")
-            for scale in read_mapping(path).get("scales", ()):
-                yield scale, f"python -m fedray.table {name} --scale {scale}"
-
-
-class Paper(Frozen):
-    """A file in fedray/papers/."""
+class PaperFile(Frozen):
+    """A file in fedray/papers/: the items in the paper's order; studies say what answers them."""
 
     title: str = Field(min_length=1)
     """What the paper calls its method."""
     paper: str = Field(min_length=1)
     """Authors, venue, arXiv number."""
-    items: list[Item] = Field(min_length=1)
-    """In the paper's order."""
+    order: list[str] = Field(min_length=1)
+    items: list[Item] = Field(default_factory=list)
+    """What no study answers."""
+
+
+class Paper(NamedTuple):
+    """A paper with all its items.
+
+    Attributes:
+        title: what it calls its method.
+        paper: authors, venue, arXiv number.
+        items: in its order.
+    """
+
+    title: str
+    paper: str
+    items: list[Item]
 
 
 class Command(NamedTuple):
@@ -81,7 +86,7 @@ class Command(NamedTuple):
     Attributes:
         paper: the file's name.
         item: the item's.
-        scale: laptop or paper; of a table desktop, too.
+        scale: laptop, desktop or paper.
         words: the command.
     """
 
@@ -91,56 +96,76 @@ class Command(NamedTuple):
     words: str
 
 
-def read_paper(path: Path) -> Paper:
-    """Read and check one paper's file; the commands are checked by `check_command`.
+def read_papers() -> dict[str, Paper]:
+    """Return every paper by its file's name, sorted.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
     """
-    paper = validate(Paper, read_mapping(path), path.stem)
-    names = Counter(item.item for item in paper.items)
-    for number, item in enumerate(paper.items):
-        where = f"{path.name}: items.{number} ({item.item})"
-        if names[item.item] > 1:
-            raise UserError(f"{where}: there are {names[item.item]} items of that name")
-        if not item.laptop and not item.paper:
-            raise UserError(f"{where} has no command; give laptop or paper")
-        for scale, command in item.commands():
-            words_of(command, f"{where}: {scale}")
-        try:
-            list(item.of_tables())
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-    return paper
+    answers = _answers()
+    papers = {path.stem: _paper(path, answers) for path in sorted(PAPERS.glob("*.yaml"))}
+    for paper, item in answers:
+        if paper not in papers or item not in [each.item for each in papers[paper].items]:
+            raise UserError(f"a study answers {paper}, {item}, which is not in papers/{paper}.yaml")
+    return papers
 
 
-def read_papers() -> dict[str, Paper]:
-    """Every paper by its file's name, sorted.
-
-    Raises:
-        UserError: as `read_paper`.
-    """
-    return {path.stem: read_paper(path) for path in sorted(PAPERS.glob("*.yaml"))}
+Answer = tuple[str, str, Study, StudyItem]
+"""The kind of a study, its name, its file, and what it says of the item."""
 
 
-def every_command(papers: dict[str, Paper]) -> list[Command]:
-    """All commands of runs, sweeps and their like, paper by paper."""
-    return _gathered(papers, Item.commands)
+def _answers() -> dict[tuple[str, str], list[Answer]]:
+    """Return the studies by the paper and the item that they answer."""
+    found: dict[tuple[str, str], list[Answer]] = {}
+    for kind in ("table", "sweep"):
+        for name, path in files(f"{kind}s").items():
+            study = validate(Study, modern(read_mapping(path)), f"{kind} {name}")
+            for item in study.items:
+                found.setdefault((item.paper, item.item), []).append((kind, name, study, item))
+    return found
 
 
-def every_table(papers: dict[str, Paper]) -> list[Command]:
-    """The commands of all tables, paper by paper."""
-    return _gathered(papers, Item.of_tables)
+def _paper(path: Path, answers: Mapping[tuple[str, str], Sequence[Answer]]) -> Paper:
+    file = validate(PaperFile, read_mapping(path), path.stem)
+    own = {item.item: item for item in file.items}
+    items = []
+    for name in file.order:
+        studies = answers.get((path.stem, name), ())
+        if name not in own and not studies:
+            raise UserError(f"{path.name}: nothing answers {name}")
+        items.append(_item(own.get(name), name, studies))
+    return Paper(file.title, file.paper, items)
 
 
-def _gathered(
-    papers: dict[str, Paper], of: Callable[[Item], Iterator[tuple[str, str]]]
-) -> list[Command]:
+def _item(own: Item | None, name: str, studies: Sequence[Answer]) -> Item:
+    """Return an item with the commands of the studies that answer it."""
+    said = own or next((item for *_, item in studies if item.asks), None)
+    if said is None:
+        raise UserError(f"no study of {name} says what it asks")
+    commands = {scale: list(getattr(own, scale, ())) for scale in SCALES}
+    for kind, study_name, study, item in studies:
+        for scale in study.scales:
+            commands[scale] += _commands(kind, study_name, scale, item.then)
+    return Item(item=name, asks=said.asks, measure=said.measure, offline=said.offline, **commands)
+
+
+def _commands(kind: str, name: str, scale: str, then: Sequence[str]) -> Iterator[str]:
+    """Yield what runs a study at one scale, and what reads its folder then."""
+    folder = f"results/{name}_{scale}"
+    out = f" --out {folder}" if then else ""
+    yield f"python -m fedray.{kind} {name} --scale {scale}{out}"
+    for each in then:
+        word, _, flags = each.partition(" --")
+        yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
+
+
+def every_command(papers: Mapping[str, Paper]) -> list[Command]:
+    """Return all commands, paper by paper."""
     return [
         Command(name, item.item, scale, command)
         for name, paper in papers.items()
         for item in paper.items
-        for scale, command in of(item)
+        for scale, command in item.commands()
     ]
 
 
@@ -170,9 +195,15 @@ def papers(args: argparse.Namespace) -> int:
     """List what is asked for, or check its commands; returns the exit code."""
     found = chosen(read_papers(), args.paper, args.item)
     if args.check:
-        return check([*every_command(found), *every_table(found)])
+        return check(every_command(found))
     if args.json:
-        trees = {name: paper.model_dump(mode="json") for name, paper in found.items()}
+        trees = {
+            name: {
+                **paper._asdict(),
+                "items": [item.model_dump(mode="json") for item in paper.items],
+            }
+            for name, paper in found.items()
+        }
         print(json.dumps(trees, indent=1, ensure_ascii=False))
         return 0
     whole = args.paper is not None
@@ -201,7 +232,7 @@ def chosen(papers: dict[str, Paper], name: str | None, item: str | None) -> dict
     if not items:
         names = [each.item for each in papers[key].items]
         raise UserError(f"{key} has no item '{item}'.{nearest(item, names)}")
-    return {key: papers[key].model_copy(update={"items": items})}
+    return {key: papers[key]._replace(items=items)}
 
 
 def check(commands: Sequence[Command]) -> int:
@@ -231,14 +262,11 @@ def _described(item: Item) -> list[str]:
     offline = f"not without a network: {item.offline}" if item.offline else ""
     for text in (item.asks, f"measured: {item.measure}", offline):
         lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-    for scale in ("laptop", "paper"):
+    for scale in SCALES:
         commands = getattr(item, scale)
         if commands:
             lines.append(f"  {scale}:")
             lines += [f"    {command}" for command in commands]
-    if item.tables:
-        lines.append(f"  {AS_TABLE}:")
-        lines += [f"    {command}" for _, command in item.of_tables()]
     return lines
 
 
@@ -250,13 +278,13 @@ def page() -> str:
         "# The papers' experiments",
         "",
         f"Every table, figure and scenario, {count} in all, with its command at each scale.",
-        "Written by `python -m fedray docs` from `fedray/papers/`.",
+        "Written from `fedray/papers/` and from what each study in `tune/` says it answers.",
         "`python -m fedray papers PAPER ITEM` shows one of them, `python -m fedray papers --check`",
         "resolves all commands.",
         "",
         "- **laptop**: minutes on two cores; some need a small data set, such as office_caltech10.",
-        "- **desktop**, of tables alone: one to seven hours of a core; nearly all need data",
-        "  sets, and `--plan` says how long.",
+        "- **desktop**: one to seven hours of a core; nearly all need data sets, and `--plan` says",
+        "  how long.",
         "- **paper**: the paper's setting, for GPUs.",
         "",
         "Data sets are looked for below $FEDRAY_DATA",
@@ -272,13 +300,10 @@ def page() -> str:
 
 def _section(item: Item) -> list[str]:
     parts = [f"### {item.item}", "", item.asks, "", f"Measured: {item.measure}", ""]
-    for scale in ("laptop", "paper"):
+    for scale in SCALES:
         commands = getattr(item, scale)
         if commands:
             parts += [f"{scale}:", "", "```", *commands, "```", ""]
-    if item.tables:
-        table = [command for _, command in item.of_tables()]
-        parts += [f"{AS_TABLE}:", "", "```", *table, "```", ""]
     if item.offline:
         parts += [f"Not without a network: {item.offline}", ""]
     return parts

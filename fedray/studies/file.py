@@ -88,6 +88,23 @@ class Row(Frozen):
     claimed to be better than."""
 
 
+class Item(Frozen):
+    """A table, figure or scenario of a paper that a study answers."""
+
+    paper: str
+    """A file in fedray/papers/."""
+    item: str
+    """As the paper calls it: "Table 4"."""
+    asks: str = ""
+    """The question, with data sets and setting."""
+    measure: str = ""
+    """Which metric, or which file or picture of the runs, holds the answer."""
+    offline: str = ""
+    """What cannot be run without a network, why, and what is tested instead."""
+    then: list[str] = Field(default_factory=list)
+    """What reads the study's folder afterwards: `report --metric global_accuracy`."""
+
+
 class Scale(Frozen):
     """What is different at one scale; everything has the study's value by default."""
 
@@ -121,6 +138,8 @@ class Study(Frozen):
 
     answers: str = Field("", max_length=500)
     """The table, figure or question that it answers; empty: how the methods compare."""
+    items: list[Item] = Field(default_factory=list)
+    """What of the papers it answers."""
     experiment: str | None = None
     """A shipped experiment, or a YAML file: what rows and columns change. A table's default is
     fedavg_digits."""
