@@ -313,8 +313,7 @@ def _assigned(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
         elif part == "report" and inner in Reporting.model_fields:
             given["report"][inner] = value
         elif key == "rounds":
-            given["tuning"].setdefault("rounds", value)
-            given["report"].setdefault("rounds", value)
+            given["tuning"]["rounds"] = given["report"]["rounds"] = value
         else:
             given["set"].pop(key, None)
             given["set"][key] = value
@@ -687,12 +686,12 @@ def _check_tuned(
     for name, row in rows.items():
         for_row = "" if name == ALL else f" for row {name}"
         for key in (key for axis in row.axes for key in axis.keys):
-            if over := _over(key, [*given, *flatten(given)]):
-                value = given.get(over[0], "...")
-                raise UserError(
-                    f"{where}: {key} is tuned{for_row}; leave {over[0]}={value} out, or change "
-                    "the space in the file"
-                )
+            for over, value in given.items():
+                if key in (over, *flatten({over: value})):
+                    raise UserError(
+                        f"{where}: {key} is tuned{for_row}; leave {over}={value} out, or change "
+                        "the space in the file"
+                    )
         said = {f"column {column}": keys for column, keys in columns.items()}
         said[f"{where}.rows.{name}.set"] = row.set
         for what, keys in said.items():

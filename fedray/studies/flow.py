@@ -127,8 +127,8 @@ def carry_out(request: Request) -> tuple[Study, int]:
     ):
         if request.resume:
             study = reload(study)
-        keep_file(request, study)
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
+        keep_file(request, study)
         return study, run(study, concurrent, track=request.track)
 
 

@@ -245,7 +245,8 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     base = plan.bases[plan.experiment]
     usual = {"workers": 1, "report.select": base.get("report", {}).get("select", "validation")}
     laid = {k: v for k, v in plan.defaults(base) if usual.get(k) != v}
-    pairs = {**laid, **plan.set, **plan.given, **config}
+    rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
+    pairs = {**laid, **plan.set, **rounds, **plan.given, **config}
     if plan.report.seeds[0] != base.get("seed", 0):
         pairs["seed"] = plan.report.seeds[0]
     keys = [shlex.quote(f"{key}={flow(value)}") for key, value in pairs.items()]

@@ -10,8 +10,8 @@ import pytest
 from pretended_runs import Curve, pretend
 
 from fedray.config import dump_yaml
-from fedray.studies.study import Study
 from fedray.studies.file import plan_words
+from fedray.studies.study import Study
 
 TINY = {
     "name": "tiny",

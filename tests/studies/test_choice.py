@@ -10,15 +10,14 @@ import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
-from fedray.studies.study import DIED, DIVERGED
-from fedray.studies.tune import reason_of
 from fedray.studies.agenda import Dropped, Wanted
-from fedray.studies.study import Study
+from fedray.studies.file import plan_words
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.plan import Place
 from fedray.studies.space import Edge
-from fedray.studies.file import plan_words
+from fedray.studies.study import DIED, DIVERGED, Study
+from fedray.studies.tune import reason_of
 
 MINE, LOCAL = Place("mine", "all"), Place("local", "all")
 

@@ -1,28 +1,27 @@
-"""Nobody chooses on the test: planted metrics are best there in another round and trial."""
+"""Nobody chooses on the test: planted metrics are best there in another round and run."""
 
 from __future__ import annotations
 
-import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from rounds import rounds_in
+from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.evaluation.score import Score
 from fedray.records import RunFolder
-from fedray.report.command import main as report
 from fedray.runtime import clients
+from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.sweep.command import best_line
-from fedray.studies.study import Ledger
-from fedray.sweep.seeds import read_merged
-from fedray.sweep.show import draw, table
-from fedray.studies.space import check_configurations, grid, plan_sweep
-from fedray.studies.tune import of_sweep, reports
+from fedray.studies.agenda import check_cells
+from fedray.studies.study import Study
+from fedray.studies.trials import sweep_outcome
+from fedray.studies.tune import config_of, reports
 
 TEST = {0.1: [100, 20, 60, 30, 30], 0.2: [100, 40, 90, 50, 50]}
 """Right answers of 100 on the test, by learning rate and round: best are lr 0.2 and round 2."""
@@ -39,7 +38,6 @@ EXPERIMENT = {
     "model": {"feature_dim": 16},
 }
 SWEEP = {
-    "answers": "nothing",
     "space": {"lr": {"grid": [0.2, 0.1]}},
     "seeds": [0, 1],
     "scales": {"laptop": {"experiment": "planted.yaml"}},
@@ -59,114 +57,90 @@ def here(tmp_path, monkeypatch):
 
     monkeypatch.setattr(clients, "TESTS", {"evaluate": score})
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tune").mkdir()
     (tmp_path / "planted.yaml").write_text(dump_yaml(EXPERIMENT))
     return tmp_path
 
 
-def swept(here, *keys, **changes) -> Ledger:
-    """A sweep whose trials have run in this process."""
-    (here / "tune" / "planted.yaml").write_text(dump_yaml({**SWEEP, **changes}))
-    plan = plan_sweep("planted", keys)
-    check_configurations(plan)
-    ledger = Ledger(here / "sweep", plan)
-    for number, config in enumerate(grid(plan.axes)):
-        trial = ledger.add(number, config)
-        trial.reports = list(reports(of_sweep(plan, config, ledger.home / trial.name)))
-        trial.measure(read_merged(ledger.home / trial.name, plan), plan)
-        trial.status = "finished"
-    return ledger
+def swept(*words: str, **changes) -> Study:
+    """Return a sweep whose runs have run in this process."""
+    write_sweep("planted", **{**SWEEP, **changes})
+    study = sweep(*words, name="planted")
+    check_cells(study.cells)
+    carry_out_all(study)
+    return study
 
 
-def lr(trial) -> float:
-    return trial.config["lr"]
-
-
-def test_a_sweeps_best_round_and_configuration_are_validations(here):
-    ledger = swept(here)
-    best = ledger.best
-    assert (lr(best), best.best_rounds) == (0.1, [1, 1])
-    assert (best.objective, best.test) == (0.9, 0.2)
-    assert best_line(ledger.plan, best) == (
-        "best on validation: lr=0.1: validation/local_accuracy 0.9000 in round 1, "
-        "local_accuracy 0.2000 on the test  [laptop scale]"
+def test_a_sweeps_best_round_and_configuration_are_validations():
+    study = swept()
+    best = sweep_outcome(study).best
+    assert (best.config["lr"], best.best_rounds) == (0.1, [1, 1])
+    assert (best.objective, best.mean("local_accuracy")) == (0.9, 0.2)
+    assert (study.plan.how, study.plan.chosen_by("all")) == (
+        "best on validation",
+        "validation/local_accuracy",
     )
-    head, *rows = table(ledger).splitlines()
-    assert head.split()[:6] == ["trial", "lr", "validation", "+-", "test", "+-"]
-    assert rows[1].split()[:4] == ["*", "1", "0.1", "0.9000"]
-    draw(ledger, here / "sweep.png")
-    assert (here / "sweep.png").stat().st_size > 1000
 
 
-def test_the_papers_switch_is_marked_wherever_it_chose(here):
-    ledger = swept(here, select="test")
-    best = ledger.best
-    assert (lr(best), best.best_rounds, best.objective) == (0.2, [2, 2], 0.9)
-    assert best_line(ledger.plan, best).startswith("best on test: lr=0.2: local_accuracy 0.9000")
-    run = RunFolder(ledger.home / best.name / "seed_0").read()
-    assert run.best.chosen == "test"
+def test_the_papers_switch_is_marked_wherever_it_chose():
+    study = swept(select="test")
+    best = sweep_outcome(study).best
+    assert (best.config["lr"], best.best_rounds, best.objective) == (0.2, [2, 2], 0.9)
+    assert study.plan.how == "best on test"
+    assert RunFolder(best.runs[0]).read().best.chosen == "test"
 
 
 def test_the_experiments_own_switch_holds_where_the_sweep_says_nothing(here):
-    (here / "tune" / "planted.yaml").write_text(dump_yaml(SWEEP))
-    plan = plan_sweep("planted", ["report.select=test"])
-    assert (plan.select, plan.objective, plan.how) == ("test", "local_accuracy", "best on test")
+    write_sweep("planted", **SWEEP)
+    assert sweep("report.select=test", name="planted").plan.select == "test"
     tree = {**EXPERIMENT, "report": {"select": "test"}}
     (here / "planted.yaml").write_text(dump_yaml(tree))
-    assert plan_sweep("planted").select == "test"
+    assert sweep(name="planted").plan.select == "test"
 
 
-def test_the_last_round_chooses_configurations_on_validation_too(here):
-    ledger = swept(here, at="final")
-    assert (lr(ledger.best), ledger.best.best_rounds, ledger.best.test) == (0.1, [4, 4], 0.3)
+def test_the_last_round_chooses_configurations_on_validation_too():
+    best = sweep_outcome(swept(at="final")).best
+    assert (best.config["lr"], best.best_rounds) == (0.1, [4, 4])
+    assert best.mean("local_accuracy") == 0.3
 
 
-def test_asha_stops_what_is_worse_on_validation(here):
-    ledger = swept(here)
-    scheduler = ASHAScheduler("round", "objective", "max", 4, 1, 2)
+def test_asha_stops_what_is_worse_on_validation():
+    write_sweep("planted", **{**SWEEP, "seeds": [0]})
+    study = sweep(name="planted")
+    found = carry_out_all(study)
+    scheduler = ASHAScheduler("round", "score", "max", 4, 1, 2)
     runner, decisions = SimpleNamespace(search_alg=None), {}
-    for trial in sorted(ledger.ordered, key=lambda t: -lr(t)):
-        trial.trial_id = str(trial.number)
+    runs = sorted(study.runs.values(), key=lambda run: run.wanted.config["lr"])
+    for run in runs:  # the better on validation comes first
+        trial = SimpleNamespace(trial_id=str(run.number))
         scheduler.on_trial_add(runner, trial)
-    for trial in sorted(ledger.ordered, key=lr):  # the better on validation comes first
-        first = trial.reports[0]
-        assert first["round"] == 1, "the untrained model is reported to nobody"
-        decisions[lr(trial)] = scheduler.on_trial_result(runner, trial, first)
+        first = next(each for each in found[run.number] if each["round"] == 1)
+        lr = run.wanted.config["lr"]
+        decisions[lr] = scheduler.on_trial_result(runner, trial, first)
     assert decisions == {0.1: TrialScheduler.CONTINUE, 0.2: TrialScheduler.STOP}
 
 
-def test_a_sweep_without_validation_images_is_refused_unless_it_chooses_nothing(here):
-    none = "data.validation_fraction=null"
-    with pytest.raises(UserError, match=r"planted chooses by validation/local_accuracy.*select"):
-        swept(here, none)
-    ledger = swept(here, none, select="nothing", at="final")
-    assert ledger.best is None
-    assert [trial.test for trial in ledger.ordered] == [0.5, 0.3]
-    assert "*" not in table(ledger)
-    with pytest.raises(UserError, match=r"select: nothing .* at is best; set at: final"):
-        swept(here, none, select="nothing")
+def test_a_sweep_that_chooses_nothing_needs_no_validation_images():
+    none = {"scales": {"laptop": {"experiment": "planted.yaml",
+                                  "set": {"data.validation_fraction": None}}}}  # fmt: skip
+    with pytest.raises(UserError, match=r"validation/local_accuracy chooses, and no client"):
+        swept(**none)
+    found = sweep_outcome(swept(**none, select="nothing", at="final"))
+    assert found.best is None
+    assert [trial.mean("local_accuracy") for trial in found.trials] == [0.5, 0.3]
     with pytest.raises(UserError, match=r"accuracy_novel exists on test images alone"):
-        swept(here, metric="accuracy_novel")
+        swept(metric="accuracy_novel")
 
 
-def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused(here):
+def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused():
     with pytest.raises(UserError, match=r"lr=0.2: local has no validation/global_accuracy; set an"):
-        swept(here, metric="global_accuracy")
+        swept(metric="global_accuracy")
 
 
 def run_alone(here, name, *keys) -> RunFolder:
-    from fedray.runtime.resolve import resolve
-
     experiment = resolve(str(here / "planted.yaml"), ["lr=0.1", *keys])
-    session = Session(experiment, here / name, lambda a: SerialExecutor(a, device()))
-    list(session.rounds())
+    cpu = torch.device("cpu")
+    list(Session(experiment, here / name, lambda a: SerialExecutor(a, cpu)).rounds())
     return RunFolder(here / name)
-
-
-def device():
-    import torch
-
-    return torch.device("cpu")
 
 
 def test_early_stopping_looks_at_validation(here):
@@ -187,40 +161,12 @@ def test_a_run_that_has_stopped_stays_so_and_a_resumed_one_stops_there(here):
     assert rounds_in(folder.path) == before
 
 
-def test_seeds_that_stop_early_wait_for_the_others(here, monkeypatch):
-    ledger = swept(here, "early_stopping.patience=1", space={"lr": {"grid": [0.1, 0.2]}})
-    assert [trial.last_round for trial in ledger.ordered] == [2, 2]
-    assert [trial.objective for trial in ledger.ordered] == [0.9, 0.5]
-    plan, trial = ledger.plan, ledger.ordered[0]
-    again = list(reports(of_sweep(plan, trial.config, ledger.home / trial.name)))
+def test_a_run_that_another_process_finished_is_taken_as_it_is():
+    study = swept("early_stopping.patience=1", "seed=0")
+    run = study.runs[0]
+    again = list(reports(config_of(run, study.plan), study.plan.at))
     assert [each["round"] for each in again] == [2], "its last round is reported again"
-
-
-def test_a_trial_that_another_process_finished_is_taken_as_it_is(here, monkeypatch):
-    ledger = swept(here, "early_stopping.patience=1", space={"lr": {"grid": [0.1]}})
-    plan, trial = ledger.plan, ledger.ordered[0]
-    folder = ledger.home / trial.name
-    for seed in plan.seeds:  # as a table does with runs that nobody goes on with
-        shutil.rmtree(folder / f"seed_{seed}" / "checkpoints", ignore_errors=True)
-    again = list(reports(of_sweep(plan, trial.config, folder)))
-    assert [each["objective"] for each in again] == [trial.objective]
-
-
-def test_a_report_takes_validations_round_and_says_so(here, capsys):
-    run_alone(here, "run")
-    assert report([str(here / "run")]) == 0
-    page = (here / "run" / "report" / "table.md").read_text()
-    assert "best on validation" in page
-    assert "| 20.00 | 30.00 |" in page
-    assert report([str(here / "run"), "--select", "test"]) == 0
-    page = (here / "run" / "report" / "table.md").read_text()
-    assert "best on test" in page
-    assert "| 60.00 | 30.00 |" in page
-    run_alone(here, "none", "data.validation_fraction=null")
-    assert report([str(here / "none")]) == 0
-    page = (here / "none" / "report" / "table.md").read_text()
-    assert "no best round" in page
-    assert "| – | 30.00 |" in page
+    assert again[0]["objective"] == run.objective
 
 
 def test_early_stopping_without_images_to_look_at_is_a_sentence(here):

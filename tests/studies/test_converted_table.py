@@ -13,9 +13,9 @@ from fedray.config import EXECUTION_KEYS
 from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import read_checked, sealed
-from fedray.tables.command import write_page
 from fedray.studies.outcome import outcome
 from fedray.studies.store import Published, name_of
+from fedray.tables.command import write_page
 
 
 def curve(wanted):

@@ -13,13 +13,13 @@ from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import sealed
 from fedray.report.section import markdown
-from fedray.studies.study import Study
-from fedray.tables.command import begin_or_resume, main, parser, write_page
+from fedray.studies.file import plan_words
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.plan import Place
 from fedray.studies.store import name_of
-from fedray.studies.file import plan_words
+from fedray.studies.study import Study
+from fedray.tables.command import begin_or_resume, main, parser, write_page
 
 ROWS = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}
 CHANGES = {"rows": ROWS, "baselines": [], "report": {"seeds": [0, 1]}}

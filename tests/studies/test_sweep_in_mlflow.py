@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fedray.config import dump_yaml
-from fedray.sweep.command import hold
-from fedray.studies.study import Ledger
-from fedray.sweep.runs import SweepRuns, sweep_runs
 from fedray.studies.space import plan_sweep
+from fedray.studies.study import Ledger
+from fedray.sweep.command import hold
+from fedray.sweep.runs import SweepRuns, sweep_runs
 from fedray.tracking import Tracker
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from fedray.config import read_mapping
 from fedray.studies.agenda import Cell, check_metrics
-from fedray.studies.plan import Place
 from fedray.studies.file import plan_words
+from fedray.studies.plan import Place
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "tune" / "tables"

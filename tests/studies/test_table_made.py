@@ -10,9 +10,9 @@ import pytest
 
 from fedray.records import Environment
 from fedray.report.section import markdown
-from fedray.tables.command import write_page
 from fedray.studies.outcome import outcome
 from fedray.studies.store import commits_in
+from fedray.tables.command import write_page
 
 SECONDS, BYTES = 3.0, 3 * 40
 """Of a pretended run: round 0 and two more."""

@@ -19,8 +19,12 @@ from fedray.records import RunFolder
 from fedray.report.latex import escaped, latex_table
 from fedray.report.section import has_words, markdown
 from fedray.runtime.assembly import read_images
-from fedray.tables import command
+from fedray.studies.file import plan_words
+from fedray.studies.outcome import outcome
+from fedray.studies.page import MEAN, NOTHING, main_cells
+from fedray.studies.plan import Place
 from fedray.studies.study import Study
+from fedray.tables import command
 from fedray.tables.command import (
     as_it_is_now,
     begin_or_resume,
@@ -31,11 +35,7 @@ from fedray.tables.command import (
 )
 from fedray.tables.figure import draw, draw_curves
 from fedray.tables.latex import latex
-from fedray.studies.outcome import outcome
-from fedray.studies.page import MEAN, NOTHING, main_cells
-from fedray.studies.plan import Place
 from fedray.tables.runs import cell_metrics
-from fedray.studies.file import plan_words
 
 ROWS = {
     "mine": {"algorithm": "fedproto", "label": "Mine & all_of_it"},

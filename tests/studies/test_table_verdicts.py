@@ -8,9 +8,9 @@ from scipy import stats
 from fedray.report.section import markdown
 from fedray.report.statistics import seeds_needed
 from fedray.studies.claims import Side
+from fedray.studies.outcome import outcome
 from fedray.tables.command import write_page
 from fedray.tables.comparing import compared, needed_of
-from fedray.studies.outcome import outcome
 
 ROWS = {
     "mine": {"algorithm": "fedproto"},

@@ -6,8 +6,8 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.sweep.command import prepare
 from fedray.studies.space import check_configurations, plan_sweep, words
+from fedray.sweep.command import prepare
 
 STYLES = {"grid": ["plain", "name", "ensemble"]}
 

@@ -10,9 +10,9 @@ import pytest
 
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments
-from fedray.studies.space import check_configurations, grid, plan_sweep, read_sweep
 from fedray.studies.agenda import Cell
 from fedray.studies.file import plan_words
+from fedray.studies.space import check_configurations, grid, plan_sweep, read_sweep
 
 TUNE = Path(__file__).parents[2] / "tune"
 FILES = sorted(TUNE.glob("*.yaml"))

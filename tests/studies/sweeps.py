@@ -1,0 +1,63 @@
+"""Sweeps of a tiny experiment, and their runs in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedray.config import dump_yaml
+from fedray.studies.file import plan_words
+from fedray.studies.study import Study, StudyRun
+from fedray.studies.tune import config_of, reports
+
+EXPERIMENT = {
+    "name": "tiny",
+    "algorithm": "fedproto",
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 16,
+    "lr": 0.05,
+    "workers": 1,
+    "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "model": {"feature_dim": 16},
+    "report": {"select": "test"},
+}
+SWEEP = {
+    "answers": "nothing",
+    "space": {"algorithm.lambda": {"grid": [0, 1]}},
+    "scales": {"laptop": {"experiment": "tiny.yaml"}},
+}
+
+
+def write_sweep(name: str = "tiny", **changes: object) -> Path:
+    """Write a sweep in ./tune; `changes` replace its keys."""
+    path = Path("tune", f"{name}.yaml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(dump_yaml({**SWEEP, **changes}))
+    return path
+
+
+def laptop(**changes: object) -> dict[str, object]:
+    """Return the scales of a sweep whose laptop scale has these keys too."""
+    return {"laptop": {"experiment": "tiny.yaml", **changes}}
+
+
+def sweep(*words: str, home: str = "home", name: str = "tiny") -> Study:
+    """Return a new invocation of a sweep, with runs of its own."""
+    return Study(Path(home).absolute(), plan_words("sweep", name, words), Path("runs").absolute())
+
+
+def carry_out(study: Study, run: StudyRun) -> list[dict[str, Any]]:
+    """Run one run of a study in this process; return what Ray Tune would have been told."""
+    found = list(reports(config_of(run, study.plan), study.plan.at))
+    run.status, run.last_round = "finished", found[-1]["round"]
+    study.settle(run)
+    return found
+
+
+def carry_out_all(study: Study) -> dict[int, list[dict[str, Any]]]:
+    """Run what is left of a study; return the reports by run."""
+    found = {}
+    while (run := study.next()) is not None:
+        found[run.number] = carry_out(study, run)
+    return found

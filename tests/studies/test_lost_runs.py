@@ -1,0 +1,212 @@
+"""Runs whose processes are lost start again, and are given up when they make no progress."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from ray import cloudpickle
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
+from sweeps import EXPERIMENT, laptop, sweep, write_sweep
+
+from fedray.checkpoint import CheckpointStore
+from fedray.config import dump_yaml
+from fedray.errors import RunFailed
+from fedray.studies import tune as trials
+from fedray.studies.study import Study
+from fedray.sweep import main
+
+
+class _Shown:
+    """Stands for the progress that is shown."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """A working directory with a sweep of short runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    tree = {**EXPERIMENT, "rounds": 1, "faults": {"max_failures": 1}}
+    (tmp_path / "tiny.yaml").write_text(dump_yaml(tree))
+    write_sweep()
+    return tmp_path
+
+
+@pytest.fixture
+def study() -> Study:
+    """A sweep of which run 0 has begun."""
+    found = sweep()
+    assert found.next().number == 0
+    found.runs[0].status = "running"
+    return found
+
+
+@pytest.fixture
+def watcher(study) -> trials.Watcher:
+    return trials.Watcher(study, None, _Shown(), lambda: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def recover(watcher, tmp_path):
+    """`recover(error)` has run 0 end with an error and start again; why it is given up, if so."""
+    trial = SimpleNamespace(
+        config={"trial": {"number": 0}}, pickled_error_file=str(tmp_path / "error.pkl")
+    )
+
+    def recover(error: Exception | None) -> str | None:
+        path = Path(trial.pickled_error_file)
+        path.unlink(missing_ok=True)
+        if error is not None:
+            path.write_bytes(cloudpickle.dumps(error))
+        watcher.on_trial_recover(0, [], trial)
+        return trial.config["trial"].get("given_up")
+
+    return recover
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ActorDiedError(),
+        ActorUnavailableError("no answer", None),
+        RayTaskError("train", "traceback", RunFailed("workers were lost 4 time(s)")),
+        None,
+    ],
+)
+def test_a_run_that_is_lost_again_without_a_new_round_is_given_up(recover, study, error):
+    assert recover(error) is None
+    study.runs[0].last_round = 3
+    assert recover(error) is None
+    study.runs[0].last_round = 4
+    assert recover(error) is None
+    assert "it died 2 time(s) (faults.max_failures=1): " in recover(error)
+
+
+def test_a_run_that_is_lost_before_its_first_round_is_given_up_too(recover):
+    assert recover(None) is None
+    assert "it died 2 time(s)" in recover(None)
+
+
+def test_what_ray_gives_up_too_early_is_run_again_so_often_as_it_may_die(study, watcher):
+    run, trial = study.runs[0], SimpleNamespace(config={"trial": {"number": 0}})
+    watcher.on_trial_error(0, [], trial)
+    assert run.status == "pending"
+    assert watcher.take_again()
+    assert not watcher.take_again()
+    watcher.on_trial_error(0, [], trial)
+    assert run.status == "failed"
+    assert "died 2 time(s)" in (run.reason or "")
+    assert not watcher.take_again()
+
+
+def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path):
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(trials.tune, "report", said.append)
+    trial = {"number": 0, "folder": str(tmp_path / "run"), "given_up": "it died 2 time(s)"}
+    trials.run_trial({"trial": trial}, "best")
+    assert [report["failed"] for report in said] == ["it died 2 time(s)"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_code_exits_has_failed_and_was_not_stopped(monkeypatch, tmp_path):
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(trials.tune, "report", said.append)
+
+    def exits(*_: Any) -> Any:
+        yield {"objective": 0.5}
+        sys.exit(0)
+
+    monkeypatch.setattr(trials, "reports", exits)
+    config = {"trial": {"number": 0, "folder": str(tmp_path)}}
+    trials.run_trial(config, "best")
+    assert [report.get("failed") for report in said] == [None, "SystemExit: 0"]
+
+    def stop(report: Any) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr(trials.tune, "report", stop)
+    with pytest.raises(SystemExit):
+        trials.run_trial(config, "best")
+
+
+def test_a_run_whose_files_are_damaged_fails_once_and_for_all(study, watcher):
+    trial = SimpleNamespace(config={"trial": {"number": 0}}, trial_id="0")
+    run = study.runs[0]
+    trials_folder = run.folder
+    list(trials.reports(trials.config_of(run, study.plan), "best"))
+    (trials_folder / "rounds.jsonl").write_text("{}\n")
+    watcher.on_trial_start(0, [], trial)
+    watcher.on_trial_complete(0, [], trial)
+    assert run.status == "failed"
+    assert "rounds.jsonl, line 1, cannot be read" in (run.reason or "")
+    assert study.cells[0].state(study.lookup).tried[0].objective is None
+
+
+def values(home: Path) -> list[tuple[str, str]]:
+    """Each configuration's value, in the order of their numbers."""
+    with (home / "trials.csv").open() as file:
+        return [(row["status"], row["objective"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_whose_process_is_killed_for_memory_starts_again(here, monkeypatch):
+    resolved, killed = RayActorManager._actor_task_resolved, []
+
+    def kill_once(self: Any, tracked_actor_task: Any, result: Any) -> None:
+        if killed:
+            resolved(self, tracked_actor_task, result)
+            return
+        killed.append(tracked_actor_task)
+        error = OutOfMemoryError("the node runs low on memory")
+        self._actor_task_failed(tracked_actor_task=tracked_actor_task, exception=error)
+
+    monkeypatch.setattr(RayActorManager, "_actor_task_resolved", kill_once)
+    assert main(["tiny", "--no-track", "--out", str(here / "killed")]) == 0
+    assert killed
+    assert [status for status, _ in values(here / "killed")] == ["finished"] * 2
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.slow
+def test_processes_that_die_between_runs_end_no_sweep(here, monkeypatch):
+    space = {"algorithm.lambda": {"grid": [0, 1, 2, 3, 4, 5, 6, 7]}}
+    write_sweep(space=space, scales=laptop(set={"faults.max_failures": 10}))
+    monkeypatch.setenv("FEDRAY_RESULTS", str(here / "others"))
+    assert main(["tiny", "--no-track", "--out", str(here / "undisturbed")]) == 0
+    monkeypatch.setenv("FEDRAY_RESULTS", str(here / "results"))
+    over, ends = threading.Event(), []
+
+    def kill() -> None:
+        """Kill a run's process whenever another run is over."""
+        while not over.is_set():
+            runs = here.glob("results/store/*")
+            done = sum(CheckpointStore(run, identity="").latest() == 1 for run in runs)
+            if done > len(ends):
+                found = [p for p in psutil.Process().children(recursive=True)
+                         if p.name().startswith("ray::Implicit")]  # fmt: skip
+                time.sleep(0.02 * len(ends))
+                if found:
+                    ends.append(found[len(ends) % len(found)])
+                    ends[-1].kill()
+            time.sleep(0.005)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    assert main(["tiny", "--no-track", "--out", str(here / "killed")]) == 0
+    over.set()
+    killer.join(5)
+    assert ends
+    assert values(here / "killed") == values(here / "undisturbed")

@@ -1,0 +1,441 @@
+"""Sweeps: what is refused, what a file and the command line make of it, and what is resumed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from sweeps import EXPERIMENT, carry_out, laptop, sweep, write_sweep
+
+from fedray.config import dump_yaml
+from fedray.errors import UserError
+from fedray.files import results_home
+from fedray.records import RunFolder
+from fedray.studies import flow
+from fedray.studies.agenda import check_cells
+from fedray.studies.file import plan_words
+from fedray.studies.flow import Request, begin_or_resume, hold, reload
+from fedray.studies.plan import StudyPlan
+from fedray.studies.space import grid, parse_axis
+from fedray.studies.study import Study, unfinished
+from fedray.studies.trials import best_command
+from fedray.sweep import main
+
+TOGETHER = {"rounds, lr": {"grid": [[1, 0.1], [1, 0.2], [2, 0.3]]}}
+SELECTED = r"report.* would choose rounds on images .*write select: test"
+TWO = {"lr": {"grid": [1, 2]}, "rounds": {"grid": [1, 2]}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A working directory with tiny.yaml and a folder of sweeps; results and MLflow beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tiny.yaml").write_text(dump_yaml(EXPERIMENT))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"serach": "grid"}, "unknown key 'serach' in sweep tiny. Valid: answers"),
+        ({"search": "gird"}, "sweep tiny.tuning.search: .*'grid', 'random' or 'tpe'"),
+        ({"space": {}}, "space is empty; name what is swept"),
+        ({"space": {"lr": {"gird": [1]}}}, "space.lr: there is no 'gird'. Did you mean 'grid'?"),
+        ({"space": {"lr": [0.1]}}, "space.lr is .*expected one of grid, choice"),
+        ({"space": {"lr": {"grid": []}}}, r"space.lr.grid is \[\], expected a list"),
+        ({"space": {"lr": {"grid": [1, 1]}}}, "lists a value twice"),
+        ({"space": {"lr": {"uniform": [0, 1]}}}, "search: grid needs lists, and space.lr is unif"),
+        ({"search": "tpe", "space": {"lr": {"uniform": [1, 0]}}}, "expected .lowest, highest"),
+        ({"search": "tpe", "space": {"lr": {"loguniform": [0, 1]}}}, "expected more than 0"),
+        ({"search": "tpe", "space": {"lr": {"randint": [0, 1.5]}}}, "two whole numbers"),
+        ({"search": "tpe", "space": {"workers": {"choice": [1, 2]}}}, "use search: grid"),
+        ({"search": "tpe", "space": {"wire": {"choice": [{}, {"up_bits": 8}]}}}, "plain values"),
+        ({"space": {"seed": {"grid": [0, 1]}}}, "seeds are not searched"),
+        ({"space": {"lr, seed": {"grid": [[0.1, 0]]}}}, "seeds are not searched"),
+        ({"space": {"lr, rounds": {"grid": [[0.1, 1], 2]}}}, "lists 2, expected a list of 2 .*lr,"),
+        ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
+        ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together in lists alone"),
+        ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
+        ({"space": TWO, "asha": {}, "mean_over": "rounds"}, "mean_over needs asha: null"),
+        ({"mean_over": "rounds"}, "mean_over=rounds is to be one of several keys of the space"),
+        ({"asha": {}, "seeds": [0, 1]}, "tuning.asha stops single runs; give one seed"),
+        ({"select": "nothing"}, "select: nothing needs at: final"),
+        ({"tuning": {"rounds": 3}}, "tuning.rounds is for tables; set rounds"),
+        ({"seeds": [0, 0]}, r"seeds=\[0, 0\], expected different"),
+        ({"seeds": []}, r"seeds=\[\], expected different"),
+        ({"scales": {}}, "scales is empty"),
+        ({"scales": {"desk": {"experiment": "tiny.yaml"}}}, "'desk' is none of laptop, desktop"),
+        ({"scales": {"laptop": {}}}, "experiment is missing; name the experiment that is swept"),
+        ({"scales": laptop(sed={})}, "unknown key 'sed' in sweep tiny.scales.laptop"),
+        ({"scales": laptop(experiment="tiny_digits")}, "there is no experiment 'tiny_digits'"),
+        ({"scales": laptop(set={"report.select": "test"})}, SELECTED),
+        ({"scales": laptop(set={"report": {"select": "test"}})}, SELECTED),
+        ({"space": {"report.select": {"grid": ["validation", "test"]}}}, SELECTED),
+        ({"space": {"lr, report.select": {"grid": [[0.1, "test"]]}}}, SELECTED),
+        ({"scales": laptop(space={"report.select": {"grid": ["test"]}})}, SELECTED),
+        ({"scales": laptop(set={"seed": 3})}, r"laptop\.set: a study has its own seeds; write"),
+        ({"metric": "local_acuracy"}, "no metric 'local_acuracy'. Did you mean 'local_accuracy'"),
+        ({"columns": ["global_acuracy"]}, "no metric 'global_acuracy'. Did you mean"),
+        ({"scales": laptop(set={"runds": 3})}, "unknown key 'runds' .*'rounds'"),
+        ({"space": {"algorithm.lamda": {"grid": [1]}}}, "unknown key 'lamda' in algorithm.*lambda"),
+        (
+            {"space": {"algorithm.lambda": {"grid": [1, -1]}}},
+            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
+        ),
+        (
+            {"search": "tpe", "space": {"algorithm.lambda": {"uniform": [-1, 1]}}},
+            "lambda=-1: algorithm.lambda: input should be greater than or equal to 0, found -1",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_and_nothing_starts(here, capsys, changes, message):
+    write_sweep(**changes)
+    assert main(["tiny"]) == 2
+    printed = capsys.readouterr().err
+    assert re.search(message, printed)
+    assert printed.count("\n") == 1
+    assert not (here / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a sweep: .*tiny"),
+        (["tinny"], "there is no sweep 'tinny'. Did you mean 'tiny'?"),
+        (["tiny", "--scale", "paper"], "sweep tiny has no paper scale, only laptop"),
+        (["tiny", "rounds"], "'rounds' is not key=value"),
+        (["tiny", "seed=0,a"], r"seeds.* 'a'"),
+        (["tiny", "seed=0,0"], r"seeds=\[0, 0\], expected different whole numbers"),
+        (["tiny", "seed=-1"], r"seeds=\[-1\], expected different whole numbers"),
+        (["tiny", "algorithm.lambda=3"], "algorithm.lambda is tuned; leave algorithm.lambda=3 out"),
+        (["tiny", "algorithm={name: fedproto, lambda: 3}"], "algorithm.lambda is tuned; leave"),
+        (["together", "lr=3"], "lr is tuned; leave lr=3 out"),
+        (["tiny", "algorithm=local"], "unknown key 'lambda' in algorithm"),
+        (["tiny", "data.source=parquet", "data.root=/nowhere"], "data.root=/nowhere is not"),
+        (["tiny", "--resume"], "no sweep below .*tiny is unfinished; start without --resume"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, arguments, message):
+    write_sweep()
+    write_sweep("together", space=TOGETHER)
+    assert main(arguments) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (here / "results").exists()
+
+
+def test_a_partition_that_cannot_be_made_is_found_before_a_run_starts(here, capsys, monkeypatch):
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
+    write_sweep(space={"data.clients": {"grid": [3, 5000]}})
+    assert main(["tiny"]) == 2
+    assert re.search("clients=5000 seed=0: .*clients", capsys.readouterr().err)
+    assert not (here / "results" / "tiny").exists()
+
+
+def test_several_nodes_need_a_tracking_server(monkeypatch):
+    from fedray.studies.ready import check_tracking
+
+    check_tracking(1)
+    with pytest.raises(UserError, match=r"2 nodes, and sqlite:.* set MLFLOW_TRACKING_URI"):
+        check_tracking(2)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    check_tracking(2)
+
+
+def test_a_folder_is_used_by_one_study_at_a_time(here):
+    with (
+        hold(here / "home"),
+        pytest.raises(UserError, match="belongs to a command that is still running"),
+        hold(here / "home", wait_seconds=0.1),
+    ):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_ray_is_started(
+    here, capsys, monkeypatch
+):
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: pytest.fail("started"))
+    write_sweep()
+    (here / "file").touch()
+    assert main(["tiny", "--out", "file/home"]) == 2
+    assert "home cannot be written" in capsys.readouterr().err
+
+
+def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatch):
+    write_sweep()
+    monkeypatch.setattr(flow, "stamp", lambda: "now")
+    monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
+    monkeypatch.setattr(flow, "run", lambda *_, **__: 0)
+    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
+    homes = sorted((here / "results" / "tiny").iterdir())
+    assert [home.name for home in homes] == ["now", "now-2"]
+
+
+# --- what is resumed ------------------------------------------------------------------------------
+
+
+def begun(**changes: object) -> Study:
+    """Return a sweep whose command was killed at once."""
+    write_sweep(**changes)
+    request = Request("sweep", "tiny")
+    study = begin_or_resume(request)
+    study.home = study.home.with_name("one")
+    study.write()
+    return study
+
+
+def test_an_invocation_is_fetched_where_none_is_here(here, monkeypatch):
+    """What another machine may be running is not taken up instead of what was begun here."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    monkeypatch.setenv("FEDRAY_RESULTS", f"file://{here}/bucket")
+    study = begun()
+    bucket = here / "bucket" / "tiny"
+    bucket.mkdir(parents=True)
+    shutil.move(study.home, bucket / "1")
+    below = results_home() / "tiny"
+    shutil.rmtree(below, ignore_errors=True)
+    resume = Request("sweep", "tiny", resume=True)
+    assert begin_or_resume(resume).home == below / "1"
+    shutil.copytree(bucket / "1", bucket / "2")
+    assert begin_or_resume(resume).home == below / "1"
+    assert begin_or_resume(replace(resume, out=below / "2")).home == below / "2"
+
+
+def test_only_what_was_started_is_resumed(here, capsys):
+    study = begun(scales=laptop(set={"rounds": 4}))
+    assert unfinished(here / "results" / "tiny", "sweep") == study.home
+    assert main(["tiny", "--resume", "rounds=5"]) == 2
+    said = capsys.readouterr().err
+    assert "was started with other words; pass what it was started with " in said
+    assert "(python -m fedray.sweep tiny)" in said
+    assert main(["tiny", "--resume", "--num-samples", "1"]) == 2
+    assert "was started with other words" in capsys.readouterr().err
+    assert main(["tiny", "--out", str(study.home)]) == 2
+    assert "already holds a study; go on with --resume" in capsys.readouterr().err
+    assert main(["other", "--resume", "--out", str(study.home)]) == 2
+    assert "holds sweep tiny, not sweep other" in capsys.readouterr().err
+    study.status = "finished"
+    study.write()
+    assert main(["tiny", "--resume", "--out", str(study.home)]) == 2
+    assert "is finished; start without --resume" in capsys.readouterr().err
+
+
+def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here):
+    stale = begun()
+    study = Study.read(stale.home)
+    study.failures["a"] = "it diverged"
+    study.write()
+    assert reload(stale).failures == {"a": "it diverged"}
+    study.status = "finished"
+    study.write()
+    with pytest.raises(UserError, match="was finished by another process meanwhile"):
+        reload(stale)
+
+
+def test_runs_of_other_images_than_there_are_now_are_not_taken_for_new_ones(
+    here, capsys, monkeypatch
+):
+    write_sweep()
+    study = sweep()
+    study.store = here / "results" / "store"
+    run = study.next()
+    run.folder = study.folder(run.wanted.key)
+    carry_out(study, run)
+    changed = SimpleNamespace(sha256="f" * 64)
+    monkeypatch.setattr("fedray.runtime.assembly.read_images", lambda data: changed)
+    assert main(["tiny"]) == 2
+    error = capsys.readouterr().err
+    assert "1 finished runs were made with other images, or other files " in error
+    assert str(run.folder) in error
+
+
+def test_a_plan_that_was_damaged_is_not_read(here):
+    study = begun()
+    file = study.home / "plan.json"
+    file.write_text(file.read_text().replace("laptop", "labtop"))
+    with pytest.raises(UserError, match=r"plan\.json cannot be read: .*does not fit its checksum"):
+        Study.read(study.home)
+
+
+def test_a_study_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypatch):
+    study = begun()
+    while (run := study.next()) is not None:
+        run.status, run.reason = "finished", "it died"
+        study.settle(run)
+
+    def killed(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    from fedray.studies import pages
+
+    monkeypatch.setattr(pages, "print_pages", killed)
+    with pytest.raises(KeyboardInterrupt):
+        flow.run(study, 1, track=False)
+    assert Study.read(study.home).status == "running"
+    monkeypatch.setattr(pages, "print_pages", lambda study: None)
+    assert flow.run(study, 1, track=False) == 1
+    assert Study.read(study.home).status == "finished"
+
+
+# --- plans and grids ------------------------------------------------------------------------------
+
+
+def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
+    write_sweep(seeds=[0, 1], scales=laptop(set={"rounds": 4, "lr": 0.1}))
+    study = sweep("rounds=3", "seed=5")
+    assert study.plan.report.seeds == [5]
+    for several in ("seed=5,0,7", "seed=[5, 0, 7]"):
+        assert sweep(several).plan.report.seeds == [5, 0, 7]
+    wanted = study.cells[0].wanted({"algorithm.lambda": 2}, "tuning", 5)
+    experiment = wanted.experiment
+    assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
+    assert experiment.algorithm.params == {"lambda": 2, "proto_agg": "weighted"}
+    assert StudyPlan.model_validate_json(study.plan.model_dump_json()) == study.plan
+
+
+def test_later_assignments_win(here):
+    write_sweep()
+    run = sweep("rounds=3", "rounds=7", "lr=1", "lr=0.5").next()
+    assert (run.wanted.experiment.rounds, run.wanted.experiment.lr) == (7, 0.5)
+
+
+def test_a_scale_has_metrics_of_its_own(here):
+    scales = {**laptop(), "paper": {"experiment": "tiny.yaml", "columns": ["accuracy_sketch"]}}
+    write_sweep(columns=["accuracy_amazon"], scales=scales)
+    assert sweep().plan.metrics == ["local_accuracy", "accuracy_amazon"]
+    paper = plan_words("sweep", "tiny", scale="paper")
+    assert paper.metrics == ["local_accuracy", "accuracy_sketch"]
+
+
+def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
+    axes = [parse_axis("a", {"grid": [1, 2, 3]}), parse_axis("b", {"choice": ["x", "y"]})]
+    every = grid(axes)
+    assert len(every) == 6
+    assert every[:2] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
+    assert grid(axes, 99) == every
+    some = grid(axes, 3)
+    assert len(some) == 3
+    assert (some[0], some[-1]) == (every[0], every[-1])
+
+
+def test_keys_that_vary_jointly_are_one_dimension(here):
+    write_sweep(space={"algorithm.lambda": {"grid": [0, 1]}, **TOGETHER})
+    cell = sweep().cells[0]
+    assert cell.first == [
+        {"algorithm.lambda": weight, "rounds": rounds, "lr": lr}
+        for weight in (0, 1)
+        for rounds, lr in ((1, 0.1), (1, 0.2), (2, 0.3))
+    ]
+    experiment = cell.wanted(cell.first[-1], "tuning", 0).experiment
+    assert (experiment.rounds, experiment.lr) == (2, 0.3)
+
+
+def test_of_a_range_the_ends_are_checked(here):
+    write_sweep(search="tpe", space={"lr": {"loguniform": [0.01, 0.1]}})
+    assert check_cells(sweep().cells)[0].lr == 0.1
+
+
+def test_the_longest_runs_begin_first(here):
+    write_sweep(space={"rounds": {"grid": [1, 5, 2]}})
+    study, order = sweep(), []
+    while (run := study.next()) is not None:
+        run.status = "running"
+        order.append(run.wanted.config["rounds"])
+    assert order == [5, 2, 1]
+
+
+def test_the_best_configuration_is_a_command_that_resolves(here):
+    from fedray.runtime.resolve import resolve
+
+    write_sweep(scales=laptop(set={"data": {"clients": 2}, "text": {"template": "a {label}"}}))
+    study = sweep("rounds=7", "seed=4")
+    config = {"algorithm.lambda": 0.30000000000000004}
+    words = shlex.split(best_command(study.plan, config))
+    assert words[:3] == ["python", "-m", "fedray.run"]
+    wanted = study.cells[0].wanted(config, "tuning", 4)
+    assert resolve(words[3], words[4:]).identity() == wanted.experiment.identity()
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+SPACES = {
+    "tpe": {"lr": {"loguniform": [0.01, 1]}, "algorithm.lambda": {"choice": [0, 1, 5]}},
+    "random": {"lr": {"uniform": [0.01, 1]}, "local_epochs": {"randint": [1, 4]}},
+}
+
+
+def searched(study: Study, until: int = 99) -> list[dict]:
+    """Return the configurations of a search whose runs come to a planted number, in order."""
+    from pretended_runs import result_of
+
+    found = []
+    while len(found) < until and (run := study.next()) is not None:
+        config = run.wanted.config
+        value = 1 - ((config["lr"] - 0.3) ** 2) - 0.01 * list(config.values())[1]
+        RunFolder(run.folder).write(result_of(run.wanted, [(0.0, 0.0), (value, value)]))
+        run.status = "finished"
+        study.settle(run)
+        study.write()
+        found.append(config)
+    return found
+
+
+@pytest.mark.parametrize("search", SPACES)
+def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
+    write_sweep(search=search, space=SPACES[search], num_samples=12)
+    expected = searched(sweep(home="whole"))
+    assert len(expected) == 12
+    assert len({str(config) for config in expected}) > 6
+    cut = Study(here / "cut", sweep().plan, here / "others")
+    first = searched(cut, 7)
+    asked = cut.next()  # in flight when the driver dies
+    cut.write()
+    resumed = Study.read(cut.home)
+    assert resumed.next().wanted.config == asked.wanted.config
+    assert first + searched(resumed) == expected
+
+
+def test_tpe_takes_a_failed_run_as_failed(here):
+    from fedray.studies.tpe import suggest
+
+    write_sweep(search="tpe", space=SPACES["tpe"], num_samples=30)
+    plan = sweep().plan
+    bad = [({"lr": 0.5, "algorithm.lambda": 5}, None)] * 10
+    good = [({"lr": 0.1, "algorithm.lambda": 0}, 0.9)] * 10
+    over = [True] * 20
+    asked = suggest(plan, [*bad, *good], over)
+    assert asked == suggest(plan, [*bad, *good], over)
+    assert asked["algorithm.lambda"] in (0, 1, 5)
+
+
+def test_asha_lets_runs_of_more_rounds_come_to_their_end(here):
+    from fedray.studies.tune import _scheduler
+
+    write_sweep(space={"rounds": {"grid": [1, 5, 2]}}, asha={"grace_rounds": 1})
+    assert _scheduler(sweep())._max_t == 5
+
+
+def test_a_run_that_asha_stopped_counts_as_it_was_then(here):
+    from pretended_runs import result_of
+
+    from fedray.studies.trials import sweep_outcome
+
+    write_sweep(asha={"grace_rounds": 1})
+    study = sweep()
+    for status, curve in (("finished", [0.0, 0.5, 0.6]), ("stopped", [0.0, 0.7])):
+        run = study.next()
+        whole = result_of(run.wanted, [(value, value) for value in [*curve, 0.9, 0.9]])
+        RunFolder(run.folder).write(whole.until(len(curve) - 1))
+        run.status = status
+        study.settle(run)
+    study.write()
+    for each in (study, Study.read(study.home)):
+        trials = sweep_outcome(each).trials
+        assert [trial.objective for trial in trials][1] == 0.7
+        assert trials[1].status == "stopped"
