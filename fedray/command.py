@@ -1,10 +1,8 @@
-"""How every command parses its arguments, is stopped, and reports errors in one line."""
+"""How every command reads its words, is stopped, and reports errors in one line."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import select
 import shlex
 import signal
@@ -17,7 +15,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
 
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path
@@ -35,113 +36,178 @@ JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 LONGEST_WORD = 500
 """Characters of a name that a flag takes; MLflow accepts no longer ones."""
+WIDTH = 80
+SETTINGS = {"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]}
 
 _sigterm = threading.Event()
 """Whether SIGTERM came: Ray raises a plain `KeyboardInterrupt` in place of what stops its waits."""
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which `ray job stop` and batch systems send; handled like Ctrl-C."""
 
 
-class CommandLine(argparse.ArgumentParser):
-    """A parser whose errors are a `UserError`."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise a UserError about wrong arguments."""
-        raise UserError(f"{message}; {self._hint(message)}")
-
-    def _hint(self, message: str) -> str:
-        """Return what to do; keys that are given as flags are the usual mistake."""
-        found = re.match(r"unrecognized arguments: --([\w.-]+)", message)
-        takes_keys = any(action.metavar == "key=value" for action in self._actions)
-        if found is None or not takes_keys:
-            return f"{self.prog} --help lists what there is"
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        near = get_close_matches(f"--{found[1]}", flags, n=1, cutoff=0.7)
-        if near:
-            return f"did you mean {near[0]}?"
-        key = found[1].replace("-", "_")
-        return f"keys of the experiment have no dashes: {key}=..."
-
-    def add_debug(self) -> None:
-        """Add the flag that `run_command` reads."""
-        help_ = "raise errors with their traceback, not as one line"
-        self.add_argument("--debug", action="store_true", help=help_)
+# --- what a command takes -------------------------------------------------------------------------
 
 
-def add_trust(cli: argparse.ArgumentParser) -> None:
-    """Add the flag for plug-ins that came with other people's files; `run_command` reads it."""
-    cli.add_argument(
-        "--trust",
-        action="store_true",
-        help="run plug-ins that come with a folder though you have never run them",
-    )
+class Command(click.Command):
+    """A command whose mistakes are a `UserError`, and which has `--debug`."""
 
-
-def add_plugin(cli: argparse.ArgumentParser) -> None:
-    """Add the flags for plug-ins: `args.plugin`, a list, and `add_trust`'s."""
-    add_trust(cli)
-    cli.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a file, folder or module of your own with methods, models, sources, ...; repeatable",
-    )
-
-
-def as_path(text: str) -> Path:
-    """Return a path on the command line; raise argparse.ArgumentTypeError if it cannot be one."""
-    try:
-        return Path(check_path(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def as_word(text: str) -> str:
-    """Return a name on the command line: not empty, printable and of bounded length."""
-    if not text.strip() or not text.isprintable() or len(text) > LONGEST_WORD:
-        raise argparse.ArgumentTypeError(
-            f"a name of at most {LONGEST_WORD} characters is expected, found {shown(text)}"
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
+        help_ = "Raise errors with their traceback, not as one line."
+        option = click.Option(
+            ["--debug"], is_flag=True, expose_value=False, callback=_note, help=help_
         )
-    return text
+        self.params.append(option)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words.
+
+        Raises:
+            UserError: about wrong words.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise UserError(f"{error.message}; {self._hint(error.option_name, ctx)}") from None
+        except click.UsageError as error:
+            message = error.format_message().rstrip(".")
+            raise UserError(f"{message}; {ctx.command_path} --help lists what there is") from None
+
+    def _hint(self, flag: str, ctx: click.Context) -> str:
+        """Return what to do; keys that are given as flags are the usual mistake."""
+        flags = [name for param in self.params for name in param.opts]
+        if near := get_close_matches(flag, flags, n=1, cutoff=0.7):
+            return f"did you mean {near[0]}?"
+        if any(isinstance(param, click.Argument) and param.name == "keys" for param in self.params):
+            key = flag.lstrip("-").replace("-", "_")
+            return f"keys of the experiment have no dashes: {key}=..."
+        return f"{ctx.command_path} --help lists what there is"
 
 
-def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Return a function that reads a whole number from `low` to `high` on the command line."""
+_flags: set[str] = set()
+"""The flags of this command that `run` reads."""
 
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII) or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(
-                f"{shown(text)} is no whole number from {low} to {high}"
+
+def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Keep a flag for `run`."""
+    if value:
+        _flags.add(str(param.name))
+        if param.name == "trust":
+            from fedray.plugins import trust_all
+
+            trust_all()
+
+
+class _Path(click.ParamType[Path]):
+    name = "path"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Return a path."""
+        try:
+            return Path(check_path(str(value)))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Word(click.ParamType[str]):
+    name = "text"
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        """Return a name: not empty, printable and of bounded length."""
+        if not value.strip() or not value.isprintable() or len(value) > LONGEST_WORD:
+            self.fail(
+                f"a name of at most {LONGEST_WORD} characters is expected, found {shown(value)}",
+                param,
+                ctx,
             )
-        return int(text)
-
-    return read
+        return value
 
 
-def run_command(
-    cli: CommandLine, action: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
-) -> int:
-    """Parse the arguments and run `action`; report exceptions as one line on stderr.
+PATH, WORD = _Path(), _Word()
+
+
+class Name(click.ParamType[str]):
+    """A name that the shell completes.
+
+    Args:
+        find: returns the names that there are.
+    """
+
+    name = "name"
+
+    def __init__(self, find: Callable[[], Sequence[str]]) -> None:
+        self._find = find
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names that begin so."""
+        return [CompletionItem(name) for name in self._find() if name.startswith(incomplete)]
+
+
+def keys(function: F) -> F:
+    """Add the words key=value, as `keys`."""
+    return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
+
+
+def json_flag(function: F) -> F:
+    """Add `--json`, as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(function)
+
+
+def trust(function: F) -> F:
+    """Add the flag for plug-ins that came with other people's files; `run` reads it."""
+    return click.option(
+        "--trust",
+        is_flag=True,
+        expose_value=False,
+        callback=_note,
+        help="Run plug-ins that come with a folder though you have never run them.",
+    )(function)
+
+
+def plugins(function: F) -> F:
+    """Add the flags for plug-ins: `plugin`, a tuple, and `trust`'s."""
+    add = click.option(
+        "--plugin",
+        multiple=True,
+        metavar="FILE",
+        help="A file, folder or module of your own with methods, models, sources, ...; repeatable.",
+    )
+    return add(trust(function))
+
+
+# --- running it -----------------------------------------------------------------------------------
+
+
+def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "fedray") -> int:
+    """Run a command; report exceptions as one line on stderr.
 
     With `--debug` only a `UserError` is one line; other exceptions are raised. Secrets are masked.
 
+    Args:
+        command: what runs; it returns its exit code, or None for 0.
+        argv: the words; None: those of the process.
+        prog: what the command was called.
+
     Returns:
-        The action's exit code; 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143
-        after SIGTERM, 141 if the reader of the output has closed it.
+        The exit code: 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143 after
+        SIGTERM, 141 if the reader of the output has closed it.
     """
-    debug = False
+    _flags.clear()
     try:
         with sigterm_raised():
-            args = parsed(cli, argv)
-            debug = args.debug
-            code = _acted(action, args)
+            code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)
             sys.stdout.flush()
             return code
     except UserError as error:
         say_wrong(error)
+        return USER_ERROR
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
         return USER_ERROR
     except KeyboardInterrupt as stop:
         say_stopped(stop)
@@ -149,7 +215,7 @@ def run_command(
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return NOBODY_READS
-        if debug:
+        if "debug" in _flags:
             sys.excepthook = _print_masked
             raise
         _say(f"failed: {_described(error)}")
@@ -158,23 +224,23 @@ def run_command(
         end_waiting()
 
 
-def _acted(action: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command's action, with plug-ins trusted after `--trust`.
+def _invoked(command: click.Command, words: list[str], prog: str) -> int:
+    """Parse the words and run the command.
 
     Raises:
         CodeError: if code called `sys.exit` or `os._exit`, whose 0 would stand for success.
     """
-    if trusts := getattr(args, "trust", False):
-        from fedray.plugins import trust_all
-
-        trust_all()
     try:
-        with _exits_raised():
-            return action(args)
+        with _exits_raised(), command.make_context(prog, words) as ctx:
+            return int(command.invoke(ctx) or 0)
+    except click.exceptions.Exit as end:  # --help, --version
+        return end.exit_code
     except SystemExit as error:
         raise CodeError(replace(Failure.of(error), cause=_placed(error))) from error
     finally:
-        if trusts:
+        if "trust" in _flags:
+            from fedray.plugins import trust_all
+
             trust_all(False)
 
 
@@ -224,12 +290,6 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def _is_terminated(stop: KeyboardInterrupt) -> bool:
     return isinstance(stop, Terminated) or _sigterm.is_set()
-
-
-def parsed(cli: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse arguments, with flags between key=value arguments unless there are subcommands."""
-    nested = any(isinstance(action, argparse._SubParsersAction) for action in cli._actions)
-    return cli.parse_args(argv) if nested else cli.parse_intermixed_args(argv)
 
 
 def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:

@@ -1,8 +1,15 @@
-"""`python -m fedray.run EXPERIMENT [key=value ...]`."""
+"""`python -m fedray.run EXPERIMENT [KEY=VALUE]...`."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from fedray.cli.run import main
+from fedray.cli.run import command
+from fedray.command import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    return run(command, argv, "python -m fedray.run")
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

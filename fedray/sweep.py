@@ -1,11 +1,15 @@
-"""`python -m fedray.sweep NAME [key=value ...]`."""
+"""`python -m fedray.sweep NAME [KEY=VALUE]...`."""
 
-from functools import partial
+from collections.abc import Sequence
 
-from fedray.studies import command
+from fedray.cli.study import sweep
+from fedray.command import run
 
-parser = partial(command.parser, "sweep")
-main = partial(command.main, "sweep")
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    return run(sweep, argv, "python -m fedray.sweep")
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,11 +1,15 @@
-"""`python -m fedray.table NAME [key=value ...]`."""
+"""`python -m fedray.table NAME [KEY=VALUE]...`."""
 
-from functools import partial
+from collections.abc import Sequence
 
-from fedray.studies import command
+from fedray.cli.study import table
+from fedray.command import run
 
-parser = partial(command.parser, "table")
-main = partial(command.main, "table")
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    return run(table, argv, "python -m fedray.table")
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,64 +1,43 @@
-"""Whether a method keeps the laws of the platform: `python -m fedray check METHOD`."""
+"""Whether a method keeps the laws of the platform: `fedray check METHOD`."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from textwrap import fill, indent
 from typing import TYPE_CHECKING
 
-from fedray.command import RUN_ERROR, CommandLine, add_plugin, run_command
+import click
+
+from fedray.command import RUN_ERROR, Command, plugins
 from fedray.errors import UserError
 from fedray.waiting import say_next
 
 if TYPE_CHECKING:
     from fedray.runtime.conformance import Verdict
 
-PROG = "fedray check"
 
+@click.command(cls=Command)
+@click.argument("words", nargs=-1, required=True, metavar="METHOD|KEY=VALUE...")
+@plugins
+def command(words: Sequence[str], plugin: Sequence[str]) -> int:
+    """Run a method on a few digits in several ways that must give the same numbers.
 
-def parser(prog: str = PROG) -> CommandLine:
-    """Return the command line of `fedray check`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Run a method on a few digits in several ways that must give the same "
-        "numbers: again, clients in another order, resumed, on Ray, on a pretended accelerator.",
-    )
-    cli.add_argument(
-        "words",
-        nargs="+",
-        metavar="METHOD or key=value",
-        help="methods to check, or all, and keys to set for all of them",
-    )
-    add_plugin(cli)
-    cli.add_debug()
-    return cli
-
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), check, argv)
-
-
-def check(args: argparse.Namespace) -> int:
-    """Check every named method and print a line for each law; returns 1 if one is broken.
-
-    Raises:
-        UserError: when there is no such method or key.
+    Again, clients in another order, resumed, on Ray, on a pretended accelerator. Names of methods,
+    or all; keys are set for all of them. Exit code 1: a law is broken.
     """
     say_next("importing PyTorch")
     from fedray.config import parse_assignments
     from fedray.core import algorithms
     from fedray.runtime.conformance import Conformance, small_experiment
 
-    methods = [word for word in args.words if "=" not in word]
-    sets = list(parse_assignments(word for word in args.words if "=" in word))
+    methods = [word for word in words if "=" not in word]
+    sets = list(parse_assignments(word for word in words if "=" in word))
     if not methods:
         raise UserError("name a method to check, for example fedavg, or all")
     methods = list(algorithms.names()) if methods == ["all"] else methods
-    experiments = [small_experiment(method, sets, args.plugin) for method in methods]
+    experiments = [small_experiment(method, sets, plugin) for method in methods]
     with closing(Conformance()) as conformance:
         broken = [
             verdict

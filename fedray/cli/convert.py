@@ -8,7 +8,6 @@ converted run is read, reported and used, but not resumed.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedray.command import CommandLine, add_trust, as_path, run_command
+import click
+
+from fedray.command import PATH, Command, trust
 from fedray.config import (
     EXECUTION_KEYS,
     Experiment,
@@ -53,40 +54,27 @@ from fedray.studies.plan import StudyPlan, run_key
 from fedray.studies.store import DATA, FORMAT, RUNS, name_of
 from fedray.studies.study import FILE
 
-PROG = "fedray convert"
 _SCHEMA, _TABLE = 4, 2
 """The formats of result.json and table.json that the second edition wrote."""
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """Return the command line of `fedray convert`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Bring results of the second edition of fedray into the form of the third: "
-        "runs, and tables with their runs, in or below the given folders. Their files are "
-        "replaced; converted runs cannot be resumed.",
-    )
-    cli.add_argument("folders", nargs="+", type=as_path, metavar="DIR")
-    add_trust(cli)
-    cli.add_debug()
-    return cli
+@click.command(cls=Command)
+@click.argument("folders", nargs=-1, required=True, type=PATH)
+@trust
+def command(folders: Sequence[Path]) -> None:
+    """Bring results of the second edition into the form of the third.
 
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; return the exit code."""
-    return run_command(parser(prog), _main, argv)
-
-
-def _main(args: argparse.Namespace) -> int:
+    Converts runs, and tables with their runs, in or below FOLDERS. Their files are replaced;
+    converted runs cannot be resumed.
+    """
     converted = 0
-    for folder in args.folders:
+    for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass that of a run, a sweep or a table")
         for path, what in convert(folder):
             print(f"{path}: {what}", flush=True)
             converted += 1
     print(f"{converted} converted" if converted else "there is nothing to convert")
-    return 0
 
 
 def convert(folder: Path) -> Iterator[tuple[Path, str]]:

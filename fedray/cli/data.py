@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedray.command import USER_ERROR, CommandLine, as_path, run_command
+import click
+
+from fedray.command import PATH, USER_ERROR, Command, keys
 from fedray.config import parse_assignments
 from fedray.data import FederatedData
 from fedray.data.inspect import Look, look_at, source_for
@@ -18,7 +19,6 @@ from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import deal
 from fedray.runtime.resolve import from_tree, resolve
 
-PROG = "fedray data"
 MOST_CLASSES = 40
 """Classes that are listed one by one."""
 KEYS = ("data.", "seed", "report.")
@@ -27,65 +27,52 @@ PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": 
 """Of few images, unless an experiment or words say otherwise."""
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray data`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Look at a folder of images or parquet files as a run would: classes, sizes, "
-        "counts, splits, problems. Exits with 2 when a run would be refused.",
-        epilog="Layouts: <class>/<image>; train/<class>/<image> and test/<class>/<image>; "
-        "<domain>/<class>/<image>; *.parquet of the Hugging Face convention.",
-    )
-    cli.add_argument("folder", type=as_path, help="where the images are")
-    cli.add_argument(
-        "set",
-        nargs="*",
-        metavar="key=value",
-        help="of the partition, for example data.clients=10 data.partition.alpha=0.1",
-    )
-    cli.add_argument(
-        "--experiment", help="partition as this one does; default: 5 clients, Dir(0.5)"
-    )
-    cli.add_argument(
-        "--out", type=as_path, metavar="DIR", help="draw samples.png and partition.png there"
-    )
-    cli.add_argument(
-        "--descriptions",
-        type=as_path,
-        metavar="FILE",
-        help="write a file of class descriptions to fill in, for text.descriptions",
-    )
-    cli.add_debug()
-    return cli
+@click.command(
+    cls=Command,
+    epilog="Layouts: <class>/<image>; train/<class>/<image> and test/<class>/<image>; "
+    "<domain>/<class>/<image>; *.parquet of the Hugging Face convention.",
+)
+@click.argument("folder", type=PATH)
+@keys
+@click.option("--experiment", help="Partition as this one does; default: 5 clients, Dir(0.5).")
+@click.option("--out", type=PATH, help="Draw samples.png and partition.png there.")
+@click.option(
+    "--descriptions",
+    type=PATH,
+    metavar="FILE",
+    help="Write a file of class descriptions to fill in, for text.descriptions.",
+)
+def command(
+    folder: Path,
+    keys: Sequence[str],
+    experiment: str | None,
+    out: Path | None,
+    descriptions: Path | None,
+) -> int:
+    """Look at images as a run would: classes, sizes, counts, splits, problems.
 
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), data, argv)
-
-
-def data(args: argparse.Namespace) -> int:
-    """Say what there is; returns the exit code."""
-    root: Path = args.folder.expanduser()
-    check_words(args.set)
-    if args.descriptions is not None and args.descriptions.exists():
-        raise UserError(f"{args.descriptions} is there already; give another name")
-    source = source_for(root)
-    look = look_at(root, source)
+    FOLDER holds images or parquet files; keys are those of the partition, for example
+    data.clients=10. Exits with 2 if a run would be refused.
+    """
+    root = folder.expanduser()
+    check_words(keys)
+    if descriptions is not None and descriptions.exists():
+        raise UserError(f"{descriptions} is there already; give another name")
+    look = look_at(root, source_for(root))
     for line in said(look, root):
         print(line)
-    keys = run_keys(look, root, args.set, named=args.experiment is not None)
-    dealt = None if look.stops else _partition(look, args.experiment, keys)
+    found = run_keys(look, root, keys, named=experiment is not None)
+    dealt = None if look.stops else _partition(look, experiment, found)
     if dealt is not None:
         print(_clients(dealt))
-    _draw(args.out, look, dealt)
-    _describe(args.descriptions, look)
+    _draw(out, look, dealt)
+    _describe(descriptions, look)
     for what in look.stops:
         print(f"a run would be refused: {what}")
     if look.stops:
         return USER_ERROR
-    name = args.experiment or "fedavg_digits model.group=cnn4"
-    print(f"run it: fedray run {name} {shlex.join(keys)}")
+    name = experiment or "fedavg_digits model.group=cnn4"
+    print(f"run it: fedray run {name} {shlex.join(found)}")
     return 0
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+import click
+
 import fedray
-from fedray.command import RUN_ERROR, CommandLine, run_command
+from fedray.command import RUN_ERROR, Command, json_flag
 from fedray.errors import FedrayError, named
 from fedray.files import cache_folder, results_home
 from fedray.masking import mask
 from fedray.records import environment, versions
 from fedray.units import size_of
 
-PROG = "fedray doctor"
 ANSWER_SECONDS = 3.0
 NEEDED_BYTES = 2_000_000_000
 """Of free disk: below it a run of some size may not end."""
@@ -58,35 +58,23 @@ class Finding:
     cure: str = ""
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray doctor`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Say what works here, and what to do about what does not. "
-        "Exit code 1: something is missing that every run needs.",
-    )
-    cli.add_argument("--json", action="store_true", help="for programs")
-    cli.add_debug()
-    return cli
+@click.command(cls=Command)
+@json_flag
+def command(as_json: bool) -> int:
+    """Say what works here, and what to do about what does not.
 
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), doctor, argv)
-
-
-def doctor(args: argparse.Namespace) -> int:
-    """Look at everything and say it; returns the exit code."""
+    Exit code 1: something is missing that every run needs.
+    """
     found = []
     for look in CHECKS:
         for finding in look():
             found.append(finding)
-            if not args.json:
+            if not as_json:
                 print("\n".join(_lines(finding)), flush=True)
-    if args.json:
+    if as_json:
         print(json.dumps([asdict(each) for each in found], indent=1))
     missing = [each.what for each in found if each.state == "missing"]
-    if not args.json:
+    if not as_json:
         print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
     return RUN_ERROR if missing else 0
 

@@ -1,15 +1,15 @@
-"""A file to begin with: `python -m fedray new method|model|source|project NAME`."""
+"""A file to begin with: `fedray new method|model|source|project NAME`."""
 
 from __future__ import annotations
 
-import argparse
 import keyword
-from collections.abc import Sequence
 from pathlib import Path
+
+import click
 
 from fedray.cli.listing import KINDS as LISTED
 from fedray.cli.listing import registered
-from fedray.command import CommandLine, run_command
+from fedray.command import Command
 from fedray.errors import UserError, shown
 from fedray.files import write_atomic
 from fedray.plugins import check_module_name
@@ -29,38 +29,25 @@ NET = "_net"
 LONGEST = 40
 
 
-PROG = "fedray new"
+@click.command(cls=Command)
+@click.argument("kind", type=click.Choice([*KINDS, "project"]))
+@click.argument("name")
+def command(kind: str, name: str) -> None:
+    """Write something of your own to begin with.
 
-
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray new`."""
-    cli = CommandLine(prog=prog, description="Write something of your own to begin with.")
-    cli.add_argument("kind", choices=[*KINDS, "project"], help="what to write")
-    cli.add_argument("name", help="what it is called: letters, digits and underscores")
-    cli.add_debug()
-    return cli
-
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), new, argv)
-
-
-def new(args: argparse.Namespace) -> int:
-    """Write the file or the folder, and say how it is run; returns the exit code."""
-    check(args.kind, args.name)
-    written = (
-        project(args.name) if args.kind == "project" else {Path(f"{args.name}.py"): file(args)}
-    )
+    NAME is what it is called: letters, digits and underscores.
+    """
+    check(kind, name)
+    single = Path(f"{name}.py")
+    written = project(name) if kind == "project" else {single: _named(kind, single.name, name)}
     taken = [path for path in written if path.exists()]
-    if taken or (args.kind == "project" and Path(args.name).exists()):
-        raise UserError(f"{taken[0] if taken else args.name} is there already; take another name")
+    if taken or (kind == "project" and Path(name).exists()):
+        raise UserError(f"{taken[0] if taken else name} is there already; take another name")
     for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
         print(f"wrote {path}")
-    print(f"run it: {command(args.kind, args.name)}")
-    return 0
+    print(f"run it: {run_command(kind, name)}")
 
 
 def check(kind: str, name: str) -> None:
@@ -83,11 +70,6 @@ def check(kind: str, name: str) -> None:
             raise UserError(f"there is {LISTED[listing]} '{new}' already; take another name")
 
 
-def file(args: argparse.Namespace) -> str:
-    """The text of one file."""
-    return _named(args.kind, f"{args.name}.py", args.name)
-
-
 def project(name: str) -> dict[Path, str]:
     """The texts of a project by their paths."""
     folder = Path(name)
@@ -101,8 +83,8 @@ def project(name: str) -> dict[Path, str]:
     return texts
 
 
-def command(kind: str, name: str) -> str:
-    """What runs it."""
+def run_command(kind: str, name: str) -> str:
+    """Return the command that runs it."""
     if kind == "project":
         return f"cd {name} && fedray run {name}.yaml"
     key = {"method": "algorithm", "model": "model.group", "source": "data.source"}[kind]

@@ -1,23 +1,23 @@
 """The four papers' tables, figures and scenarios, with their commands.
 
-`python -m fedray papers [PAPER] [ITEM]` lists them; `--check` resolves their commands.
+`fedray papers [PAPER] [ITEM]` lists them; `--check` resolves their commands.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
+import click
 from pydantic import Field
 
 import fedray
 from fedray.cli.links import linked
 from fedray.cli.resolving import check_command
-from fedray.command import CommandLine, as_word, run_command
+from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
@@ -80,7 +80,7 @@ class Paper(NamedTuple):
     items: list[Item]
 
 
-class Command(NamedTuple):
+class PaperCommand(NamedTuple):
     """A command of an item.
 
     Attributes:
@@ -159,10 +159,10 @@ def _commands(kind: str, name: str, scale: str, then: Sequence[str]) -> Iterator
         yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
 
 
-def every_command(papers: Mapping[str, Paper]) -> list[Command]:
+def every_command(papers: Mapping[str, Paper]) -> list[PaperCommand]:
     """Return all commands, paper by paper."""
     return [
-        Command(name, item.item, scale, command)
+        PaperCommand(name, item.item, scale, command)
         for name, paper in papers.items()
         for item in paper.items
         for scale, command in item.commands()
@@ -172,45 +172,30 @@ def every_command(papers: Mapping[str, Paper]) -> list[Command]:
 # --- the command ---------------------------------------------------------------------------------
 
 
-PROG = "fedray papers"
+@click.command(cls=Command)
+@click.argument("paper", required=False, type=WORD)
+@click.argument("item", required=False, type=WORD)
+@click.option("--check", "checks", is_flag=True, help="Resolve the commands, run nothing.")
+@json_flag
+def command(paper: str | None, item: str | None, checks: bool, as_json: bool) -> int:
+    """Show the papers' tables and figures, with their commands.
 
-
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray papers`."""
-    cli = CommandLine(prog=prog, description="The papers' tables and figures, with their commands.")
-    cli.add_argument("paper", nargs="?", type=as_word, help="fedtsp, fedglcl, dp2fl or fedmgp")
-    cli.add_argument("item", nargs="?", type=as_word, help='for example "Table 4"')
-    cli.add_argument("--check", action="store_true", help="resolve the commands, run nothing")
-    cli.add_argument("--json", action="store_true", help="for programs")
-    cli.add_debug()
-    return cli
-
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), papers, argv)
-
-
-def papers(args: argparse.Namespace) -> int:
-    """List what is asked for, or check its commands; returns the exit code."""
-    found = chosen(read_papers(), args.paper, args.item)
-    if args.check:
+    PAPER is fedtsp, fedglcl, dp2fl or fedmgp; ITEM is for example "Table 4".
+    """
+    found = chosen(read_papers(), paper, item)
+    if checks:
         return check(every_command(found))
-    if args.json:
+    if as_json:
         trees = {
-            name: {
-                **paper._asdict(),
-                "items": [item.model_dump(mode="json") for item in paper.items],
-            }
-            for name, paper in found.items()
+            name: {**each._asdict(), "items": [one.model_dump(mode="json") for one in each.items]}
+            for name, each in found.items()
         }
         print(json.dumps(trees, indent=1, ensure_ascii=False))
         return 0
-    whole = args.paper is not None
-    for number, (name, paper) in enumerate(found.items()):
-        print(f"{'' if number == 0 else chr(10)}{paper.title} ({name}): {paper.paper}")
-        for item in paper.items:
-            print("\n".join(_described(item) if whole else _in_short(item)))
+    for number, (name, each) in enumerate(found.items()):
+        print(f"{'' if number == 0 else chr(10)}{each.title} ({name}): {each.paper}")
+        for one in each.items:
+            print("\n".join(_in_short(one) if paper is None else _described(one)))
     return 0
 
 
@@ -235,7 +220,7 @@ def chosen(papers: dict[str, Paper], name: str | None, item: str | None) -> dict
     return {key: papers[key]._replace(items=items)}
 
 
-def check(commands: Sequence[Command]) -> int:
+def check(commands: Sequence[PaperCommand]) -> int:
     """Resolve commands, say which do not; returns the exit code."""
     failed, without_data = 0, 0
     for each in commands:

@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedray.command import CommandLine, add_trust, as_path, run_command, whole_number
+import click
+
+from fedray.command import PATH, Command, json_flag, trust
 from fedray.config.experiment import MOST_CLIENTS
 from fedray.errors import UserError
 
 if TYPE_CHECKING:
     from fedray.trained import Predictions, TrainedModel
 
-PROG = "fedray predict"
 SHOWN = 3
 """How many of the likeliest classes are shown."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray predict`."""
-    cli = CommandLine(prog=prog, description="Classify images with the models that a run has kept.")
-    cli.add_argument("run", type=as_path, metavar="RUN", help="a run's folder")
-    cli.add_argument(
-        "images", nargs="+", type=as_path, metavar="IMAGE", help="a file, or a folder of images"
-    )
-    cli.add_argument(
-        "--client",
-        type=whole_number(0, MOST_CLIENTS - 1),
-        metavar="N",
-        help="whose model; not needed where all clients share one",
-    )
-    cli.add_argument(
-        "--last", action="store_true", help="the model of the last round, not of the best"
-    )
-    cli.add_argument("--json", action="store_true", help="for programs: one object per image")
-    add_trust(cli)
-    cli.add_debug()
-    return cli
+@click.command(cls=Command)
+@click.argument("run", type=PATH)
+@click.argument("images", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--client",
+    type=click.IntRange(0, MOST_CLIENTS - 1),
+    help="Whose model; not needed if all clients share one.",
+)
+@click.option("--last", is_flag=True, help="The model of the last round, not of the best.")
+@json_flag
+@trust
+def command(
+    run: Path, images: Sequence[Path], client: int | None, last: bool, as_json: bool
+) -> None:
+    """Classify images with the models that a run has kept.
 
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), predict, argv)
-
-
-def predict(args: argparse.Namespace) -> int:
-    """Classify and print; returns the exit code."""
-    paths = [path for given in args.images for path in _files(given)]
+    RUN is its folder, IMAGES are files or folders.
+    """
+    paths = [path for given in images for path in _files(given)]
     from fedray.trained import open_models
 
-    models = open_models(args.run.resolve(), "last" if args.last else None)
-    model = models.model(args.client)
-    lines = as_json if args.json else as_text
+    model = open_models(run.resolve(), "last" if last else None).model(client)
+    lines = json_lines if as_json else text_lines
     for line in lines(model, paths, model.predict(paths)):
         print(line)
-    return 0
 
 
 def _files(given: Path) -> list[Path]:
@@ -75,7 +62,7 @@ def _files(given: Path) -> list[Path]:
     return found
 
 
-def as_json(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
+def json_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
     """A list of JSON: file, class, and, of whole images, the probability of each class."""
     rows = []
     for path, logits, label in zip(paths, found.probabilities, found.labels, strict=True):
@@ -89,7 +76,7 @@ def as_json(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> I
     yield json.dumps(rows, indent=1, ensure_ascii=False)
 
 
-def as_text(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
+def text_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
     """What the model is, and a line per image: the likeliest classes, or the classes of pixels."""
     facts, whose = model.owner.facts, _whose(model)
     who = "the model that all clients share" if whose is None else f"the model of client {whose}"

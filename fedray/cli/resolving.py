@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from fedray.cli.words import WORDS, word_of
-from fedray.command import parsed
+from fedray.cli.main import word_of
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
-RUN, SWEEP, TABLE, COST = (WORDS[word].module for word in ("run", "sweep", "table", "cost"))
-PYTHON_M = {"fedray.run": RUN, "fedray.sweep": SWEEP, "fedray.table": TABLE}
-"""Modules that stand for those that read their words."""
+MODULES = {"fedray.run": "run", "fedray.sweep": "sweep", "fedray.table": "table"}
+"""The words that have a module of their own."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
-
-
-class Words(NamedTuple):
-    """A command of this package.
-
-    Attributes:
-        module: what reads and runs it.
-        given: the words behind it.
-    """
-
-    module: str
-    given: list[str]
 
 
 class Asked(NamedTuple):
     """An experiment that a command would run.
 
     Attributes:
-        label: a sweep's configuration in few words; "" for a single run.
+        label: a study's configuration in few words; "" for a single run.
         experiment: resolved.
     """
 
@@ -45,29 +27,25 @@ class Asked(NamedTuple):
     experiment: Experiment
 
 
-def words_of(command: str, where: str = "") -> Words:
-    """Take a command apart; variables of the environment before it are left out.
+def words_of(command: str) -> tuple[str, list[str]]:
+    """Return the word of a command, and what stands behind it; variables before it are left out.
 
     Raises:
-        UserError: when it is no command of this package.
+        UserError: if it is no command of this package.
     """
-    prefix = f"{where}: " if where else ""
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UserError(f"{prefix}{shown(command)} cannot be read ({error})") from None
+        raise UserError(f"{shown(command)} cannot be read ({error})") from None
     while words and _VARIABLE.match(words[0]):
         words.pop(0)
     if words[:2] == ["python", "-m"]:
         words = words[2:]
     if words[:1] == ["fedray"] and len(words) > 1:
-        return Words(word_of(words[1]).module, words[2:])
-    if not words or not re.fullmatch(r"fedray(\.\w+)+", words[0]):
-        raise UserError(
-            f"{prefix}{shown(command)} is no command of fedray; write fedray run ..., "
-            "fedray sweep ..., or python -m with a module of the package"
-        )
-    return Words(PYTHON_M.get(words[0], words[0]), words[1:])
+        return words[1], words[2:]
+    if words and words[0] in MODULES:
+        return MODULES[words[0]], words[1:]
+    raise UserError(f"{shown(command)} is no command of fedray; write fedray run ..., fedray sweep")
 
 
 def check_command(command: str) -> list[Asked]:
@@ -78,71 +56,42 @@ def check_command(command: str) -> list[Asked]:
 
     Raises:
         UserError: as the command itself would say it.
-        MissingRoot: when all that is wrong is that data is not here.
+        MissingRoot: if all that is wrong is that data is not here.
     """
-    module, given = words_of(command)
-    args = parsed(parser_of(module), given)
-    if module == RUN:
-        return _asked_by_run(args)
-    if module in (SWEEP, TABLE):
-        return _asked_by_study("sweep" if module == SWEEP else "table", args)
-    if module == COST:
-        return _resolved(args.experiment, args.set)
+    word, given = words_of(command)
+    params = word_of(word).command.make_context(f"fedray {word}", given).params
+    if word in ("sweep", "table"):
+        return _asked_by_study(word, params)
+    if word == "run" and params["resume"] is not None:
+        return []
+    if word in ("run", "cost"):
+        return _asked_by_run(params)
     return []
 
 
-def parser_of(module: str) -> argparse.ArgumentParser:
-    """The parser of a module that can be run.
-
-    Raises:
-        UserError: when there is no such module, or it takes no words.
-    """
-    for name in (module, f"{module}.__main__", f"{module}.command"):
-        try:
-            found = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
-            continue
-        if hasattr(found, "parser"):
-            parser: argparse.ArgumentParser = found.parser()
-            return parser
-    raise UserError(f"python -m {module}: there is no such command")
-
-
-def _asked_by_run(args: argparse.Namespace) -> list[Asked]:
-    name: str | None = args.experiment
-    pairs: Sequence[str] = args.set
-    if args.resume is not None:
-        return []
-    if name is None or ("=" in name and not Path(name).is_file()):
-        raise UserError("name an experiment, for example fedtsp_digits")
-    return _resolved(name, pairs, args.plugin)
-
-
-def _resolved(name: str, pairs: Sequence[str], plugins: Sequence[str] = ()) -> list[Asked]:
+def _asked_by_run(params: dict[str, Any]) -> list[Asked]:
     from fedray.runtime.resolve import resolve
 
-    return [Asked("", resolve(name, pairs, plugins))]
+    if params["experiment"] is None or "=" in params["experiment"]:
+        raise UserError("name an experiment, for example fedtsp_digits")
+    return [Asked("", resolve(params["experiment"], params["keys"], params["plugin"]))]
 
 
-def _asked_by_study(kind: Literal["sweep", "table"], args: argparse.Namespace) -> list[Asked]:
+def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
+    from fedray.cli.study import request_of
     from fedray.studies.agenda import Cell, check_cells
-    from fedray.studies.command import request_of
-    from fedray.studies.file import plan_study
+    from fedray.studies.flow import plan_of
     from fedray.studies.space import words
 
-    request = request_of(kind, args)
+    request = request_of(kind, **params)
     if not request.name:
         raise UserError(f"name a {kind}")
-    plan = plan_study(
-        kind, request.name, request.pairs, request.scale, request.plugins, request.samples
-    )
+    plan = plan_of(request)
     cells = [Cell(plan, place) for place in plan.places]
     check_cells(cells)
-    seed = plan.tuning_seeds[0]
     return [
-        Asked(f"{cell.place} {words(config)}", cell.wanted(config, "tuning", seed).experiment)
+        Asked(f"{cell.place} {words(run.config)}", run.experiment)
         for cell in cells
         for config in cell.first
+        for run in [cell.wanted(config, "tuning", plan.tuning_seeds[0])]
     ]

@@ -1,22 +1,28 @@
-"""One experiment: `python -m fedray.run EXPERIMENT [key=value ...]`."""
+"""One experiment: `fedray run EXPERIMENT [KEY=VALUE]...`."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from fedray.api.training import begin, follow, new_folder
+import click
+
+from fedray import shipped
+from fedray.api.training import ExecutorName, begin, follow, new_folder
 from fedray.cli.progress import RoundProgress
 from fedray.cli.several import finished, seed_folder, several_seeds, summary
 from fedray.command import (
-    CommandLine,
-    add_plugin,
-    as_path,
+    PATH,
+    Command,
+    Name,
     go_on_with,
-    run_command,
+    keys,
+    plugins,
     say_stopped,
 )
 from fedray.config import Experiment
@@ -36,151 +42,170 @@ from fedray.tracking import Tracker, run_tracker
 from fedray.units import size_of, time_of
 from fedray.waiting import say_next
 
-PROG = "python -m fedray.run"
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command line asks for.
+
+    Attributes:
+        experiment: a shipped name or a file.
+        keys: `key=value`.
+        executor: ray or serial.
+        out: a new folder for the results.
+        resume: the folder of a run to go on with.
+        verify: whether the images are decoded again.
+        no_track: whether MLflow is left out.
+        plugin: files, folders or modules.
+        among: of several seeds: the words that ask for them all.
+    """
+
+    experiment: str | None
+    keys: Sequence[str]
+    executor: ExecutorName
+    out: Path | None
+    resume: Path | None
+    verify: bool
+    no_track: bool
+    plugin: Sequence[str]
+    among: Sequence[str] = ()
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `python -m fedray.run`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Run one federated experiment.",
-        epilog="fedray ls experiments lists those that are shipped, fedray show NAME an "
-        "experiment's keys.",
-    )
-    cli.add_argument("experiment", nargs="?", help="a shipped name or a YAML file")
-    cli.add_argument(
-        "set",
-        nargs="*",
-        metavar="key=value",
-        help="for example algorithm.lambda=7 seed=1; seed=0,1,2 makes a run of each",
-    )
-    cli.add_argument("--executor", choices=["ray", "serial"], default="ray")
-    cli.add_argument("--out", type=as_path, metavar="DIR", help="a new folder for the results")
-    cli.add_argument(
-        "--resume", type=as_path, metavar="DIR", help="go on with the run in this folder"
-    )
-    cli.add_argument(
-        "--verify",
-        action="store_true",
-        help="decode the images again on every node, and compare them with those in the cache",
-    )
-    cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
-    add_plugin(cli)
-    cli.add_debug()
-    cli.set_defaults(among=None)  # of several seeds: the words that ask for them all
-    return cli
+@click.command(
+    cls=Command,
+    epilog="fedray ls experiments lists those that are shipped, fedray show NAME an experiment's "
+    "keys.",
+)
+@click.argument("experiment", required=False, type=Name(partial(shipped.names, "experiments")))
+@keys
+@click.option("--executor", type=click.Choice(["ray", "serial"]), default="ray", show_default=True)
+@click.option("--out", type=PATH, help="A new folder for the results.")
+@click.option("--resume", type=PATH, help="Go on with the run in this folder.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Decode the images again on every node, and compare them with those in the cache.",
+)
+@click.option("--no-track", is_flag=True, help="Do not log to MLflow.")
+@plugins
+def command(**words: Any) -> int:
+    """Run one federated experiment.
 
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), _main, argv)
-
-
-def _main(args: argparse.Namespace) -> int:
-    if args.experiment and "=" in args.experiment and not Path(args.experiment).is_file():
-        args.experiment, args.set = None, [args.experiment, *args.set]
-    say_next(f"importing PyTorch, reading {args.experiment or args.resume or 'the experiment'}")
-    seeds, others = several_seeds(args.set)
+    EXPERIMENT is a shipped name or a YAML file. Keys are for example algorithm.lambda=7 seed=1;
+    seed=0,1,2 makes a run of each.
+    """
+    asked = Asked(**words)
+    name = asked.experiment
+    if name and "=" in name and not Path(name).is_file():
+        asked = replace(asked, experiment=None, keys=[name, *asked.keys])
+    what = asked.experiment or asked.resume or "the experiment"
+    say_next(f"importing PyTorch, reading {what}")
+    seeds, others = several_seeds(asked.keys)
     if seeds:
-        return run_seeds(args, seeds, others)
-    one_run(args)
+        return run_seeds(asked, seeds, others)
+    one_run(asked)
     return 0
 
 
-def run_seeds(args: argparse.Namespace, seeds: Sequence[int], others: Sequence[str]) -> int:
-    """Run one seed after the other, each in a folder of its own; returns the exit code.
+def run_seeds(asked: Asked, seeds: Sequence[int], others: Sequence[str]) -> int:
+    """Run one seed after the other, each in a folder of its own; return the exit code.
 
     Raises:
-        UserError: when the command line contradicts itself or a folder is taken.
+        UserError: if the command line contradicts itself or a folder is taken.
     """
-    if args.experiment is None:
+    if asked.experiment is None:
         raise UserError("several seeds need the experiment's name, with --resume too")
-    if args.resume and args.out:
+    if asked.resume and asked.out:
         raise UserError("--out and --resume both name the runs' folder; give one of them")
-    home = folder_of(args, Path(args.experiment).stem)
-    if args.resume:
+    home = folder_of(asked, Path(asked.experiment).stem)
+    if asked.resume:
         fetch_missing(home)
-    among = [args.experiment, *others, f"seed={','.join(map(str, seeds))}"]
+    among = [asked.experiment, *others, f"seed={','.join(map(str, seeds))}"]
     if RunFolder(home).is_taken:
         raise UserError(f"{home} is a run itself; several seeds need a folder of their own")
     begun_before = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
-    if begun_before and not args.resume:
+    if begun_before and not asked.resume:
         raise UserError(f"{begun_before[0]} already holds a run; go on with --resume {home}")
     for seed in seeds:
         out = seed_folder(home, seed)
         begun = out in begun_before
-        where = {"out": None, "resume": out} if begun else {"out": out, "resume": None}
-        words = {"set": [*others, f"seed={seed}"], "among": among, **where}
-        with unused_removed(None if args.resume or args.out else home):
-            one_run(argparse.Namespace(**{**vars(args), **words}))
+        alone = replace(
+            asked,
+            keys=[*others, f"seed={seed}"],
+            among=among,
+            out=None if begun else out,
+            resume=out if begun else None,
+        )
+        with unused_removed(None if asked.resume or asked.out else home):
+            one_run(alone)
     print("\n".join(summary(finished(home, seeds), home)))
     return 0
 
 
-def folder_of(args: argparse.Namespace, name: str) -> Path:
-    """The folder that was given, or a new one of the results, which is made.
+def folder_of(asked: Asked, name: str) -> Path:
+    """Return the folder that was given, or a new one of the results, which is made.
 
     Raises:
-        UserError: when it cannot be made.
+        UserError: if it cannot be made.
     """
-    given: Path | None = args.resume or args.out
+    given = asked.resume or asked.out
     return given.resolve() if given else reserve(results_home() / "runs" / f"{name}-{stamp()}")
 
 
-def one_run(args: argparse.Namespace) -> Path:
-    """Run what the command line asks for, say what it comes to; returns its folder."""
+def one_run(asked: Asked) -> Path:
+    """Run what the command line asks for, say what it comes to; return its folder."""
     began = time.time()
-    experiment, out = what_and_where(args)
-    with unused_removed(None if args.resume or args.out else out):
+    experiment, out = what_and_where(asked)
+    with unused_removed(None if asked.resume or asked.out else out):
         prove_writable(RunFolder(out))
-        if args.resume:
+        if asked.resume:
             say_where_it_begins(RunFolder(out))
-        print(headline(experiment, args.executor), flush=True)
+        print(headline(experiment, asked.executor), flush=True)
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
-        tracker = None if args.no_track else run_tracker(experiment, out)
+        tracker = None if asked.no_track else run_tracker(experiment, out)
         # last: it has claimed the folder
-        rounds = begin(experiment, out, args.executor, began, say, say_next)
-        run(experiment, out, rounds, tracker, how_to_go_on(out, args))
-    print_summary(out, tracker, args.executor)
+        rounds = begin(experiment, out, asked.executor, began, say, say_next)
+        run(experiment, out, rounds, tracker, how_to_go_on(out, asked))
+    print_summary(out, tracker, asked.executor)
     return out
 
 
-def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
-    """The experiment and the run's folder, from the command line.
+def what_and_where(asked: Asked) -> tuple[Experiment, Path]:
+    """Return the experiment and the run's folder, from the command line.
 
     Raises:
-        UserError: when they contradict each other or the folder is taken.
+        UserError: if they contradict each other or the folder is taken.
     """
     from fedray.runtime.resolve import resolve
     from fedray.runtime.resume import check_experiment
 
-    if args.verify:
-        args.set = [*args.set, f"data.verified_since={time.time()!r}"]
-    if args.resume and args.out:
+    named, given = asked.experiment, list(asked.keys)
+    if asked.verify:
+        given.append(f"data.verified_since={time.time()!r}")
+    if asked.resume and asked.out:
         raise UserError("--out and --resume both name the run's folder; give one of them")
-    if args.resume:
-        out = args.resume.resolve()
+    if asked.resume:
+        out = asked.resume.resolve()
         fetch_missing(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
-        named, config = args.experiment, str(RunFolder(out).config)
-        experiment = resolve(named or config, args.set, args.plugin, trusted=named is not None)
+        config = str(RunFolder(out).config)
+        experiment = resolve(named or config, given, asked.plugin, trusted=named is not None)
         check_experiment(RunFolder(out), experiment)
         check_owner(out)
         RunFolder(out).check_plugins(experiment.plugins)
         return experiment, out
-    if args.experiment is None:
+    if named is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
-    experiment = resolve(args.experiment, args.set, args.plugin)
-    return experiment, new_folder(experiment.name, args.out)
+    experiment = resolve(named, given, asked.plugin)
+    return experiment, new_folder(experiment.name, asked.out)
 
 
 def say_where_it_begins(folder: RunFolder) -> None:
-    """Say when a run that is gone on with begins again at round 0.
+    """Say if a resumed run begins again at round 0.
 
     Raises:
-        UserError: when it has to, though it had checkpoints.
+        UserError: if it has to, though it had checkpoints.
     """
     from fedray.checkpoint import CheckpointStore
     from fedray.runtime.resume import check_nothing_lost
@@ -191,7 +216,7 @@ def say_where_it_begins(folder: RunFolder) -> None:
 
 
 def headline(experiment: Experiment, executor: str) -> str:
-    """One line about what is going to run, with its scale."""
+    """Return one line about what is going to run, with its scale."""
     e = experiment
     where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
     own = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
@@ -216,7 +241,7 @@ def run(
     """Drive a run to its end: show it, track it, and leave the tracker in a true state.
 
     Raises:
-        KeyboardInterrupt: when it is stopped; how to go on is said.
+        KeyboardInterrupt: if it is stopped; how to go on is said.
     """
 
     def stopped(stop: KeyboardInterrupt) -> None:
@@ -234,13 +259,13 @@ def run(
         raise
 
 
-def how_to_go_on(out: Path, args: argparse.Namespace) -> Callable[[], str]:
-    """What says how a stopped run goes on, or that it has to begin anew."""
-    flags = [] if args.executor == "ray" else ["--executor", args.executor]
-    flags += ["--no-track"] if args.no_track else []
-    if args.among is not None:
-        flags += [word for plugin in args.plugin for word in ("--plugin", plugin)]
-        return lambda: go_on_with("fedray.run", *args.among, "--resume", out.parent, *flags)
+def how_to_go_on(out: Path, asked: Asked) -> Callable[[], str]:
+    """Return what says how a stopped run goes on, or that it has to begin anew."""
+    flags = [] if asked.executor == "ray" else ["--executor", asked.executor]
+    flags += ["--no-track"] if asked.no_track else []
+    if asked.among:
+        flags += [word for plugin in asked.plugin for word in ("--plugin", plugin)]
+        return lambda: go_on_with("fedray.run", *asked.among, "--resume", out.parent, *flags)
 
     def say() -> str:
         from fedray.checkpoint import CheckpointStore
@@ -253,7 +278,7 @@ def how_to_go_on(out: Path, args: argparse.Namespace) -> Callable[[], str]:
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:
-    """What a run comes to, and how its best round was chosen; why it ended early, if it did."""
+    """Yield what a run comes to, how its best round was chosen, and why it ended early."""
     stopping, best, final = done.info.stopping, done.best, done.final
     if final is None:
         return
@@ -277,7 +302,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
 
 
 def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
-    """The last lines: best, final, traffic, times, and where everything is."""
+    """Print the last lines: best, final, traffic, times, and where everything is."""
     done = RunFolder(out).read()
     for line in accuracy_lines(done):
         print(line)

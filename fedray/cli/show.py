@@ -6,23 +6,24 @@ paper and source file; of a sweep or table its file.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from textwrap import wrap
 from typing import Any
 
+import click
+
 from fedray.cli.kept import is_portable, kept
 from fedray.cli.listing import KINDS, Entry, Parameter, registered
-from fedray.cli.ls import plugins_of
+from fedray.cli.names import plugins_of
 from fedray.cli.written import without_root, written
-from fedray.command import CommandLine, add_plugin, run_command
+from fedray.command import Command, Name, json_flag, keys
+from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest
 from fedray.plugins import Plugin
 from fedray.shipped import FOLDERS, PACKAGE, files, names
 
-PROG = "fedray show"
 DEFAULT, GIVEN = "default", "given here"
 KEY = "key"
 WIDTH = 80
@@ -44,46 +45,44 @@ class Setting:
     source: str
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray show`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Of an experiment every value and where it is from; of a method, model, "
-        "source, ... its parameters, bounds, defaults, paper and file.",
-    )
-    cli.add_argument("name", help="an experiment, a YAML file, or any name of fedray ls")
-    cli.add_argument("set", nargs="*", metavar="key=value", help="keys of the experiment to set")
-    cli.add_argument("--json", action="store_true", help="for programs")
-    add_plugin(cli)
-    cli.add_debug()
-    return cli
+def _shown() -> list[str]:
+    entries = {entry.name for found in registered().values() for entry in found}
+    return sorted(entries.union(*(names(kind) for kind in FOLDERS)))
 
 
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), show, argv)
+@click.command(cls=Command)
+@click.argument("name", type=Name(_shown))
+@keys
+@click.option("--changed", is_flag=True, help="Only what the experiment or the command sets.")
+@json_flag
+@with_plugins
+def command(
+    name: str, keys: Sequence[str], changed: bool, as_json: bool, plugin: Sequence[str]
+) -> None:
+    """Show what a name stands for.
 
-
-def show(args: argparse.Namespace) -> int:
-    """Print what a name stands for; returns the exit code."""
-    if args.set or is_experiment(args.name):
-        found = settings(args.name, args.set, args.plugin)
-        print(_as_json(found)) if args.json else print_settings(found)
-        return 0
-    plugins = plugins_of(args.plugin)
-    entries = list(entries_called(args.name, plugins))
-    paths = [(kind, files(kind)[args.name]) for kind in FOLDERS if args.name in files(kind)]
+    Of an experiment every value and where it is from, with keys as fedray run has them; of a
+    method, model, source, ... its parameters, bounds, defaults, paper and file.
+    """
+    if keys or is_experiment(name):
+        found = settings(name, keys, plugin)
+        if changed:
+            found = [each for each in found if each.source != DEFAULT]
+        print(_as_json(found)) if as_json else print_settings(found)
+        return
+    plugins = plugins_of(plugin)
+    entries = list(entries_called(name, plugins))
+    paths = [(kind, files(kind)[name]) for kind in FOLDERS if name in files(kind)]
     if not entries and not paths:
-        raise UserError(f"there is nothing called '{args.name}'.{_near(args.name, plugins)}")
-    if args.json:
+        raise UserError(f"there is nothing called '{name}'.{_near(name, plugins)}")
+    if as_json:
         trees = [{"kind": kind, **asdict(entry)} for kind, entry in entries]
-        trees += [{"kind": kind, "name": args.name, "file": str(path)} for kind, path in paths]
+        trees += [{"kind": kind, "name": name, "file": str(path)} for kind, path in paths]
         print(json.dumps(trees, indent=1, ensure_ascii=False))
-        return 0
+        return
     texts = ["\n".join(entry_lines(kind, entry)) for kind, entry in entries]
     texts += [f"{path}\n\n{path.read_text(encoding='utf-8').rstrip()}" for _, path in paths]
     print("\n\n".join(texts))
-    return 0
 
 
 def is_experiment(name: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.command import CommandLine, as_path, as_word, run_command
+import click
+
+from fedray.command import PATH, WORD, Command
 from fedray.errors import FedrayError
 from fedray.files import results_home
 from fedray.masking import mask
@@ -23,8 +24,6 @@ from fedray.tracking import (
     tracked_run,
     ui_command,
 )
-
-PROG = "fedray upload"
 
 
 @dataclass(frozen=True)
@@ -102,36 +101,16 @@ def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[Tracked
             yield folder, read_metadata(folder).get("experiment") or usual, [tracked_alone]
 
 
-def parser(prog: str = PROG) -> CommandLine:
-    """Return the command line of `fedray upload`."""
-    cli = CommandLine(
-        prog=prog, description="Send to MLflow what it lacks of runs; repeat as you like."
-    )
-    cli.add_argument(
-        "folders",
-        nargs="+",
-        type=as_path,
-        metavar="DIR",
-        help="folder of a run, sweep or table, or a folder above",
-    )
-    cli.add_argument(
-        "--uri", type=as_word, help="default: $MLFLOW_TRACKING_URI, or the database of the results"
-    )
-    cli.add_argument(
-        "--experiment", type=as_word, help="MLflow experiment of runs that MLflow does not know"
-    )
-    cli.add_debug()
-    return cli
+@click.command(cls=Command)
+@click.argument("folders", nargs=-1, required=True, type=PATH)
+@click.option("--uri", type=WORD, help="Default: $MLFLOW_TRACKING_URI, or the results' database.")
+@click.option("--experiment", type=WORD, help="MLflow experiment of what MLflow does not know.")
+def command(folders: Sequence[Path], uri: str | None, experiment: str | None) -> None:
+    """Send to MLflow what it lacks of runs; repeat as you like.
 
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; return the exit code."""
-    return run_command(parser(prog), _main, argv)
-
-
-def _main(args: argparse.Namespace) -> int:
-    uri = args.uri or resolve_uri(results_home())
-    for uploaded in upload(args.folders, uri, args.experiment):
+    FOLDERS are those of runs, sweeps or tables, or folders above them.
+    """
+    uri = uri or resolve_uri(results_home())
+    for uploaded in upload(folders, uri, experiment):
         print(uploaded)
     print(f"look at them: {ui_command(uri)}")
-    return 0

@@ -1,6 +1,6 @@
 """Ask a large language model for descriptions of classes.
 
-    python -m fedray.language.generate --classes cat,dog --out pets.json --dataset "pet photos"
+    fedray generate --classes cat,dog --out pets.json --dataset "pet photos"
 
 Any endpoint that speaks OpenAI's /chat/completions will do; the environment says which:
 FEDRAY_LLM_BASE_URL (https://api.openai.com/v1), FEDRAY_LLM_MODEL, and FEDRAY_LLM_API_KEY where the
@@ -13,11 +13,9 @@ Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions a class, by 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,9 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import click
 from pydantic import BaseModel, Field
 
-from fedray.command import CommandLine, as_path, run_command, say_stopped
+from fedray.command import PATH, Command, say_stopped
 from fedray.errors import UserError
 from fedray.files import cache_folder, parse_json, read_json, read_text, write_json
 from fedray.language.descriptions import (
@@ -325,23 +324,22 @@ class _Named(BaseModel):
     class_names: list[str]
 
 
-PROG = "python -m fedray.language.generate"
-
-
-def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; return its exit code."""
-    return run_command(parser(prog), _main, arguments)
-
-
-def _main(chosen: argparse.Namespace) -> int:
-    out: Path = chosen.out
+@click.command(
+    cls=Command,
+    epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
+)
+@click.option("--classes", required=True, help="cat,dog or a file: JSON, or one a line.")
+@click.option("--out", required=True, type=PATH, help="The JSON file to write.")
+@click.option("--dataset", help="What the pictures are, for the prompt.")
+def command(classes: str, out: Path, dataset: str | None) -> None:
+    """Ask a large language model for descriptions of classes."""
     endpoint = Endpoint.from_environment()
-    classes = read_classes(chosen.classes)
+    names = read_classes(classes)
     if not out.parent.is_dir():
         raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
     log = partial(print, flush=True)
     try:
-        found = generate_descriptions(classes, endpoint, chosen.dataset, log)
+        found = generate_descriptions(names, endpoint, dataset, log)
         _check_kept(out, found)
         write_json(out, found)
     except KeyboardInterrupt as stop:
@@ -350,7 +348,6 @@ def _main(chosen: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out: {out} cannot be written: {error}") from None
     print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
-    return 0
 
 
 def _check_kept(out: Path, found: Mapping[str, Any]) -> None:
@@ -367,21 +364,3 @@ def _check_kept(out: Path, found: Mapping[str, Any]) -> None:
             f"--out: {out} holds other texts than were generated; name another file, or move it "
             "away (the answers are kept)"
         )
-
-
-def parser(prog: str = PROG) -> CommandLine:
-    """Return the command line of `python -m fedray.language.generate`."""
-    cli = CommandLine(
-        prog=prog,
-        description="Ask a large language model for descriptions of classes.",
-        epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
-    )
-    cli.add_argument("--classes", required=True, help="cat,dog or a file: JSON, or one a line")
-    cli.add_argument("--out", required=True, type=as_path, help="the JSON file to write")
-    cli.add_argument("--dataset", help="what the pictures are, for the prompt")
-    cli.add_debug()
-    return cli
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -140,6 +140,18 @@ def home_of(kind: Kind, name: str) -> Path:
     return (results_home() if kind == "sweep" else tables_home()) / name
 
 
+def plan_of(request: Request) -> StudyPlan:
+    """Return the plan of a new study."""
+    return plan_study(
+        request.kind,
+        request.name,
+        request.pairs,
+        request.scale,
+        request.plugins,
+        request.samples,
+    )
+
+
 def begin_or_resume(request: Request) -> Study:
     """Return the study of a new invocation, not yet on disk, or of the one to go on with.
 
@@ -154,14 +166,7 @@ def begin_or_resume(request: Request) -> Study:
         raise UserError(f"name a {kind}: {there}")
     if request.resume:
         return _resumed(request)
-    plan = plan_study(
-        request.kind,
-        request.name,
-        request.pairs,
-        request.scale,
-        request.plugins,
-        request.samples,
-    )
+    plan = plan_of(request)
     published = [Published.read(str(path), _table_json(path)) for path in request.published]
     home = home_of(request.kind, plan.name) / stamp()
     if request.out is not None:
