@@ -71,7 +71,8 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise UserError(f"{error.message}; {self._hint(error.option_name, ctx)}") from None
+            message = error.message.rstrip(".")
+            raise UserError(f"{message}; {self._hint(error.option_name, ctx)}") from None
         except click.UsageError as error:
             message = error.format_message().rstrip(".")
             raise UserError(f"{message}; {ctx.command_path} --help lists what there is") from None

@@ -100,7 +100,7 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> T:
-        """Return the entry called `name`.
+        """Return the entry called `name`, in whatever spelling: FedProto is fedproto.
 
         Raises:
             UserError: if there is none, with the nearest name.
@@ -115,7 +115,10 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._scan()
         if name not in self._entries:
-            raise unknown(self.kind, name, self.names())
+            meant = [each for each in self.entries() if _spelled(name) in _spellings(each)]
+            if len(meant) != 1:
+                raise unknown(self.kind, name, self.names())
+            return meant[0]
         return self._entries[name]
 
     def names(self) -> list[str]:
@@ -190,6 +193,15 @@ def registered_by(plugin: str) -> dict[str, list[str]]:
     """Return the names that the plug-in with this key has registered in this process, by kind."""
     names = {kind: sorted(each._plugged.get(plugin, ())) for kind, each in _registries.items()}
     return {kind: registered for kind, registered in names.items() if registered}
+
+
+def _spelled(name: str) -> str:
+    """Return a name without case, hyphens and underscores."""
+    return "".join(char for char in name.casefold() if char.isalnum() or char == "+")
+
+
+def _spellings(entry: Any) -> set[str]:
+    return {_spelled(entry.name), _spelled(str(getattr(entry, "title", entry.name)))}
 
 
 def unknown(kind: str, name: str, valid: Collection[str]) -> UserError:

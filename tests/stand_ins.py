@@ -6,7 +6,6 @@ or steps becomes small by its name.
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedray.cli.resolving import COST, SWEEP, TABLE, Asked, check_command, parser_of, words_of
-from fedray.command import parsed
+from fedray.cli.main import main, word_of
+from fedray.cli.resolving import Asked, check_command, words_of
 from fedray.config import Experiment
 from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
@@ -73,18 +72,19 @@ class Tiny:
         Returns:
             How many runs were made.
         """
-        (module, given), asked = words_of(command), check_command(command)
+        (word, given), asked = words_of(command), check_command(command)
         if not asked:
-            return self._other(module, given)
+            assert main([word, *given]) == 0, command
+            return 0
         if most is not None and len(asked) > most:
             asked = [asked[round(i * (len(asked) - 1) / max(most - 1, 1))] for i in range(most)]
-        args = parsed(parser_of(module), given)
+        params = word_of(word).command.make_context(word, given).params
         self._commands += 1
-        out = getattr(args, "out", None) or self.home / "results" / f"command_{self._commands}"
+        out = params.get("out") or self.home / "results" / f"command_{self._commands}"
         for number, each in enumerate(asked):
-            folder = out / f"trial_{number:05d}" if module in (SWEEP, TABLE) else out
+            folder = out / f"trial_{number:05d}" if word in ("sweep", "table") else out
             try:
-                if module == COST:
+                if word == "cost":
                     self._count(each)
                 else:
                     self._run_one(each, folder)
@@ -101,16 +101,6 @@ class Tiny:
         cpu = torch.device("cpu")
         done = list(Session(experiment, out, lambda a: SerialExecutor(a, cpu)).rounds())
         assert [each.round for each in done] == [0, 1, 2]
-
-    def _other(self, module: str, given: Sequence[str]) -> int:
-        for name in (f"{module}.__main__", module):
-            try:
-                main = importlib.import_module(name).main
-            except (ModuleNotFoundError, AttributeError):
-                continue
-            assert main(list(given)) == 0, f"python -m {module} {' '.join(given)}"
-            return 0
-        raise AssertionError(f"python -m {module} cannot be run")
 
     # --- the experiment --------------------------------------------------------------------------
 

@@ -8,16 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from fedray.command import (
     JOB,
-    CommandLine,
-    as_path,
+    PATH,
+    Command,
     go_on_with,
-    run_command,
+    keys,
+    run,
     sigterm_kept,
-    whole_number,
 )
 from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
 
@@ -26,12 +27,15 @@ NOISY = "first\nsecond\r\x1b[31mred\x00 \ud800 " + "x" * 100_000
 
 def ended(action, capsys, argv=()):
     """The exit code and what was said on stderr."""
-    cli = CommandLine(prog="prog")
-    cli.add_argument("--out", type=as_path)
-    cli.add_argument("--number", type=whole_number(1, 9))
-    cli.add_debug()
-    code = run_command(cli, action, list(argv))
-    return code, capsys.readouterr().err
+
+    @click.command(cls=Command)
+    @click.option("--out", type=PATH)
+    @click.option("--number", type=click.IntRange(1, 9))
+    @keys
+    def command(**args):
+        return action(args)
+
+    return run(command, list(argv), "prog"), capsys.readouterr().err
 
 
 def raising(error):
@@ -83,12 +87,13 @@ def test_a_failure_is_one_line_too():
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--out", ""], "error: argument --out: a path is expected, found an empty text"),
-        (["--out", "a\0b"], "error: argument --out: the path 'a\\x00b' has a character that"),
+        (["--out", ""], "'--out': a path is expected, found an empty text"),
+        (["--out", "a\0b"], "'--out': the path 'a\\x00b' has a character that"),
         (["--out", "x" * 300], "is too long; a part may have 255 bytes"),
-        (["--number", "10"], "error: argument --number: '10' is no whole number from 1 to 9"),
-        (["--number", "9" * 5000], "is no whole number from 1 to 9"),
-        (["--zzz"], "error: unrecognized arguments: --zzz; prog --help lists what there is"),
+        (["--number", "10"], "'--number': 10 is not in the range 1<=x<=9; prog --help lists"),
+        (["--number", "many"], "'--number': 'many' is not a valid integer"),
+        (["--zzz", "1"], "No such option '--zzz'; keys of the experiment have no dashes: zzz=..."),
+        (["--numbr", "1"], "No such option '--numbr'; did you mean --number?"),
     ],
 )
 def test_wrong_words_are_one_sentence(argv, said, capsys):
@@ -116,15 +121,15 @@ def test_code_that_ends_the_interpreter_has_failed(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import os\n"
-        "from fedray.command import CommandLine, run_command\n"
-        "def action(args):\n"
+        "import click\n"
+        "from fedray.command import Command, run\n"
+        "@click.command(cls=Command)\n"
+        "def action():\n"
         "    if os.fork() == 0:\n"
         "        os._exit(5)\n"
         "    print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
         "    os._exit(0)\n"
-        "cli = CommandLine(prog='prog')\n"
-        "cli.add_debug()\n"
-        "code = run_command(cli, action, [])\n"
+        "code = run(action, [])\n"
         "print('after', code, flush=True)\n"
         "os._exit(code)\n"
     )
@@ -137,9 +142,7 @@ def test_code_that_ends_the_interpreter_has_failed(tmp_path):
 
 
 def test_help_is_no_failure(capsys):
-    with pytest.raises(SystemExit) as help_:
-        ended(raising(AssertionError("not reached")), capsys, ["--help"])
-    assert help_.value.code == 0
+    assert ended(raising(AssertionError("not reached")), capsys, ["--help"]) == (0, "")
 
 
 def test_debug_raises_what_is_no_fault_of_the_user_s(capsys):
@@ -222,12 +225,12 @@ def test_the_command_that_goes_on_is_a_job_where_it_was_one(monkeypatch):
 
 def test_nobody_reads_the_output():
     program = (
-        "from fedray.command import CommandLine, run_command\n"
-        "cli = CommandLine(); cli.add_debug()\n"
-        "def action(args):\n"
+        "import click\n"
+        "from fedray.command import Command, run\n"
+        "@click.command(cls=Command)\n"
+        "def action():\n"
         "    for _ in range(100_000): print('a line')\n"
-        "    return 0\n"
-        "raise SystemExit(run_command(cli, action, []))\n"
+        "raise SystemExit(run(action, []))\n"
     )
     reader, writer = os.pipe()
     os.close(reader)

@@ -18,6 +18,7 @@ from fedray.errors import RunFailed, UserError
 from fedray.files import results_home, results_uri, tables_runs
 from fedray.records import RunFolder
 from fedray.remote_results import check_owner, copying, fetch_missing
+from fedray.run import main
 from fedray.runtime.cluster import is_shared
 
 QUICK = [
@@ -103,7 +104,7 @@ def test_a_uri_is_where_results_are_copied_and_no_folder(bucket, tmp_path, monke
 
 
 def test_a_run_s_copy_is_the_run(bucket):
-    assert run.main([*QUICK, *SERIAL]) == 0
+    assert main([*QUICK, *SERIAL]) == 0
     [out] = (results_home() / "runs").iterdir()
     assert files(bucket / "runs" / out.name) == files(out)
     assert CheckpointStore(bucket / "runs" / out.name, identity="").latest() == 3
@@ -111,7 +112,7 @@ def test_a_run_s_copy_is_the_run(bucket):
 
 def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(bucket, tmp_path, monkeypatch, capsys):
     undisturbed = tmp_path / "undisturbed"
-    assert run.main([*QUICK, *SERIAL, "--out", str(undisturbed)]) == 0
+    assert main([*QUICK, *SERIAL, "--out", str(undisturbed)]) == 0
     out = results_home() / "runs" / "mine"
     keep = run.RoundProgress.__call__
 
@@ -122,10 +123,10 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(bucket, tmp_path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(run.RoundProgress, "__call__", stopped)
-        assert run.main([*QUICK, *SERIAL, "--out", str(out)]) == 130
+        assert main([*QUICK, *SERIAL, "--out", str(out)]) == 130
     shutil.rmtree(results_home())
     capsys.readouterr()
-    assert run.main(["--resume", str(out), *SERIAL]) == 0
+    assert main(["--resume", str(out), *SERIAL]) == 0
     assert "begins at round 0" not in capsys.readouterr().out
     rounds, before = RunFolder(out).rounds(), RunFolder(undisturbed).rounds()
     assert [done.metrics for done in rounds] == [done.metrics for done in before]
@@ -317,18 +318,18 @@ def test_a_run_that_is_taken_over_leaves_no_checkpoint_without_its_states(bucket
 
 def test_a_run_of_another_folder_with_the_same_name_is_refused(bucket, tmp_path, capsys):
     first, second = tmp_path / "a" / "exp1", tmp_path / "b" / "exp1"
-    assert run.main([*QUICK, *SERIAL, "--out", str(first)]) == 0
+    assert main([*QUICK, *SERIAL, "--out", str(first)]) == 0
     before = files(bucket / "exp1")
     second.mkdir(parents=True)
     capsys.readouterr()
-    assert run.main([*QUICK, "seed=7", *SERIAL, "--out", str(second)]) == 2
+    assert main([*QUICK, "seed=7", *SERIAL, "--out", str(second)]) == 2
     assert capsys.readouterr().err == (
         f"error: FEDRAY_RESULTS: file://{bucket}/exp1 already holds other results than {second}; "
         f"go on with --resume {second}, or give the folder another name, or FEDRAY_RESULTS another "
         "URI\n"
     )
     assert list(second.iterdir()) == []
-    assert run.main(["--resume", str(second), *SERIAL]) == 0  # the script of a job makes it anew
+    assert main(["--resume", str(second), *SERIAL]) == 0  # the script of a job makes it anew
     assert RunFolder(second).read().rounds == RunFolder(first).read().rounds
     assert files(bucket / "exp1").keys() == before.keys()
 

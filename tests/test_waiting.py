@@ -6,10 +6,11 @@ import io
 import sys
 import time
 
+import click
 import pytest
 
 from fedray import waiting
-from fedray.command import CommandLine, run_command
+from fedray.command import Command, run
 from fedray.waiting import end_waiting, say_next, seconds_of
 
 
@@ -77,13 +78,11 @@ def test_a_line_as_wide_as_the_terminal_is_not_written_again(monkeypatch):
 def test_a_command_that_ends_ends_the_count(monkeypatch):
     terminal = at_a_terminal(monkeypatch)
 
-    def act(args):
+    def act():
         say_next("waiting")
         raise KeyboardInterrupt
 
-    cli = CommandLine(prog="x")
-    cli.add_debug()
-    assert run_command(cli, act, []) == 130
+    assert run(click.command(cls=Command)(act), []) == 130
     assert terminal.getvalue().endswith("\ninterrupted\n")
     assert sys.stdout is terminal
 

@@ -56,7 +56,8 @@ def completed(component: Component, kind: str, key: str) -> Component:
     Raises:
         UserError: if there is no such entry, or a parameter is unknown or out of bounds.
     """
-    return _named(component.name, _with_whole_components(parameters(component, kind, key), key))
+    name = registry(kind).get(component.name).name
+    return _named(name, _with_whole_components(parameters(component, kind, key), key))
 
 
 def _named(name: str, params: Frozen) -> Component:

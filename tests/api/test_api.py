@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import fedray
-from fedray.cli.run import main as command
 from fedray.errors import RunFailed, UserError
 from fedray.records import RunFolder, sealed
+from fedray.run import main as command
 from fedray.sweep import command as sweeping
 from fedray.sweep.spec import plan_sweep
 from fedray.tables import command as comparing
@@ -240,9 +240,8 @@ def test_on_ray_the_numbers_and_the_models_are_the_same(small, tmp_path):
 
 
 def test_predictions_from_the_command_line(small, tmp_path, capsys):
+    from commands import predict
     from PIL import Image
-
-    from fedray.cli.predict import main as predict
 
     run = tmp_path / "run"
     small.train(run, executor="serial")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import predict
 from PIL import Image
 
 import fedray
-from fedray.cli.predict import main as predict
 from fedray.tables.spec import plan_table
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "api.md"

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from fedray import run
 from fedray.api import training
-from fedray.cli import run
 
 
 @pytest.fixture

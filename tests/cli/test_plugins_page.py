@@ -13,10 +13,10 @@ from pages import DOCS, blocks
 
 import fedray
 from fedray.__main__ import main as listings
-from fedray.cli.run import main as run
 from fedray.config import dump_yaml, parse_yaml, read_mapping
 from fedray.plugins import use
 from fedray.records import RunFolder
+from fedray.run import main as run
 from fedray.sweep.spec import check_configurations, plan_sweep
 from fedray.tables.command import main as table
 

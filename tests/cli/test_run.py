@@ -15,6 +15,7 @@ from fedray.command import Terminated
 from fedray.config import read_mapping
 from fedray.errors import UserError
 from fedray.records import RunFolder
+from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.tracking import tracked_run
 
@@ -67,7 +68,7 @@ def result_of(out):
 def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     out = tmp_path / "out"
     pictures()
-    assert run.main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
+    assert main([*QUICK, "algorithm.lambda=2", "seed=4", *SERIAL, "--out", str(out)]) == 0
     files = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     assert files >= {
         "config.yaml",
@@ -127,7 +128,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
 
 def test_the_config_it_leaves_is_the_experiment(tmp_path):
     out = tmp_path / "out"
-    run.main([*QUICK, "rounds=1", "algorithm.lambda=2", *SERIAL, "--out", str(out)])
+    main([*QUICK, "rounds=1", "algorithm.lambda=2", *SERIAL, "--out", str(out)])
     resolved, result = resolve(str(out / "config.yaml")), result_of(out)
     assert resolved.identity(result["data_sha256"]) == result["identity"]
     assert resolved.identity() != resolve(QUICK[0], QUICK[1:]).identity()
@@ -135,7 +136,7 @@ def test_the_config_it_leaves_is_the_experiment(tmp_path):
 
 def test_without_out_a_run_gets_a_folder_below_the_results(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
-    assert run.main([*QUICK, "rounds=1", *SERIAL]) == 0
+    assert main([*QUICK, "rounds=1", *SERIAL]) == 0
     (out,) = (tmp_path / "results" / "runs").iterdir()
     assert re.fullmatch(r"fedproto_digits-\d{8}-\d{6}", out.name)
     assert f"results: {out}\n" in capsys.readouterr().out
@@ -144,7 +145,7 @@ def test_without_out_a_run_gets_a_folder_below_the_results(tmp_path, monkeypatch
 def test_another_method_keeps_all_else(tmp_path):
     for method in ("fedproto", "local"):
         words = [*QUICK, f"algorithm={method}", "rounds=1", *SERIAL]
-        assert run.main([*words, "--out", str(tmp_path / method)]) == 0
+        assert main([*words, "--out", str(tmp_path / method)]) == 0
     one, other = result_of(tmp_path / "fedproto"), result_of(tmp_path / "local")
     assert one["config"].pop("algorithm")["name"] == "fedproto"
     assert other["config"].pop("algorithm")["name"] == "local"
@@ -154,11 +155,11 @@ def test_another_method_keeps_all_else(tmp_path):
 
 
 def test_evaluated_now_and_then_and_at_the_end(tmp_path):
-    run.main([*QUICK, *SERIAL, "--out", str(tmp_path / "always")])
+    main([*QUICK, *SERIAL, "--out", str(tmp_path / "always")])
     always = result_of(tmp_path / "always")["rounds"]
     for every, evaluated in (("2", [0, 2, 3]), ("0", [3])):
         out = tmp_path / every
-        run.main([*QUICK, f"eval_every={every}", *SERIAL, "--out", str(out)])
+        main([*QUICK, f"eval_every={every}", *SERIAL, "--out", str(out)])
         result = result_of(out)
         found = [r["round"] for r in result["rounds"] if "local_accuracy" in r["metrics"]]
         assert found == evaluated
@@ -170,7 +171,7 @@ def test_evaluated_now_and_then_and_at_the_end(tmp_path):
 
 def test_without_checkpoints_there_is_a_result(tmp_path):
     out = tmp_path / "out"
-    assert run.main([*QUICK, "checkpoint_every=0", *SERIAL, "--out", str(out)]) == 0
+    assert main([*QUICK, "checkpoint_every=0", *SERIAL, "--out", str(out)]) == 0
     assert not (out / "checkpoints").exists()
     assert len(result_of(out)["rounds"]) == 4
 
@@ -180,7 +181,7 @@ def test_without_checkpoints_there_is_a_result(tmp_path):
 
 def test_the_tracker_gets_every_round_once(tmp_path, notes):
     out = tmp_path / "out"
-    assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
+    assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
     assert notes.log == [*going(1, 2, 3, 4), ("FINISHED", 4), "closed"]
     assert notes.params["algorithm.name"] == "fedproto"
     assert notes.params["data.clients"] == "3"
@@ -190,7 +191,7 @@ def test_the_tracker_gets_every_round_once(tmp_path, notes):
 
 def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys):
     out = tmp_path / "out"
-    run.main([*QUICK, *SERIAL, "--out", str(out)])
+    main([*QUICK, *SERIAL, "--out", str(out)])
     rounds = RunFolder(out).rounds()
     capsys.readouterr()
     repeated = (rounds[number] for number in (0, 1, 1, 2, 3))
@@ -231,14 +232,14 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
                 raise error
 
     monkeypatch.setattr(run, "begin", stop_after_round_1)
-    assert run.main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
+    assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out)
     assert notes.log == [*going(1, 2), (status, 2), "closed"]
     before = result_of(out)
 
     monkeypatch.setattr(run, "begin", rounds)
     key, notes.log = notes.key, []
-    assert run.main(["--resume", str(out), "--executor", "serial"]) == 0
+    assert main(["--resume", str(out), "--executor", "serial"]) == 0
     assert notes.log == [*going(3, 4), ("FINISHED", 4), "closed"]
     assert notes.key == key
     after = result_of(out)
@@ -250,14 +251,14 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
 def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys):
     out = tmp_path / "out"
     words = ["fedtsp_digits", "text.encoder=orthogonal", "--executor", "serial"]
-    assert run.main([*words, "--out", str(out)]) == 2
+    assert main([*words, "--out", str(out)]) == 2
     assert notes.log == ["closed"]
     assert not out.exists()
 
 
 def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
-    assert run.main([*QUICK, "--out", str(out), *SERIAL]) == 0
+    assert main([*QUICK, "--out", str(out), *SERIAL]) == 0
     before = (out / "result.json").read_text()
     monkeypatch.setattr("fedray.records.claim.LOCK_SECONDS", 0.1)
     other = (
@@ -269,8 +270,8 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "held\n"
-        assert run.main(["--resume", str(out), *SERIAL]) == 2
+        assert main(["--resume", str(out), *SERIAL]) == 2
         process.stdin.close()
     assert "another process is running in" in capsys.readouterr().err
     assert (out / "result.json").read_text() == before
-    assert run.main(["--resume", str(out), *SERIAL]) == 0
+    assert main(["--resume", str(out), *SERIAL]) == 0

@@ -12,6 +12,7 @@ from fedray.cli import run
 from fedray.cli.several import several_seeds
 from fedray.errors import UserError
 from fedray.records import RunFolder
+from fedray.run import main
 
 WORDS = ["fedavg_digits", "rounds=2", "data.samples=240", "data.clients=4", "local_epochs=1"]
 SERIAL = ["--executor", "serial", "--no-track"]
@@ -55,19 +56,19 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "begin", stop_in_seed_1)
-    assert run.main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 130
+    assert main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 130
     goes_on = [*WORDS, "seed=0,1", "--resume", str(home), *SERIAL]
     said = capsys.readouterr().err
     assert said == f"interrupted; go on with: python -m fedray.run {' '.join(goes_on)}\n"
 
     monkeypatch.setattr(run, "begin", real)
-    assert run.main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 2
+    assert main([*WORDS, "seed=0,1", *SERIAL, "--out", str(home)]) == 2
     assert f"go on with --resume {home}" in capsys.readouterr().err
-    assert run.main(goes_on) == 0
+    assert main(goes_on) == 0
     last = [RunFolder(home / f"seed_{seed}").read().final.local_accuracy for seed in (0, 1)]
     line = f"last {fmean(last):.4f} ± {stdev(last):.4f}"
     assert line in capsys.readouterr().out
-    assert run.main([*WORDS, "seed=1", *SERIAL, "--out", str(alone)]) == 0
+    assert main([*WORDS, "seed=1", *SERIAL, "--out", str(alone)]) == 0
     assert without_times(rounds(home / "seed_1")) == without_times(rounds(alone))
 
 
@@ -75,13 +76,13 @@ def test_folders_that_are_taken_are_refused_before_the_first_seed(tmp_path, caps
     monkeypatch.setattr(run, "begin", lambda *_: pytest.fail("begun"))
     (tmp_path / "seed_1").mkdir()
     (tmp_path / "seed_1" / "config.yaml").touch()
-    assert run.main([*WORDS, "seed=0,1", *SERIAL, "--out", str(tmp_path)]) == 2
+    assert main([*WORDS, "seed=0,1", *SERIAL, "--out", str(tmp_path)]) == 2
     assert "seed_1 already holds a run; go on with" in capsys.readouterr().err
     (tmp_path / "config.yaml").touch()
-    assert run.main([*WORDS, "seed=2,3", *SERIAL, "--out", str(tmp_path)]) == 2
+    assert main([*WORDS, "seed=2,3", *SERIAL, "--out", str(tmp_path)]) == 2
     assert "is a run itself; several seeds need a folder of their own" in capsys.readouterr().err
 
 
 def test_several_seeds_need_a_name(capsys):
-    assert run.main(["seed=0,1", *SERIAL]) == 2
+    assert main(["seed=0,1", *SERIAL]) == 2
     assert "several seeds need the experiment's name" in capsys.readouterr().err

@@ -16,6 +16,7 @@ import pytest
 from rounds import rounds_in
 
 from fedray.cli import run
+from fedray.run import main
 
 TINY = ["rounds=100000", "data.samples=240", "data.clients=4", "local_epochs=1"]
 NOT_OURS = ("Token authentication is enabled",)
@@ -109,7 +110,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path, capsys, m
 
     out = tmp_path / "out"
     monkeypatch.setattr(run, "begin", stop)
-    assert run.main(["fedavg_digits", "--out", str(out), "--no-track"]) == 130
+    assert main(["fedavg_digits", "--out", str(out), "--no-track"]) == 130
     assert capsys.readouterr().err == (
         f"interrupted; no checkpoint is in {out} yet, so there is nothing to go on with\n"
     )

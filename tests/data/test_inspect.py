@@ -11,12 +11,12 @@ from image_files import structs, write_names, write_table
 from PIL import Image
 
 from fedray.__main__ import main
-from fedray.cli.run import main as run
 from fedray.data import load_images
 from fedray.data.inspect import check_sizes, look_at, source_for
 from fedray.errors import UserError
 from fedray.language.descriptions import load_descriptions
 from fedray.records import RunFolder
+from fedray.run import main as run
 from fedray.runtime.resolve import resolve
 
 COLOURS = {"daisy": (250, 250, 240), "rose": (200, 20, 60), "tulip": (240, 200, 20)}

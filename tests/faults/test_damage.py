@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.faults import damage
 from benchmarks.faults.harness import difference
-from fedray.cli import run
+from fedray import run
 
 WORDS = (
     *("scaffold_digits", "rounds=2", "local_epochs=1", "model.group=mlp", "data.clients=3"),

@@ -7,7 +7,7 @@ import errno
 import pytest
 import torch
 
-from fedray.cli import run
+from fedray import run
 from fedray.errors import RunFailed
 from fedray.files import full_disk_said
 from fedray.states import StateDatabase, database

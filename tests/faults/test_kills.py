@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.cli import run
+from fedray import run
 from fedray.files import remove_torn, write_json
 
 

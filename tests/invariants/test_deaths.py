@@ -16,7 +16,7 @@ from small import (
     with_server_actor,
 )
 
-from fedray.cli import run
+from fedray import run
 from fedray.errors import RunFailed
 from fedray.runtime import ray_executor, server
 from fedray.runtime.pool import WorkerPool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulty
 import pytest
 
-from fedray.cli import run
+from fedray import run
 from fedray.errors import CodeError
 from fedray.records import RunFolder
 from fedray.runtime import server

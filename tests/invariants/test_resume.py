@@ -22,8 +22,8 @@ from small import (
 )
 
 import fedray.states.database
+from fedray import run
 from fedray.checkpoint import CheckpointStore
-from fedray.cli import run
 from fedray.records import RunFolder, RunWriter
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedray.cli.run import main
 from fedray.records import Run, RunFolder
+from fedray.run import main
 
 SMALL = ["rounds=1", "local_epochs=1", "data.samples=200", "data.clients=3", "data.partition=iid"]
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from plugged import DATA, ENCODER, METHOD, MODEL, SMALL, run, write
 
-from fedray.cli.run import main
 from fedray.plugins import use
 from fedray.records import RunFolder
+from fedray.run import main
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import torch
 from plugged import DATA, METHOD, MODEL, PAYLOAD, run, write
 
 import fedray
-from fedray.cli.run import main
 from fedray.plugins import use
 from fedray.records import RunFolder
+from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.server import run_on_ray
 from fedray.sweep import command as sweep

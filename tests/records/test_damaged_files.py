@@ -7,9 +7,9 @@ import shutil
 from itertools import product
 
 import pytest
+from commands import upload
 
-from fedray.cli import run
-from fedray.cli.upload import main as upload
+from fedray import run
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.report.command import main as report

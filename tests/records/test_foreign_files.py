@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedray import run
 from fedray.checkpoint import CheckpointStore
-from fedray.cli import run
 from fedray.core import ClientState
 from fedray.errors import UserError
 from fedray.federation import Snapshot

@@ -6,10 +6,10 @@ import pytest
 from rounds import rounds_in
 
 from fedray.algorithms.personalised.local import Local
-from fedray.cli.run import main
 from fedray.core import LocalContext, Trained
 from fedray.errors import ClientError, CodeError
 from fedray.records import RunFolder
+from fedray.run import main
 
 QUICK = ["local_digits", "rounds=2", "local_epochs=1", "data.clients=3", "data.samples=300"]
 SERIAL = ["--executor", "serial", "--no-track"]

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.cli.run import main as fedray_run
 from fedray.config import load_experiment, read_mapping
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Pixels, build, layers, stages
 from fedray.report.cka import main, similarities, stage_grams
 from fedray.report.finished import probe_images, reopen
+from fedray.run import main as fedray_run
 from fedray.runtime.assembly import Assembly
 
 SHAPE = {"channels": 1, "image_size": 16, "num_classes": 10, "feature_dim": 16}

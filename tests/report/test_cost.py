@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rounds import rounds_in
 
-from fedray.cli.run import main as fedray_run
 from fedray.records import (
     MEASURED_SECONDS,
     Environment,
@@ -19,6 +18,7 @@ from fedray.records import (
 )
 from fedray.report.cost import best_round, client_seconds, first_round, main
 from fedray.report.runs import LoadedRun
+from fedray.run import main as fedray_run
 from fedray.sweep.seeds import merge
 from fedray.tracking.describe import metrics_of
 

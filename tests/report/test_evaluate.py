@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli.run import main as fedray_run
 from fedray.records import RunFolder
 from fedray.report.command import main as fedray_report
 from fedray.report.evaluate import main
+from fedray.run import main as fedray_run
 
 SERIAL = ["--executor", "serial", "--no-track"]
 RUN = ["fedmgp_clip", *SERIAL, "data.image_size=8", "rounds=2", "eval_every=2", "lr=5"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.cli.run import main as fedray_run
 from fedray.evaluation.score import Score
 from fedray.report.finished import reopen
 from fedray.report.local_models import BeforeAndAfter, accuracies, local_scores, main
+from fedray.run import main as fedray_run
 
 RUN = [
     *("fedavg_digits", "--executor", "serial", "--no-track", "rounds=1", "local_epochs=2"),

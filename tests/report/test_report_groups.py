@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from rounds import rounds_in
 
-from fedray.cli.run import main as fedray_run
 from fedray.report.finished import reopen
 from fedray.report.groups import OTHER, SAME, WITHIN, Likeness, likenesses, main
 from fedray.report.runs import load
+from fedray.run import main as fedray_run
 
 RUN = ["fedmgp_clip", "--executor", "serial", "--no-track", "data.image_size=8", "rounds=2"]
 RUN += ["data.clients=3", "data.samples=200", "local_epochs=1", "participation=0.7"]

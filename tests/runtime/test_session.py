@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from fedray.checkpoint import CheckpointStore
-from fedray.cli.run import main
 from fedray.config import files_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.records import Costs, EarlierEnvironment, RunFolder, RunWriter, environment
 from fedray.report.finished import reopen
+from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

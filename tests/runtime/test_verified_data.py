@@ -15,6 +15,7 @@ from fedray import integrity
 from fedray.cli import run
 from fedray.errors import UserError
 from fedray.report.finished import reopen
+from fedray.run import main
 from fedray.runtime.assembly import Assembly, load_data
 from fedray.runtime.cache import shared
 from fedray.runtime.resolve import resolve
@@ -43,7 +44,7 @@ def root(tmp_path) -> Path:
 
 def command(root: Path, out: Path, *words: str, executor: str = "serial") -> int:
     shared.clear()  # as in a process of its own
-    return run.main(
+    return main(
         ["local_digits", *KEYS, f"data.root={root}", "--executor", executor, "--no-track",
          "--out", str(out), *words]
     )  # fmt: skip
@@ -93,7 +94,7 @@ def test_verify_compares_the_cache_with_the_images_files(root, tmp_path, cache):
     assert command(root, tmp_path / "after", "--verify") == 0
     assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
     words = ["--resume", str(tmp_path / "after"), "--executor", "serial", "--no-track", "--verify"]
-    assert run.main(words) == 0
+    assert main(words) == 0
 
 
 class Interrupted:
@@ -125,7 +126,7 @@ def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monke
         path.rename(root / "dog" / path.name)
     resume = ["--resume", str(out), "--executor", "serial", "--no-track"]
     capsys.readouterr()
-    assert run.main(resume) == 2
+    assert main(resume) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: the images or labels of data.root=")
     assert f"{root} are not what " in error
@@ -136,7 +137,7 @@ def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monke
     assert left == before
     for path in moved:
         (root / "dog" / path.name).rename(path)
-    assert run.main(resume) == 0
+    assert main(resume) == 0
     assert len(numbers(out)[2]) == 3
 
 

@@ -189,7 +189,7 @@ def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, database, ray_h
     assert done.get("stopped", 1) < 3
 
     # what was not tracked can be uploaded, as often as one likes
-    from fedray.cli.upload import main as upload
+    from commands import upload
 
     for _ in range(2):
         assert upload([str(study.home)]) == 0

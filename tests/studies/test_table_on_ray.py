@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import upload
 
-from fedray.cli.upload import main as upload
 from fedray.tables.command import main
 
 ROOT = Path(__file__).parents[2]

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import upload
 from rounds import rounds_in
 
 from benchmarks.faults.proxy import Proxy
-from fedray.cli.run import main
-from fedray.cli.upload import main as upload
 from fedray.errors import UserError
 from fedray.records import RunFolder
+from fedray.run import main
 from fedray.tracking import Tracker, resolve_uri
 from tests.tracking.runs import tracked
 
