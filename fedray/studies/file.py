@@ -41,6 +41,7 @@ from fedray.studies.plan import (
     StudyPlan,
     Tuning,
     declared,
+    renamed,
 )
 from fedray.studies.space import (
     MOST_CONFIGURATIONS,
@@ -231,8 +232,8 @@ def _modern(tree: Mapping[str, Any], metric: Any) -> Tree:
     if "seeds" in found:
         found["report"] = {**(found.get("report") or {}), "seeds": found.pop("seeds")}
     tuning = {new: found.pop(old) for old, new in _OF_TUNING.items() if old in found}
-    if tuning:
-        found["tuning"] = {**tuning, **(found.get("tuning") or {})}
+    if tuning or isinstance(found.get("tuning"), Mapping):
+        found["tuning"] = {**tuning, **renamed(found.get("tuning") or {})}
     return found
 
 

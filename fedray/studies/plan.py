@@ -77,11 +77,13 @@ class Tuning(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _seeds(cls, tree: Any) -> Any:
-        """Read `seeds`, as tables had it before seeds chose by themselves."""
-        if isinstance(tree, Mapping) and "seeds" in tree and "once" not in tree:
-            return {"once" if key == "seeds" else key: value for key, value in tree.items()}
-        return tree
+    def _renamed(cls, tree: Any) -> Any:
+        return renamed(tree) if isinstance(tree, Mapping) else tree
+
+
+def renamed(tuning: Mapping[str, Any]) -> Tree:
+    """Return keys of `tuning` with `once` for `seeds`, as it was before seeds chose themselves."""
+    return {"once" if key == "seeds" else key: value for key, value in tuning.items()}
 
 
 class Reporting(Frozen):
