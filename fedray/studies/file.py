@@ -146,9 +146,9 @@ class Study(Frozen):
     fedavg_digits."""
     set: Tree = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
-    rows: Tree = Field(default_factory=dict)
+    rows: Tree | None = None
     """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one that
-    is called after an algorithm and names no other is that algorithm. Empty: a sweep."""
+    is called after an algorithm and names no other is that algorithm. None: a sweep."""
     baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
     """Algorithms that are rows too, below those of `rows`."""
     columns: Tree = Field(default_factory=dict)
@@ -195,7 +195,7 @@ class Study(Frozen):
     @property
     def is_sweep(self) -> bool:
         """Whether it compares no rows."""
-        return not self.rows
+        return self.rows is None
 
 
 def modern(tree: Tree) -> Tree:
@@ -387,7 +387,7 @@ def _bases(study: Study, scale: Scale, experiment: str, given: Tree) -> dict[str
 
     A resumed study runs these texts, whatever became of the files.
     """
-    rows = [*study.rows.values(), *scale.rows.values()]
+    rows = [*(study.rows or {}).values(), *scale.rows.values()]
     named = [row.get("experiment") for row in rows if isinstance(row, Mapping)]
     texts_of = [name for name in named if isinstance(name, str)]  # others are refused as rows
     names = dict.fromkeys([experiment, *texts_of])
@@ -571,8 +571,10 @@ def _keys(keys: Tree, where: str) -> Tree:
 
 def _all_rows(study: Study, where: str) -> dict[str, Row]:
     """Return the file's rows and its baselines, as written; a sweep's one."""
-    if study.is_sweep:
+    if study.rows is None:
         return {ALL: Row()}
+    if not study.rows:
+        raise UserError(f"{where}.rows is empty; name a method, for example rows: {{fedtsp: }}")
     found = {name: _row(name, tree, f"{where}.rows.{name}") for name, tree in study.rows.items()}
     for name in study.baselines:
         found.setdefault(name, Row(algorithm=name))
@@ -777,8 +779,9 @@ def _less_is_better(name: str) -> bool:
 def _usual_claims(study: Study, rows: Mapping[str, RowPlan]) -> list[Any]:
     """Return that each method of the file is better than each baseline, by the first metric."""
     sign = "<" if _less_is_better(study.metrics[0]) else ">"
-    ours = [name for name in rows if name in study.rows and rows[name].control is None]
-    others = [name for name in rows if name not in study.rows]
+    own = study.rows or {}
+    ours = [name for name in rows if name in own and rows[name].control is None]
+    others = [name for name in rows if name not in own]
     return [f"{name} {sign} {other}" for name in ours for other in others]
 
 

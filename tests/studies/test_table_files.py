@@ -99,7 +99,7 @@ def test_every_cell_of_every_scale_resolves(path):
         keys = set()
         for place in plan.places:
             cell = Cell(plan, place)
-            cell.wanted(cell.first[-1], "tuning", plan.tuning.seeds[0])
+            cell.wanted(cell.first[-1], "tuning", plan.tuning_seeds[0])
             run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
             check_metrics(plan, place.row, run.experiment)
             keys.add(run.key)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from commands import upload
 
-from fedray.tables.command import main
+from fedray.table import main
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"report": {"seeds": [0, 1]}, "tuning": {"configurations": 3, "rounds": 1}}

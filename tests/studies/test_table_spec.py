@@ -27,7 +27,7 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
     assert list(plan.columns) == ["all"]
     assert plan.select == "validation"
     assert plan.chosen_by("mine") == "validation/local_accuracy"
-    assert not {*plan.tuning.seeds} & {*plan.report.seeds}
+    assert plan.tuning_seeds == plan.report.seeds == [0, 1, 2]
     spaces = [row.space for row in plan.rows.values()]
     assert all(space == spaces[0] for space in spaces)
     assert [claim.question for claim in plan.parsed_claims()] == [
@@ -35,6 +35,18 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
         "mine > fedavg",
         "mine > fedproto",
     ]
+
+
+def test_the_command_line_gives_seeds_in_two_ways_and_the_last_selection_counts(five_lines):
+    assert plan_words("table", "mine", ["seed=3"]).report.seeds == [3]
+    assert plan_words("table", "mine", ["report.seeds=[3,4]"]).report.seeds == [3, 4]
+    words = ["report.select=validation", "select=test"]
+    assert plan_words("table", "mine", words).select == "test"
+
+
+def test_a_file_with_seeds_for_tuning_is_read_as_it_was_meant(here, write):
+    write(tuning={"seeds": [100, 101]}, each_seed=True)
+    assert plan_words("table", "tiny").tuning.once == [100, 101]
 
 
 def test_all_rows_have_the_same_data_models_and_steps(five_lines):
@@ -248,7 +260,7 @@ def test_a_choice_on_validation_images_that_nobody_has_is_refused(write):
     write()
     plan = plan_words("table", "tiny", [f"{FRACTION}=null"])
     experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
-    with pytest.raises(UserError, match=r"and no client has any; set data\.validation_fraction"):
+    with pytest.raises(UserError, match=r"no client has validation images; set data\.valid"):
         check_metrics(plan, "mine", experiment)
     plan = plan_words("table", "tiny", ["select=test"])
     check_metrics(plan, "mine", plan.experiment_of(Place("mine", "all"), {}, "report", 0))
@@ -353,18 +365,19 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"rows": {"mine": 3}}, r"table tiny\.rows\.mine is 3, expected a method"),
         ({"rows": {"mine": {"algorithm": [1]}}}, r"rows\.mine\.algorithm is \[1\]"),
         ({"rows": {"mine": {"lr": 1}}}, r"unknown key 'lr' in table tiny\.rows\.mine"),
-        ({"rows": {"mine": {"set": {"seed": 1}}}}, r"rows\.mine\.set: seed is chosen by phase"),
+        ({"rows": {"mine": {"set": {"seed": 1}}}}, r"rows\.mine\.set: a study has its own seeds"),
         ({"colums": {}}, r"unknown key 'colums' in table tiny\. Did you mean 'columns'"),
         ({"columns": {"a": 0.1}}, r"columns\.a is 0\.1, expected the keys that it sets"),
         ({"columns": {"a": {"data alpha": 1}}}, r"columns\.a: 'data alpha' is no key"),
         (
             {"select": "tests"},
-            r"table tiny\.select: input should be 'validation' or 'test', found",
+            r"table tiny\.select: input should be 'validation', 'test' or",
         ),
         ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
         ({"scales": {}}, r"table tiny\.scales is empty"),
         ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which is not"),
-        ({"tuning": {"seeds": []}}, r"table tiny\.tuning: seeds=\[\]"),
+        ({"tuning": {"once": []}}, r"table tiny\.tuning\.once: seeds=\[\]"),
+        ({"select": "nothing"}, r"table tiny\.select is 'nothing', expected validation or test"),
         ({"report": {"seeds": [1, 1]}}, r"table tiny\.report: seeds=\[1, 1\]"),
         ({"report": {"looked_at": [[]]}}, r"tiny\.report\.looked_at: \[\] is to be some of the"),
         ({"report": {"looked_at": [[0, 7]]}}, r"looked_at: \[0, 7\] is to be some of the report's"),
@@ -460,8 +473,6 @@ def test_a_control_without_a_row_to_explain_is_refused(write, row, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["seed=3"], r"seed= is chosen by phase; write report\.seeds=\[3\]"),
-        (["select=test", "report.select=validation"], "select and report.select are one"),
         (["tuning.sedes=[1]"], r"unknown key 'sedes' in table tiny\.tuning"),
         (["report.seeds=3"], r"table tiny\.report\.seeds"),
         (["lr=0.3"], r"lr is tuned for row mine; leave lr=0\.3 out"),

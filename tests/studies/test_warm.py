@@ -21,7 +21,7 @@ from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.runtime.worker import MOST_RUNTIMES, Worker
-from fedray.sweep.warm import WarmProcess, runs_itself
+from fedray.studies.warm import WarmProcess, runs_itself
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
 BERT = ("text.encoder=bert", "model.feature_dim=16", "text.style=plain")
@@ -125,7 +125,7 @@ class _Pool:
 @pytest.fixture
 def process(monkeypatch) -> WarmProcess:
     """A process whose trials' pools are without Ray."""
-    monkeypatch.setattr("fedray.sweep.warm.pool_of", _Pool)
+    monkeypatch.setattr("fedray.studies.warm.pool_of", _Pool)
     monkeypatch.setattr("fedray.runtime.ray_executor.RayExecutor", lambda _, pool: pool)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
     return WarmProcess()
