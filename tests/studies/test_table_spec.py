@@ -37,11 +37,11 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
     ]
 
 
-def test_the_command_line_gives_seeds_in_two_ways_and_the_last_selection_counts(five_lines):
+def test_the_command_line_gives_seeds_and_selection_in_two_ways(five_lines):
     assert plan_words("table", "mine", ["seed=3"]).report.seeds == [3]
     assert plan_words("table", "mine", ["report.seeds=[3,4]"]).report.seeds == [3, 4]
-    words = ["report.select=validation", "select=test"]
-    assert plan_words("table", "mine", words).select == "test"
+    for word in ("select=test", "report.select=test"):
+        assert plan_words("table", "mine", [word]).select == "test"
 
 
 def test_a_file_with_seeds_for_tuning_is_read_as_it_was_meant(here, write):
