@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fedray.analyses.parameters import costs
 from fedray.cli.resolving import COST, SWEEP, TABLE, Asked, check_command, parser_of, words_of
 from fedray.command import parsed
 from fedray.config import Experiment
@@ -25,7 +26,6 @@ from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
 from fedray.models import is_dense
 from fedray.models.groups import group_of
-from fedray.report.parameters import costs
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

@@ -13,10 +13,10 @@ import torch
 from prompting import initial_prompts, prompted_model
 from rounds import rounds_in
 
+from fedray.analyses.finished import reopen
 from fedray.cli.run import main as fedray_run
 from fedray.core import algorithms
 from fedray.core.state import leaves
-from fedray.report.finished import reopen
 
 METHODS = [name for name in algorithms.names() if algorithms.get(name).requires.prompts]
 TRAINED = [name for name in METHODS if name != "zero_shot"]
@@ -105,7 +105,7 @@ AGAIN = """
 import json, sys
 from pathlib import Path
 import torch
-from fedray.report.finished import reopen
+from fedray.analyses.finished import reopen
 from fedray.runtime.clients import ClientRuntime
 
 def accuracies(out):

@@ -6,8 +6,8 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 
+from fedray.analyses.parameters import Component, Cost, costs
 from fedray.command import CommandLine, add_plugin, run_command
-from fedray.report.parameters import Component, Cost, costs
 from fedray.runtime.resolve import resolve
 from fedray.units import size_of
 

@@ -103,7 +103,8 @@ WORDS: Mapping[str, Word] = MappingProxyType(
             "fedray.cli.cost",
             names=("experiments",),
         ),
-        "report": Word(RESULTS, "compare finished runs", "fedray.report.command"),
+        "report": Word(RESULTS, "compare finished runs", "fedray.cli.report"),
+        "analyse": Word(RESULTS, "one analysis of finished runs", "fedray.cli.analyse"),
         "upload": Word(RESULTS, "send to MLflow what it lacks of runs", "fedray.cli.upload"),
         "convert": Word(
             RESULTS, "bring results of the second edition into today's form", "fedray.cli.convert"

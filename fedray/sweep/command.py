@@ -601,12 +601,12 @@ def conclude(ledger: Ledger, hint: str | None) -> int:
         ledger: the invocation.
         hint: how to open the tracker's UI; None without a tracker.
     """
-    from fedray.sweep.show import best_command, draw, reasons, table, write_csv
+    from fedray.render.terminal import print_sections
+    from fedray.sweep.show import best_command, draw, table, write_csv
 
     plan, home = ledger.plan, ledger.home
-    print(f"\n{table(ledger)}")
-    for reason in reasons(ledger):
-        print(reason)
+    print()
+    print_sections([table(ledger)])
     write_csv(ledger, home / "trials.csv")
     if plan.mean_over is not None or plan.columns:
         say_means(ledger)
@@ -641,13 +641,14 @@ def best_line(plan: SweepPlan, best: Trial) -> str:
 
 def say_means(ledger: Ledger) -> None:
     """Print and write further columns, or means over data sets, and which of these is the best."""
+    from fedray.render.terminal import print_sections
     from fedray.sweep.means import best_row, means_table, write_means
 
-    print("\n" + "\n".join(means_table(ledger)))
+    print_sections([means_table(ledger)])
     best = best_row(ledger) if ledger.plan.mean_over is not None else None
     if best is not None:
         metric, how = ledger.plan.objective, ledger.plan.how.replace("best", "best mean", 1)
-        print(f"{how}: {words(best.config)}: {metric} {best.values[metric]:.4f}")
+        print(f"{how}: {words(best.config)}: {metric} {best.values[metric].mean:.4f}")
     write_means(ledger, ledger.home / "means.csv")
 
 

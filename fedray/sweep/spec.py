@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
+from fedray.compare.labels import config_label as words
 from fedray.config import (
     RESOURCE_KEYS,
     Experiment,
@@ -727,28 +728,6 @@ def _check_choice(plan: SweepPlan, experiment: Experiment) -> None:
 
 
 # --- names ---------------------------------------------------------------------------------------
-
-
-def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """The last part of each dotted key, or all of it where two would be the same."""
-    keys = list(keys)
-    count = Counter(key.rsplit(".", 1)[-1] for key in keys)
-    last = {key: key.rsplit(".", 1)[-1] for key in keys}
-    return {key: name if count[name] == 1 else key for key, name in last.items()}
-
-
-def show_value(value: Any) -> str:
-    """A value in few characters; of a component its name, then its parameters."""
-    if isinstance(value, Mapping) and "name" in value:
-        others = (f"{key}={show_value(v)}" for key, v in value.items() if key != "name")
-        return " ".join([str(value["name"]), *others])[:100]
-    return f"{value:.4g}" if isinstance(value, float) else one_line(value)[:100]
-
-
-def words(config: Mapping[str, Any], between: str = " ") -> str:
-    """A configuration in few words: "lambda=7 tau=0.1"."""
-    names = short_names(config)
-    return between.join(f"{names[key]}={show_value(value)}" for key, value in config.items())
 
 
 def folder_name(number: int, config: Mapping[str, Any]) -> str:

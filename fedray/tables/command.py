@@ -29,13 +29,12 @@ from fedray.files import (
     tables_home,
     tables_runs,
     unused_removed,
-    write_atomic,
     write_json,
 )
 from fedray.plugins import Plugin, unshipped
 from fedray.records import RunFolder, sealed, write_run_list
 from fedray.remote_results import check_owner, copying, fetch_missing
-from fedray.report.section import Section
+from fedray.render.page import Section
 from fedray.shipped import names
 from fedray.sweep.command import (
     begun_folder,
@@ -350,7 +349,7 @@ def how_to_go_on(book: Book, *, tracks: bool) -> str:
 
 def finish(book: Book, *, tracks: bool) -> int:
     """Write and print what the table comes to; returns the exit code."""
-    from fedray.report.terminal import print_sections
+    from fedray.render.terminal import print_sections
 
     whole = book.is_complete
     found = outcome(book)
@@ -372,21 +371,11 @@ def finish(book: Book, *, tracks: bool) -> int:
 
 def write_page(book: Book, found: Outcome) -> list[Section]:
     """Write the table in every form; returns the page."""
-    from fedray.report.html import html
-    from fedray.report.section import markdown
-    from fedray.tables.figure import draw
-    from fedray.tables.latex import latex
-    from fedray.tables.page import page, with_figure
+    from fedray.render.table import write
     from fedray.tables.record import made, table_json
 
     how = made(book, found)
-    sections = page(found, how)
-    figure = book.home / "figure.png"
-    draw(found, figure)
-    pictured = with_figure(sections, figure)
-    write_atomic(book.home / PAGE, markdown(pictured))
-    write_atomic(book.home / "table.tex", latex(found))
-    write_atomic(book.home / "table.html", html(pictured))
+    sections = write(found, how, book.home)
     write_json(book.home / DATA, sealed(table_json(book, found, how)))
     seeds = [seed for cell in found.cells.values() for seed in cell.seeds if not seed.reason]
     write_run_list(book.home, [book.folder(seed.key) for seed in seeds])

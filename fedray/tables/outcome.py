@@ -9,22 +9,27 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fedray.compare.caveats import table_caveats
+from fedray.compare.paired import (
+    Comparison,
+    Interval,
+    Side,
+    Verdict,
+    bootstrap_iqm,
+    holm,
+    needed_of,
+    t_interval,
+    verdict_of,
+)
+from fedray.compare.paired import compare as compared
 from fedray.records import Metric
-from fedray.report.statistics import Interval, bootstrap_iqm, holm_of_all, t_interval
 from fedray.sweep.ledger import DIVERGED
 from fedray.tables.agenda import Standing, Wanted
 from fedray.tables.book import Book
-from fedray.tables.claims import Claim, Side, Verdict
-from fedray.tables.comparing import (
-    Compare,
-    Comparison,
-    compared,
-    needed_of,
-    verdict_of,
-)
-from fedray.tables.controls import ControlRead, ask, read, read_columns
-from fedray.tables.fairness import notes_of
-from fedray.tables.measured import Measured
+from fedray.tables.claims import Claim
+from fedray.tables.controls import Compare, ControlRead, ask, read, read_columns
+from fedray.tables.looks import looks
+from fedray.tables.measured import Measured, commits_of_runs
 from fedray.tables.plan import Place, TablePlan
 
 
@@ -175,8 +180,36 @@ def outcome(book: Book) -> Outcome:
         controls=controls,
         against=_against_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
-        notes=notes_of(book, cells),
+        notes=_notes(book, cells),
     )
+
+
+def _notes(book: Book, cells: Mapping[Place, CellResult]) -> list[str]:
+    """Return what a reader must know: of the cells, of runs taken over, of looks."""
+    runs = [run for cell in cells.values() for run in cell.runs]
+    commits = commits_of_runs(book.measured_runs(runs).values())
+    experiments = {
+        cell.place: (
+            cells[cell.place].seeds[0].wanted
+            if cells[cell.place].seeds
+            else cell.wanted(cell.first[0], "report", book.plan.report.seeds[0])
+        ).experiment
+        for cell in book.cells
+    }
+    keys = {run.key for run in runs}
+    taken, own = [], []
+    for source in book.published:
+        count = sum(book.taken.get(key) is source for key in keys)
+        if count:
+            taken.append(
+                f"{count} of {len(keys)} runs are those of {source.source} ({source.made})"
+            )
+            own += [source] if source.table == book.plan.table else []
+    return [
+        *table_caveats(book.plan, cells, experiments, commits),
+        *taken,
+        *looks(book.plan, own),
+    ]
 
 
 def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
@@ -186,7 +219,7 @@ def _verdicts(plan: TablePlan, compare: Compare) -> tuple[list[Decided], list[Co
     questions = ask(plan, claims, compare)
     near = [each.middle for each in questions if each.middle is not None]
     family = [*asked, *(each.comparison for each in questions), *near]
-    ps = iter(holm_of_all([each.p for each in family]))
+    ps = iter(holm([each.p for each in family]))
     of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
     middle = [None if each.middle is None else next(ps) for each in questions]
     alpha = (1 - plan.confidence) / max(1, len(family))

@@ -189,8 +189,8 @@ def test_a_command_is_refused_as_it_would_be(command, said):
 
 
 def test_variables_before_a_command_are_no_words_of_it():
-    found = words_of("FEDRAY_DATA=/data SEED=1 python -m fedray.report 'a b'")
-    assert found == ("fedray.report", ["a b"])
+    found = words_of("FEDRAY_DATA=/data SEED=1 fedray report 'a b'")
+    assert found == ("fedray.cli.report", ["a b"])
 
 
 # --- the papers ----------------------------------------------------------------------------------

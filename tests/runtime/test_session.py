@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from fedray.analyses.finished import reopen
 from fedray.checkpoint import CheckpointStore
 from fedray.cli.run import main
 from fedray.config import files_of
@@ -23,7 +24,6 @@ from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.records import Costs, EarlierEnvironment, RunFolder, RunWriter, environment
-from fedray.report.finished import reopen
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

@@ -9,11 +9,11 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from rounds import rounds_in
 
+from fedray.cli.report import main as report
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.evaluation.score import Score
 from fedray.records import RunFolder
-from fedray.report.command import main as report
 from fedray.runtime import clients
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -91,9 +91,9 @@ def test_a_sweeps_best_round_and_configuration_are_validations(here):
         "best on validation: lr=0.1: validation/local_accuracy 0.9000 in round 1, "
         "local_accuracy 0.2000 on the test  [laptop scale]"
     )
-    head, *rows = table(ledger).splitlines()
-    assert head.split()[:6] == ["trial", "lr", "validation", "+-", "test", "+-"]
-    assert rows[1].split()[:4] == ["*", "1", "0.1", "0.9000"]
+    trials = table(ledger)
+    assert trials.header[:4] == ["trial", "lr", "validation", "test"]
+    assert trials.rows[1][:4] == ["* 1", "0.1", "90.00 ± 0.00", "20.00 ± 0.00"]
     draw(ledger, here / "sweep.png")
     assert (here / "sweep.png").stat().st_size > 1000
 
@@ -142,7 +142,7 @@ def test_a_sweep_without_validation_images_is_refused_unless_it_chooses_nothing(
     ledger = swept(here, none, select="nothing", at="final")
     assert ledger.best is None
     assert [trial.test for trial in ledger.ordered] == [0.5, 0.3]
-    assert "*" not in table(ledger)
+    assert not any("*" in row[0] for row in table(ledger).rows)
     with pytest.raises(UserError, match=r"select: nothing .* at is best; set at: final"):
         swept(here, none, select="nothing")
     with pytest.raises(UserError, match=r"accuracy_novel exists on test images alone"):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedray.compare.means import OF_MEANS
 from fedray.errors import UserError
 from fedray.records import Round, Traffic
-from fedray.report.means import OF_MEANS
 from fedray.sweep import means, show
 from fedray.sweep.command import best_trial
 from fedray.sweep.ledger import Ledger
@@ -71,23 +71,24 @@ def ledger(file, tmp_path, monkeypatch):
                     Traffic(),
                 ),
             ]
-            yield SimpleNamespace(rounds=lambda rounds=rounds: rounds)
+            yield SimpleNamespace(rounds=lambda rounds=rounds: rounds, has_result=False)
 
-    monkeypatch.setattr(means, "seed_folders", folders)
+    for module in (means, show):
+        monkeypatch.setattr(module, "seed_folders", folders)
     return ledger
 
 
 def test_means_by_hand(ledger):
     first, second = means.mean_rows(ledger)
     assert first.config == {"algorithm.tau": 1}
-    assert first.values["accuracy_cm"] == pytest.approx((0.7 + 0.45) / 2 + 0.05)
+    assert first.values["accuracy_cm"].mean == pytest.approx((0.7 + 0.45) / 2 + 0.05)
     local = 0.85
-    assert first.values["local_accuracy"] == pytest.approx(local)
+    assert first.values["local_accuracy"].mean == pytest.approx(local)
     seeds = [(0.3, 0.4), (0.4, 0.5)]  # base and novel of each seed, means over the data sets
     hm = sum(2 * base * novel / (base + novel) for base, novel in seeds) / 2
-    assert first.values["hm_of_means"] == pytest.approx(hm, abs=1e-12)
-    assert first.values["cm_of_means"] == pytest.approx((local + hm) / 2)
-    assert second.values["accuracy_cm"] == pytest.approx(0.5)
+    assert first.values["hm_of_means"].mean == pytest.approx(hm, abs=1e-12)
+    assert first.values["cm_of_means"].mean == pytest.approx((local + hm) / 2)
+    assert second.values["accuracy_cm"].mean == pytest.approx(0.5)
     assert means.best_row(ledger) == first
     assert best_trial(ledger).number == 0
 
@@ -101,15 +102,17 @@ def test_of_means_is_what_a_report_says(tmp_path, ledger, monkeypatch):
             values = dict.fromkeys(NAMES, 0.5)
             values |= {"accuracy_base": base, "accuracy_novel": novel}
             yield SimpleNamespace(
-                rounds=lambda values=values: [Round(2, 0, values, {}, Traffic(), Traffic())]
+                rounds=lambda values=values: [Round(2, 0, values, {}, Traffic(), Traffic())],
+                has_result=False,
             )
 
-    monkeypatch.setattr(means, "seed_folders", folders)
+    for module in (means, show):
+        monkeypatch.setattr(module, "seed_folders", folders)
     compute, _ = OF_MEANS["accuracy_hm"]
-    by_seed = [compute({"accuracy_base": b, "accuracy_novel": n}) for b, n in crosswise]
+    by_seed = [compute(0.5, base, novel) for base, novel in crosswise]
     (first, _) = means.mean_rows(ledger)
-    assert first.values["hm_of_means"] == pytest.approx(sum(by_seed) / 2)
-    assert first.values["hm_of_means"] == pytest.approx(0.8 * 2 / 3)
+    assert first.values["hm_of_means"].mean == pytest.approx(sum(by_seed) / 2)
+    assert first.values["hm_of_means"].mean == pytest.approx(0.8 * 2 / 3)
 
 
 def test_trials_on_unlike_data_sets_are_not_compared_with_each_other(ledger):
@@ -137,10 +140,10 @@ def test_a_configuration_that_lacks_a_data_set_is_not_the_best(ledger):
     first, second = means.mean_rows(ledger)
     assert first.missing == ["root=flowers"]
     assert means.best_row(ledger) == second
-    lines = means.means_table(ledger)
-    assert lines[0].split()[:3] == ["mean", "over", "data.root"]
-    assert lines[2].strip().startswith("* tau=2")
-    assert lines[3] == "tau=1 lacks root=flowers"
+    table = means.means_table(ledger)
+    assert table.header[0] == "mean over data.root"
+    assert table.rows[1][0] == "* tau=2"
+    assert table.items == ["tau=1 lacks root=flowers"]
 
 
 def test_a_data_set_that_was_not_tried_is_missed(ledger):
@@ -173,8 +176,8 @@ def test_columns_without_a_mean_are_those_of_the_trials(ledger):
     ledger.plan = ledger.plan.model_copy(update={"mean_over": None})
     rows = means.mean_rows(ledger)
     assert [row.config for row in rows] == [trial.config for trial in ledger.ordered]
-    assert rows[3].values["accuracy_novel"] == pytest.approx(0.35)
-    assert means.means_table(ledger)[0].split()[0] == "configuration"
+    assert rows[3].values["accuracy_novel"].mean == pytest.approx(0.35)
+    assert means.means_table(ledger).header[0] == "configuration"
     assert best_trial(ledger) is ledger.best
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -18,11 +19,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from rich.console import Console
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.files import results_home
 from fedray.records import Round, RunFolder, Traffic
+from fedray.render.terminal import print_sections
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.sweep import command, main
@@ -467,12 +470,14 @@ def test_the_table_fits_80_columns_and_shows_failures(here):
         trial.status = "finished"
     failed = ledger.add(2, dict.fromkeys(space, 1))
     failed.status, failed.reason = "failed", "client 0, round 1: the loss became nan; " + "x" * 80
-    lines = table(ledger).splitlines()
-    assert len(lines) == 4
-    assert max(map(len, lines)) <= 80
-    assert "* 0" in lines[1]
-    assert "0.5500" in lines[1]
-    assert "failed: client 0" in lines[3]
+    trials = table(ledger)
+    assert trials.rows[0][0] == "* 0"
+    assert trials.rows[0][5].startswith("55.00 ± ")
+    assert trials.rows[2][5] == "failed"
+    assert trials.items == [f"trial 2 failed: {failed.reason}"]
+    file = io.StringIO()
+    print_sections([trials], Console(file=file, width=80))
+    assert max(map(len, file.getvalue().splitlines())) <= 80
 
 
 def test_the_best_configuration_is_a_command_that_resolves(here):

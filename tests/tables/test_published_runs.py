@@ -12,7 +12,7 @@ from pretended_runs import end, pretend
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import sealed
-from fedray.report.section import markdown
+from fedray.render.page import markdown
 from fedray.tables.book import Book
 from fedray.tables.command import begin_or_resume, main, parser, write_page
 from fedray.tables.forecast import runs_of

@@ -10,6 +10,7 @@ import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
+from fedray.render.table import page
 from fedray.sweep.ledger import DIED, DIVERGED
 from fedray.sweep.seeds import MergedRound
 from fedray.sweep.trial import reason_of
@@ -17,7 +18,6 @@ from fedray.tables.agenda import Dropped, Wanted
 from fedray.tables.book import Book
 from fedray.tables.forecast import headline, planned_cells, runs_of
 from fedray.tables.outcome import outcome
-from fedray.tables.page import page
 from fedray.tables.plan import Place
 from fedray.tables.record import made, table_json
 from fedray.tables.search import Edge

@@ -9,7 +9,7 @@ import pretended_runs
 import pytest
 
 from fedray.records import Environment
-from fedray.report.section import markdown
+from fedray.render.page import markdown
 from fedray.tables.command import write_page
 from fedray.tables.outcome import outcome
 from fedray.tables.published import commits_in
