@@ -47,7 +47,7 @@ LISTINGS = ("algorithms", *FOLDERS, KEYS, *TOGETHER, *list(KINDS)[1:])
 
 
 WRITTEN = PACKAGE / "listing.json"
-"""What fedray itself registers, as `fedray docs` wrote it: for packages, whose files stay."""
+"""What fedray itself registers, as `make docs` wrote it: for packages, whose files stay."""
 
 IN_A_CHECKOUT = (PACKAGE.parent / "pyproject.toml").is_file()
 

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedray.cli import analyse
 from fedray.cli.words import WORDS, word_of
 from fedray.command import parsed
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
 RUN, SWEEP, TABLE, COST = (WORDS[word].module for word in ("run", "sweep", "table", "cost"))
+ANALYSE = WORDS["analyse"].module
 PYTHON_M = {"fedray.run": RUN, "fedray.sweep": SWEEP, "fedray.table": TABLE}
 """Modules that stand for those that read their words."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
@@ -81,7 +83,8 @@ def check_command(command: str) -> list[Asked]:
         MissingRoot: when all that is wrong is that data is not here.
     """
     module, given = words_of(command)
-    args = parsed(parser_of(module), given)
+    cli = analyse.parser(name=given[0]) if module == ANALYSE else parser_of(module)
+    args = parsed(cli, given)
     if module == RUN:
         return _asked_by_run(args)
     if module == SWEEP:

@@ -122,6 +122,5 @@ WORDS: Mapping[str, Word] = MappingProxyType(
             PROJECT, "what works here, and what to do about what does not", "fedray.cli.doctor"
         ),
         "papers": Word(PROJECT, "the papers' tables and figures as commands", "fedray.cli.papers"),
-        "docs": Word(PROJECT, "write the pages that follow from the code", "fedray.cli.docs"),
     }
 )

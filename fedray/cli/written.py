@@ -1,4 +1,4 @@
-"""What shipped experiments resolve to, as `fedray docs` wrote it: for packages, whose files stay.
+"""What shipped experiments resolve to, as `make docs` wrote it: for packages, whose files stay.
 
 To resolve an experiment takes the code of what it chooses by name, and with it the import of
 PyTorch. All else follows from its file and the types of its keys. So of each experiment what it

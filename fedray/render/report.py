@@ -55,6 +55,13 @@ MOST_HEAT_MAPS = 12
 """Matrices that are drawn."""
 ALSO_DRAWN = ("train_loss",)
 """Metrics drawn beside those of the report, where they were measured."""
+CHOSEN = {
+    "final": "last round",
+    "best": "best round",
+    "best on validation": "round chosen on validation images",
+    "best on test": "round chosen on test images",
+}
+"""What a caption says of `selection_label`."""
 DIFFERENCE = ("difference_to", "difference_at", "difference_mean", "difference_half", "p_holm")
 
 
@@ -274,7 +281,7 @@ def latex(report: Report, label: str, order: Sequence[str]) -> str:
         ]
         header = ["Method", *(_capital(metric_name(metric)) for metric, _ in metrics)]
         seeds = {len(member.runs) for member in groups}
-        caption = f"{groups[0].data}, {selection_label(groups, report.at)} round"
+        caption = f"{groups[0].data}, {CHOSEN[selection_label(groups, report.at)]}"
         if seeds != {1}:
             caption += (
                 f"; mean {SPREAD} {' to '.join(map(str, sorted({min(seeds), max(seeds)})))} seeds"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedray.cli.heads import PACKAGE
 from fedray.config import EXPERIMENTS, merged, read_chain, read_mapping
 from fedray.core import algorithms
+from fedray.shipped import files
 
 _SENTENCES = re.compile(r"(?<=\.) (?=[A-Z])")
 """Between two sentences of one line; "Sec. 4.1" and "Dir(0.5), 100" are none."""
@@ -30,30 +30,23 @@ class Uses(NamedTuple):
 
 
 def uses() -> dict[str, Uses]:
-    """Every method's, by its name."""
+    """Return what every method is in, by its name."""
     found = {name: Uses({}, {}, {}) for name in algorithms.names()}
     methods: dict[str, str] = {}
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         method = _named(merged(read_chain(path.stem)).get("algorithm"))
         methods[path.stem] = method
         found[method].experiments[path.stem] = first_sentence(path)
-    tune = _tune()
-    for kind, folder in (("sweeps", tune), ("tables", tune / "tables")):
-        for path in sorted(folder.glob("*.yaml")):
+    for kind in ("sweeps", "tables"):
+        for name, path in files(kind).items():
             tree = read_mapping(path)
             for method in sorted(set(_methods(tree, methods)) & found.keys()):
-                getattr(found[method], kind)[path.stem] = _asked(tree)
+                getattr(found[method], kind)[name] = " ".join(str(tree.get("answers", "")).split())
     return found
 
 
-def _tune() -> Path:
-    """The folder of sweeps in a checkout, or in an installed package."""
-    folder = PACKAGE.parent / "tune"
-    return folder if folder.is_dir() else PACKAGE / "sweeps"
-
-
 def _methods(tree: Any, methods: Mapping[str, str], key: str = "") -> Iterator[str]:
-    """Names of methods in a sweep or a table: what is said, and those of experiments."""
+    """Yield names of methods in a sweep or a table, and those of its experiments."""
     if key == "experiment" and isinstance(tree, str):
         yield methods.get(tree, "")
     elif key in ("algorithm", "baselines"):
@@ -67,7 +60,7 @@ def _methods(tree: Any, methods: Mapping[str, str], key: str = "") -> Iterator[s
 
 
 def _in_joint_axis(key: str, axis: Any) -> Iterator[str]:
-    """Names of methods in an axis of keys that vary together: `algorithm, lr: {grid: [...]}`."""
+    """Yield names of methods in an axis of keys that vary together: `algorithm, lr: {grid: [...]}`."""
     keys = [each.strip() for each in key.split(",")]
     if len(keys) < 2 or "algorithm" not in keys or not isinstance(axis, Mapping):
         return
@@ -77,7 +70,7 @@ def _in_joint_axis(key: str, axis: Any) -> Iterator[str]:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """The methods that `algorithm`, or an axis of that name, can be."""
+    """Yield the methods that `algorithm`, or an axis of that name, can be."""
     if isinstance(value, list):
         for each in value:
             yield from _names(each)
@@ -92,12 +85,8 @@ def _named(value: Any) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)
 
 
-def _asked(tree: Mapping[str, Any]) -> str:
-    return " ".join(str(tree.get("answers", "")).split())
-
-
 def first_sentence(path: Path) -> str:
-    """The first sentence of the comment at a file's head, before its commands."""
+    """Return the first sentence of the comment at a file's head, before its commands."""
     said: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# ") or line.startswith("#  "):

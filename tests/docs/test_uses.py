@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedray.cli.uses import Uses, uses
+from _build.uses import Uses, uses
 from fedray.config import read_mapping
 from fedray.shipped import files
 from fedray.sweep.spec import parse_axis

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli.results_page import BEGIN, END, not_run, results_page, summary, take, taken
+from _build.results import BEGIN, END, not_run, results_page, summary, take, taken
 from fedray.errors import UserError
 from fedray.records import sealed
 from fedray.tables.published import check_table

@@ -1,6 +1,6 @@
 """The summary of docs/results.md: what the tables that were run say, and which were not run.
 
-A table that was run lies in docs/results/NAME/, as `fedray docs --take FOLDER` copied it from the
+A table that was run lies in docs/results/NAME/, as `--take FOLDER` copied it from the
 folder of its invocation; its claims are on its own page.
 """
 
@@ -10,14 +10,16 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedray.config import Tree, read_mapping
 from fedray.files import write_atomic
 from fedray.records import sealed
-from fedray.report.section import markdown_table
+from fedray.markdown import markdown_table
 from fedray.tables.published import DATA, check_table, commits_in
+
+from _build.templates import render
 
 RESULTS = "docs/results.md"
 FOLDER = "docs/results"
@@ -58,7 +60,7 @@ def take(folder: Path, root: Path) -> Path:
 
 
 def _without_folders(table: Tree) -> Callable[[str], str]:
-    """What cuts the folders of one machine from a text's reasons of failed runs."""
+    """Return a function that cuts folders of one machine from the reasons of failed runs."""
     runs = [
         *table.get("runs", ()),
         *(each for cell in table.get("cells", ()) for key in FAILED for each in cell.get(key, ())),
@@ -75,7 +77,7 @@ def _without_folders(table: Tree) -> Callable[[str], str]:
 
 
 def results_page(root: Path, text: str) -> str:
-    """docs/results.md with the summary as it should be; without its place unchanged."""
+    """Return docs/results.md with its summary; unchanged without a place for it."""
     if BEGIN not in text or END not in text:
         return text
     before, after = text.split(BEGIN)[0], text.split(END)[1]
@@ -83,12 +85,12 @@ def results_page(root: Path, text: str) -> str:
 
 
 def taken(root: Path) -> list[Tree]:
-    """The tables that were run, by name."""
+    """Return the tables that were run, by name."""
     return [check_table(path) for path in sorted((root / FOLDER).glob(f"*/{DATA}"))]
 
 
 def not_run(root: Path) -> dict[str, str]:
-    """The papers' tables that are shipped and were not run, each with its question."""
+    """Return the papers' tables that are shipped and were not run, with their questions."""
     there = {str(table["table"]) for table in taken(root)}
     return {
         path.stem: str(read_mapping(path).get("answers", ""))
@@ -98,33 +100,27 @@ def not_run(root: Path) -> dict[str, str]:
 
 
 def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
-    """What is decided, the controls, how each table was made, and which were not run.
+    """Return what is decided, the controls, how each table was made, and which were not run.
 
     Args:
         tables: those that were run.
         others: the questions of those that were not, by name.
     """
-    verdicts = Counter(each["verdict"] for table in tables for each in table["claims"])
-    asked, decided = verdicts.total(), sum(verdicts[one] for one in DECIDED)
-    parts = [
-        f"**{decided} of {asked} claims decided** ({verdicts['holds']} hold, "
-        f"{verdicts['refuted']} refuted) in {len(tables)} tables.",
-        *_table(["table", "question", "holds", "refuted", "undecided"], map(_counts, tables)),
-    ]
+    verdicts = Counter(claim["verdict"] for table in tables for claim in table["claims"])
     controls = [_control(table, each) for table in tables for each in table["controls"]]
-    if controls:
-        header = ["table", "control", "method minus control", "reading"]
-        parts += ["**Controls**", *_table(header, controls)]
-    if tables:
-        parts += ["**How they were made**", "\n".join(map(_made, tables))]
-    if others:
-        items = (f"- `{name}`: {question}" for name, question in others.items())
-        parts += ["**Not run at desktop scale**", "\n".join(items)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return ["\n".join(markdown_table(header, rows))]
+    header = ["table", "question", "holds", "refuted", "undecided"]
+    return render(
+        "summary",
+        asked=verdicts.total(),
+        decided=sum(verdicts[verdict] for verdict in DECIDED),
+        holds=verdicts["holds"],
+        refuted=verdicts["refuted"],
+        counts=markdown_table(header, map(_counts, tables)),
+        controls=controls
+        and markdown_table(["table", "control", "method minus control", "reading"], controls),
+        tables=[{**table, "link": _link(table), "commits": commits_in(table)} for table in tables],
+        others=others,
+    )
 
 
 def _link(table: Tree) -> str:
@@ -143,19 +139,8 @@ def _control(table: Tree, each: Tree) -> list[str]:
     return [_link(table), found, _difference(table, each), each["reading"]]
 
 
-def _made(table: Tree) -> str:
-    """A line: command, seeds, runs, time, and the commits of the code that ran them."""
-    made, seeds = table["made"], ", ".join(map(str, table["plan"]["report"]["seeds"]))
-    commits = commits_in(table)
-    return (
-        f"- {_link(table)}: `{made['command']}`, seeds {seeds}, {made['runs']} runs, "
-        f"{made['seconds'] / 3600:.1f} h on {made['machine']}, "
-        f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
-    )
-
-
 def _difference(table: Tree, each: Tree) -> str:
-    """The mean difference with its interval, of the table's first metric."""
+    """Return the mean difference with its interval, of the table's first metric."""
     if "mean" not in each:
         return "no runs"
     is_share = table["units"][table["plan"]["metrics"][0]] == "share"

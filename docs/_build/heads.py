@@ -48,7 +48,7 @@ class Head(NamedTuple):
 
 
 def head_of(docstring: str, path: Path) -> Head:
-    """Take a docstring apart.
+    """Return the parts of a docstring.
 
     Args:
         docstring: as it stands in the file, with its indents.
@@ -66,7 +66,7 @@ def head_of(docstring: str, path: Path) -> Head:
 
 
 def equations_of(docstring: str, path: Path) -> Iterator[Equation]:
-    """Every line of a docstring that says where an equation is; arguments as of `head_of`."""
+    """Yield every line of a docstring that says where an equation is; arguments as `head_of`."""
     for label, target, note in _ROW.findall(docstring):
         elsewhere = _FILE.search(f"{target} {note}")
         file = path if elsewhere is None else _place(elsewhere[1])
@@ -76,5 +76,5 @@ def equations_of(docstring: str, path: Path) -> Iterator[Equation]:
 
 
 def _place(file: str) -> Path:
-    """A file in another place is given from the package or from the folder of methods."""
+    """Return a file that is named from the package or from the folder of methods."""
     return PACKAGE / file if (PACKAGE / file).is_file() else METHODS / file
